@@ -28,10 +28,10 @@ SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
 CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples scripts/docs_site.py
 
-.PHONY: help demo test build docs format lint lint-rust rules bench fuzz ci clean tools tools-with-java
+.PHONY: help demo test build compat wheels release-check docs format lint lint-rust rules bench fuzz ci clean tools tools-with-java
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: tools-with-java $(INSTALLED) ## route a million conversations and reassemble 300,000 messages with PySpark
 	@$(IN_VENV) $(PYTHON_OF_VENV) examples/route_a_day/main.py $(ARGS)
@@ -64,6 +64,15 @@ lint-rust: tools
 	cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
+compat: tools-with-java $(INSTALLED) ## run every feature on the supported Sparks and pyarrows (ARGS="--lane 'Spark 3.5.1'" selects one)
+	@$(PYTHON_OF_VENV) -m tests.compat.lanes .venv/wheel/*.whl --newest $(PYTHON_OF_VENV) $(ARGS)
+
+wheels: tools $(EMPTY) ## build the wheels to publish into dist/: manylinux2014 for each architecture whose Rust target is installed
+	@scripts/build-wheels $(PYTHON_OF_VENV)
+
+release-check: wheels ## check the sdist and wheels in dist/: metadata, tags, changelog, and use each in an empty environment
+	@scripts/check-release $(PYTHON_OF_VENV)
+
 rules: ## print the tests of each rule
 	@python3 -m tests.guards.rule_tests
 
@@ -77,7 +86,7 @@ ci: ## run all checks on a clean machine, as CI does
 	./.ci/run
 
 clean: ## remove all build output
-	rm -rf $(VENV) target .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) dist target .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find python tests benches examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 tools:
@@ -103,7 +112,7 @@ $(INSTALLED): $(EMPTY) $(SOURCES) | tools
 		--interpreter $(PYTHON_OF_VENV) --out $(abspath $(VENV))/wheel
 	@echo "installing the wheel and its dependencies, including those for the broker and Spark"
 	@$(PIP_INSTALL) --force-reinstall --no-deps $(VENV)/wheel/*.whl
-	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,spark]"
+	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,cli,local-spark]"
 	@touch $@
 
 $(TOOLED): $(EMPTY) pyproject.toml

@@ -1,7 +1,7 @@
 """The Spark data source `ssbroker`, which Spark finds by this module's name: `spark.read.format("ssbroker")`.
 
 Spark imports every module `pyspark_*` to look up any format, so this module imports only what the lookup needs. `ssbroker.spark.source`
-is imported first of the rest, because it checks that PySpark is 4.2 or newer.
+is imported first of the rest, because it checks the version of PySpark.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DefaultSource(DataSource):
         sink = self._sink(schema, overwrite=overwrite, is_stream=True)
         from pyspark_ssbroker.source import StreamWriter  # noqa: PLC0415 - see above
 
-        return StreamWriter(sink)
+        return StreamWriter(sink, schema)
 
     def _scan(self, schema: StructType) -> Scan:
         from ssbroker.spark.source.options import parse_read_options, select_columns  # noqa: PLC0415 - see above

@@ -1,27 +1,50 @@
-"""The readers and writers that Spark calls; each delegates to `ssbroker.spark.source`."""
+"""The readers and writers that Spark calls; each delegates to `ssbroker.spark.source`.
+
+Below 4.2, PySpark has no read limits, and below 4.1 neither filter push-down nor stream writers that get Arrow batches.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark.sql.datasource
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from ssbroker.exceptions import OptionError
 from ssbroker.spark.source.reader import Scan, Tail
 from ssbroker.spark.source.writer import Sink, StagedRows
 
+HAS_READ_LIMITS = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether PySpark is 4.2 or newer."""
+HAS_FILTERS = hasattr(pyspark.sql.datasource, "Filter")
+"""Whether PySpark is 4.1 or newer."""
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, Filter
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+else:
+    SupportsTriggerAvailableNow = object
+    if HAS_READ_LIMITS:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    DataSourceStreamArrowWriter = getattr(
+        pyspark.sql.datasource, "DataSourceStreamArrowWriter", pyspark.sql.datasource.DataSourceStreamWriter
+    )
+
+_ROWS_PER_BATCH = 4096
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -44,6 +67,11 @@ class Reader(DataSourceReader):
 class FilteringReader(Reader):
     """A reader with filter push-down; Spark refuses such a reader unless its setting allows push-down."""
 
+    def __init__(self, scan: Scan) -> None:
+        super().__init__(scan)
+        if not HAS_FILTERS:
+            raise OptionError("pushdown: PySpark pushes filters down since 4.1; remove the option")
+
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Takes the supported filters and returns the others."""
         self._scan, unsupported = self._scan.push_filters(filters)
@@ -56,6 +84,10 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._rows_max = scan.options.rows_per_batch_max
+        if self._rows_max is not None and not HAS_READ_LIMITS:
+            raise OptionError(
+                "max_rows_per_batch: PySpark limits the size of a micro-batch since 4.2; remove the option"
+            )
 
     @cached_property
     def _tail(self) -> Tail:
@@ -68,11 +100,13 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Returns the size limit of a micro-batch."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: PLC0415 - not in every PySpark
+
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Returns the end of the next micro-batch."""
-        return self._tail.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+    def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Returns the end of the next micro-batch; below 4.2, Spark passes no arguments and gets the end of the queue."""
+        return self._tail.end() if start is None else self._tail.latest(start, getattr(limit, "max_rows", None))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Ends the stream at the current end of the queue."""
@@ -116,18 +150,20 @@ class Writer(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, schema: StructType) -> None:
         self._sink = sink
+        self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # as its base has it
-        """Stages the rows of a task beside the instance."""
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stages the rows of a task, in Arrow batches or single, beside the instance."""
         task = _task()
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
             raise RuntimeError(
                 f"local properties {_QUERY_ID} and {_BATCH_ID} are missing; they identify the micro-batch to send once"
             )
-        staged = self._sink.stage(iterator, partition=task.partitionId(), query_id=query_id, batch_id=int(batch_id))
+        batches = _to_batches(iterator, self._schema)
+        staged = self._sink.stage(batches, partition=task.partitionId(), query_id=query_id, batch_id=int(batch_id))
         return StagedRowsMessage(staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -137,6 +173,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
         """Removes the staged rows."""
         self._sink.abort(_staged(messages))
+
+
+def _to_batches(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches as they are, and single rows in batches."""
+    first = next(rows, None)
+    if first is None:
+        return
+    rows = itertools.chain([first], rows)
+    if isinstance(first, pa.RecordBatch):
+        yield from rows
+        return
+    while part := list(itertools.islice(rows, _ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist([row.asDict() for row in part], schema=to_arrow_schema(schema))
 
 
 def _staged(messages: Sequence[Any]) -> list[StagedRows]:

@@ -9,14 +9,25 @@ from types import SimpleNamespace
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute
 
-from ssbroker._dependencies import PYARROW_MINIMUM, is_older
+from ssbroker._compat import (
+    MINIMUMS,
+    exportable_column,
+    is_binary_view,
+    is_bool8,
+    is_older,
+    is_string_view,
+    reader_from_stream,
+    with_exportable_views,
+)
 from ssbroker.exceptions import MalformedDataError, MissingDependencyError, SchemaError
 
-if is_older(pa.__version__, PYARROW_MINIMUM):
+_PYARROW_MINIMUM: Final = MINIMUMS["ssbroker"].version
+if is_older(pa.__version__, _PYARROW_MINIMUM):
     raise MissingDependencyError(
-        f"ssbroker needs pyarrow {PYARROW_MINIMUM} or newer, and {pa.__version__} is installed: "
-        f"pip install 'pyarrow>={PYARROW_MINIMUM}'",
+        f"ssbroker needs pyarrow {_PYARROW_MINIMUM} or newer, and {pa.__version__} is installed: "
+        f"pip install 'pyarrow>={_PYARROW_MINIMUM}'",
         name="pyarrow",
     )
 
@@ -24,11 +35,12 @@ _BOOLEAN_COLUMNS: Final = ("is_broker_enabled", "is_initiator")
 _PANDAS_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
 """The column name of a pandas index without a name, as pyarrow writes it; filtering a DataFrame creates one."""
 
+_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def normalize(rows: _Rows) -> _Rows:
-    """Drops unnamed pandas indexes, and casts the `bool8` columns that the native module reads to `bool`.
+    """Drops unnamed pandas indexes, casts the `bool8` columns that the native module reads to `bool`, and repairs views.
 
     Examples:
         >>> normalize(pa.table({"name": ["Orders"], "__index_level_0__": [7]})).to_pylist()
@@ -36,16 +48,56 @@ def normalize(rows: _Rows) -> _Rows:
     """
     names = rows.schema.names
     kept = [number for number, name in enumerate(names) if not _PANDAS_INDEX.fullmatch(name)]
-    return cast_bool8(rows if len(kept) == len(names) else rows.select(kept))
+    return with_exportable_views(cast_bool8(rows if len(kept) == len(names) else rows.select(kept)))
 
 
 def cast_bool8(rows: _Rows) -> _Rows:
     """Casts the `bool8` columns that the native module reads to `bool`; extra columns stay as they are."""
     for number, field in enumerate(rows.schema):
-        if field.name in _BOOLEAN_COLUMNS and isinstance(field.type, pa.Bool8Type):
+        if field.name in _BOOLEAN_COLUMNS and is_bool8(field.type):
             booleans = rows.column(number).cast(pa.bool_())
-            rows = rows.set_column(number, field.with_type(pa.bool_()), booleans)
+            rows = with_column(rows, number, field.with_type(pa.bool_()), booleans)
     return rows
+
+
+def with_column(rows: _Rows, number: int, field: pa.Field[Any], column: Any) -> _Rows:
+    """Returns the rows with one column replaced; `RecordBatch.set_column` is newer than the oldest pyarrow.
+
+    Examples:
+        >>> batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2]})
+        >>> with_column(batch, 1, pa.field("c", pa.int8()), pa.array([3], pa.int8())).to_pylist()
+        [{'a': 1, 'c': 3}]
+    """
+    columns = [*rows.columns[:number], column, *rows.columns[number + 1 :]]
+    return type(rows).from_arrays(columns, schema=rows.schema.set(number, field))
+
+
+def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
+    """Returns a batch without some columns; `RecordBatch.drop_columns` is newer than the oldest pyarrow.
+
+    Examples:
+        >>> drop_columns(pa.RecordBatch.from_pydict({"a": [1], "b": [2]}), ["a"]).to_pylist()
+        [{'b': 2}]
+    """
+    return batch.select([number for number, name in enumerate(batch.schema.names) if name not in names])
+
+
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Casts the columns to those of a schema with the same names; `RecordBatch.cast` is newer than the oldest pyarrow."""
+    columns: list[Any] = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def null_where(is_null: Any, values: Any) -> Any:
+    """Returns the values, with null where a condition holds.
+
+    `if_else` with one null and a slice of text or binary reads beside the array in pyarrow 23 and older, but not with an array of nulls.
+
+    Examples:
+        >>> null_where(pa.array([False, True]), pa.array(["a", "b", "c"])[1:]).to_pylist()
+        ['b', None]
+    """
+    return _compute.if_else(is_null, pa.nulls(len(values), values.type), values)
 
 
 _ACCEPTED: Final = (
@@ -77,9 +129,7 @@ def as_table(value: object, *, name: str) -> pa.Table:
     else:
         with _arrow_errors(value, name=name):
             if hasattr(value, "__arrow_c_stream__"):
-                table = _import_capsules(
-                    value, "__arrow_c_stream__", pa.RecordBatchReader.from_stream, name=name
-                ).read_all()
+                table = _import_capsules(value, "__arrow_c_stream__", reader_from_stream, name=name).read_all()
             elif hasattr(value, "__arrow_c_array__"):
                 table = _import_capsules(value, "__arrow_c_array__", pa.table, name=name)
             else:
@@ -97,7 +147,7 @@ def as_batch(value: object, *, name: str) -> pa.RecordBatch | pa.Array[Any]:
         with _arrow_errors(value, name=name):
             batch = _import_capsules(value, "__arrow_c_array__", pa.array, name=name)
     check_layout(batch, name=name)
-    return normalize(batch) if isinstance(batch, pa.RecordBatch) else batch
+    return normalize(batch) if isinstance(batch, pa.RecordBatch) else exportable_column(batch)
 
 
 def stream_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
@@ -109,7 +159,7 @@ def stream_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
         elif isinstance(value, pa.RecordBatchReader):
             reader = value
         else:
-            reader = _import_capsules(value, "__arrow_c_stream__", pa.RecordBatchReader.from_stream, name=name)
+            reader = _import_capsules(value, "__arrow_c_stream__", reader_from_stream, name=name)
         is_empty = True
         for batch in reader:
             is_empty = False
@@ -149,7 +199,7 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
         if column.type.num_fields != 1:
             raise SchemaError(f"{name}: expected a single column, got {column.type.num_fields}", expected="one column")
         column = column.flatten()[0]
-    result: pa.Array[Any] | pa.ChunkedArray[Any] = column
+    result: pa.Array[Any] | pa.ChunkedArray[Any] = exportable_column(column)
     return result
 
 
@@ -258,9 +308,9 @@ def type_without_views(kind: Any) -> Any:
     """Returns the type of an array after `without_views`."""
     if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, type_without_views(kind.value_type), kind.ordered)
-    if pa.types.is_string_view(kind):
+    if is_string_view(kind):
         return pa.string()
-    return pa.binary() if pa.types.is_binary_view(kind) else kind
+    return pa.binary() if is_binary_view(kind) else kind
 
 
 _WORD_SEPARATORS: Final = str.maketrans(" -", "__")

@@ -9,6 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ssbroker._compat import open_parquet_writer
+
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
 PAGE_BYTES: Final = 1 << 20
@@ -79,8 +81,9 @@ class RowGroupWriter:
     def _open_writer(self) -> pq.ParquetWriter:
         if self._writer is None:
             batch_rows = write_batch_rows(self._buffered_bytes, self._buffered_rows)
-            self._writer = pq.ParquetWriter(self.path, self._schema, write_batch_size=batch_rows, **self._settings)
-            self._writer.add_key_value_metadata(self._metadata)
+            self._writer = open_parquet_writer(
+                self.path, self._schema, self._metadata, write_batch_size=batch_rows, **self._settings
+            )
         return self._writer
 
 

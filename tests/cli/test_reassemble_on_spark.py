@@ -80,7 +80,7 @@ def test_missing_pyspark_is_one_line(tmp_path: Path) -> None:
     words = ["reassemble", "--spark", str(given), "-o", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "pip install 'ssbroker[spark]'" in done.stderr
+    assert "pip install 'ssbroker[local-spark]'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -77,7 +77,7 @@ def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert "pip install 'ssbroker[spark]'" in done.stderr
+    assert "pip install 'ssbroker[local-spark]'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

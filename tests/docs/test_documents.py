@@ -26,8 +26,9 @@ PAGES = [path for path in committed_files() if path.suffix == ".md"]
 MAKE = re.compile(r"make (?P<target>\w+)(?: \w+=.*)?")
 ELSEWHERE = {
     "pip install ssbroker": "the CI installs the wheel alone and uses it",
-    "pip install 'ssbroker[spark]'": "`make test` has installed it so",
+    "pip install 'ssbroker[cli]'": "`make test` has installed it so",
     "pip install 'ssbroker[broker]'": "`make test` has installed it so",
+    "pip install 'ssbroker[local-spark]'": "`make test` has installed it so",
     "./.ci/run": "the CI",
 }
 FIGURES = {"ARCHITECTURE.md"}

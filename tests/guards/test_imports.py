@@ -18,7 +18,7 @@ BASE = {
     "_arguments",
     "_arrow",
     "_core",
-    "_dependencies",
+    "_compat",
     "_files",
     "_notebook",
     "_parquet",
@@ -51,6 +51,7 @@ IMPORTS_BROKER_IN_SPARK = "spark/source"
 LIBRARIES: dict[str, set[str] | None] = {
     "pyarrow": None,
     "pyspark": {"spark"},
+    "pandas": {"spark"},
     "typer": {"cli"},
     "duckdb": {"cli"},
     "rich": {"cli"},

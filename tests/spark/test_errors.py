@@ -160,4 +160,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout == "ssbroker.spark needs PySpark 4.1 or newer: pip install 'ssbroker[spark]'\n"
+    assert done.stdout == "ssbroker.spark needs PySpark 3.5 or newer: pip install 'ssbroker[local-spark]'\n"

@@ -1,7 +1,12 @@
-"""A wheel is one for every Python from 3.11 on, whole, and free of what belongs to the sources. Run: check_tags.py WHEEL."""
+"""A wheel is one for every Python from 3.11 on, whole, and free of what belongs to the sources. Run: check_tags.py WHEEL.
+
+If auditwheel is installed, the symbols of the native module must be those of the wheel's platform.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -27,6 +32,22 @@ def problems(wheel: Path) -> list[str]:
     )
 
 
+def platform_problems(wheel: Path) -> list[str]:
+    """Whether the native module needs a newer system than the tag of a manylinux wheel promises."""
+    platform = wheel.stem.rpartition("-")[2].partition(".")[0]
+    if "manylinux" not in platform or importlib.util.find_spec("auditwheel") is None:
+        return []
+    audited = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=False
+    )
+    text = " ".join(audited.stdout.split())
+    return (
+        [] if f'"{platform}"' in text else [f"the tag says {platform}, and auditwheel says: {text or audited.stderr}"]
+    )
+
+
 if __name__ == "__main__":
+    for line in platform_problems(Path(sys.argv[1])):
+        sys.exit(f"{sys.argv[1]}: {line}")
     for line in problems(Path(sys.argv[1])):
         sys.exit(f"{sys.argv[1]}: {line}")

@@ -32,13 +32,18 @@ def spark_room() -> None:
     try:
         importlib.import_module("ssbroker.spark")
     except ImportError as error:
-        assert "pip install 'ssbroker[spark]'" in str(error), error  # noqa: PT017 - pytest is not here
+        assert "pip install 'ssbroker[local-spark]'" in str(error), error  # noqa: PT017 - pytest is not here
     else:
         raise AssertionError("ssbroker.spark imports without pyspark")
 
 
 def command() -> None:
-    """The command answers, and says what is wrong in one line."""
+    """The command answers, and says what is wrong in one line; without its libraries, it says what to install."""
+    if importlib.util.find_spec("typer") is None:
+        refused = subprocess.run(["ssbroker", "--version"], capture_output=True, text=True, check=False)
+        needs = "ssbroker: the command line needs rich and typer: pip install 'ssbroker[cli]'\n"
+        assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", needs), refused
+        return
     ask = ["ssbroker", "explain", "routes.sql", "--database", "Sales", "--json", "--to-service"]
     answer = subprocess.run([*ask, "//shop/Stock"], capture_output=True, text=True, check=True).stdout
     assert json.loads(answer)["decision"]["outcome"] == "REMOTE", answer

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from ssbroker import ddl, schemas
 from ssbroker._arguments import is_utf8_text, parse_timestamp
+from ssbroker._arrow import null_where
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
 
 _INT32: Final = range(-(2**31), 2**31)
@@ -113,7 +114,7 @@ def _text(value: Any) -> str:
 
 def _with_nulls(values: pa.ChunkedArray[Any], null_texts: Sequence[str]) -> pa.ChunkedArray[Any]:
     """Converts cells with one of the texts to null; SQL Server Management Studio writes `NULL`."""
-    with_nulls: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(null_texts)), None, values)
+    with_nulls: pa.ChunkedArray[Any] = null_where(pc.is_in(values, value_set=pa.array(null_texts)), values)
     return with_nulls
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker import schemas
+from ssbroker._arrow import null_where, with_column
 from ssbroker.cli.text import ArrowColumn
 from ssbroker.exceptions import InputError
 
@@ -117,10 +118,10 @@ def convert_csv(
             continue
         field, cells = input_columns.schema.field(name), batch.column(number)
         if field.nullable:
-            cells = pc.if_else(pc.is_in(cells, value_set=pa.array(_NULL_TEXTS)), None, cells)
+            cells = null_where(pc.is_in(cells, value_set=pa.array(_NULL_TEXTS)), cells)
         if field.type != pa.string():
             cells = _converted(cells, field, file=file, row_in_file=row_in_file)
-        batch = batch.set_column(number, name, cells)
+        batch = with_column(batch, number, pa.field(name, cells.type), cells)
     return batch
 
 
@@ -132,7 +133,7 @@ def convert_json(
         if name in input_columns.schema.names and input_columns.schema.field(name).type == pa.binary():
             field = input_columns.schema.field(name)
             cells = _converted(batch.column(number), field, file=file, row_in_file=row_in_file)
-            batch = batch.set_column(number, name, cells)
+            batch = with_column(batch, number, pa.field(name, cells.type), cells)
     return batch
 
 
@@ -206,7 +207,7 @@ def _to_bytes(cells: ArrowColumn) -> ArrowColumn:
     ends = pa.Array.from_buffers(pa.int64(), len(digits) + 1, [None, offsets])
     halves = pc.shift_right(ends, 1).buffers()[1] if len(digits) else offsets
     values = pa.Array.from_buffers(pa.large_binary(), len(digits), [None, halves, pa.py_buffer(decoded)])
-    return pc.if_else(pc.is_valid(cells), values, None)
+    return null_where(pc.is_null(cells), values)
 
 
 def _raise_if_any(is_bad: ArrowColumn) -> None:

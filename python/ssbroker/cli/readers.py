@@ -23,7 +23,14 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ssbroker._arrow import reject_misspelled_columns, type_without_views, without_views
+from ssbroker._arrow import (
+    drop_columns,
+    reject_misspelled_columns,
+    type_without_views,
+    with_column,
+    without_views,
+)
+from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -147,7 +154,7 @@ class ArrowInput:
             column: Any = batch.column(number)
             if column.type != field.type:
                 column.dictionary.validate(full=True)
-                batch = batch.set_column(number, field, without_views(column))
+                batch = with_column(batch, number, field, without_views(column))
         return batch
 
 
@@ -370,7 +377,7 @@ class JsonLinesInput:
                     row=row,
                     expected="the same columns in all rows",
                 )
-        return LoadedChunk(batch=batch.drop_columns(absent), json_lines=lines)
+        return LoadedChunk(batch=drop_columns(batch, absent), json_lines=lines)
 
 
 def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -742,9 +749,9 @@ def logical_type(data_type: pa.DataType) -> pa.DataType:
     """
     if pa.types.is_dictionary(data_type):
         return logical_type(data_type.value_type)
-    if pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type):
+    if pa.types.is_large_string(data_type) or is_string_view(data_type):
         return pa.string()
-    if pa.types.is_large_binary(data_type) or pa.types.is_binary_view(data_type):
+    if pa.types.is_large_binary(data_type) or is_binary_view(data_type):
         return pa.binary()
     return data_type
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ssbroker import schemas
+from ssbroker._arrow import null_where
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -420,8 +421,8 @@ class LatestAcknowledgements:
         is_valid = self._is_still_valid(pending)
         columns = [
             *(self._latest[name] for name in (*_DIRECTION, "acked_sequence_number")),
-            pc.if_else(is_valid, numbers, None),
-            pc.if_else(is_valid, fragments, pa.scalar(None, fragments.type)),
+            null_where(pc.invert(is_valid), numbers),
+            null_where(pc.invert(is_valid), fragments),
         ]
         return pa.Table.from_arrays(columns, schema=schemas.ACKNOWLEDGEMENTS)
 

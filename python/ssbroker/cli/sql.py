@@ -28,7 +28,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
-from ssbroker.cli.text import cell
+from ssbroker.cli.text import cell, guid_text
 from ssbroker.exceptions import BrokerError, InputError, MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
@@ -92,14 +92,18 @@ def _read_view(instance: Instance, schema: str, name: str) -> pa.Table:
     return instance.view(f"sys.{name}" if schema == "sys" else f"[{schema}].[{name}]")
 
 
+def _uuid_column(ids: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    if not hasattr(pa, "uuid"):  # pyarrow 17 and older; text compares with text too
+        return pa.chunked_array(map(guid_text, ids.chunks), pa.large_string())
+    uuid_type: Any = pa.uuid()  # the stubs do not know arrays of extension types
+    return pa.chunked_array([pa.ExtensionArray.from_storage(uuid_type, chunk) for chunk in ids.chunks], uuid_type)
+
+
 def _with_uuids(table: pa.Table) -> pa.Table:
     """Converts ids to UUIDs, which a query can compare with text."""
     for number, field in enumerate(table.schema):
         if field.type == pa.binary(16):
-            column = table.column(number)
-            ids: list[Any] = [pa.ExtensionArray.from_storage(pa.uuid(), chunk) for chunk in column.chunks]
-            uuid_type: Any = pa.uuid()  # the stubs do not know arrays of extension types
-            table = table.set_column(number, field.name, pa.chunked_array(ids, uuid_type))
+            table = table.set_column(number, field.name, _uuid_column(table.column(number)))
     return table
 
 

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from ssbroker._arrow import null_where
+from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker._text import terminal_safe
 
 ArrowColumn: TypeAlias = Any
@@ -35,7 +37,7 @@ def guid_text(column: ArrowColumn) -> ArrowColumn:
     for digit, position in enumerate(_GUID_DIGIT_POSITIONS):
         text[position::36] = digits[digit::32]
     rows = pa.Array.from_buffers(pa.binary(36), len(compact), [None, pa.py_buffer(text)])
-    return pc.if_else(pc.is_valid(compact), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()), None)
+    return null_where(pc.is_null(compact), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()))
 
 
 def hex_text(column: ArrowColumn) -> ArrowColumn:
@@ -49,7 +51,7 @@ def hex_text(column: ArrowColumn) -> ArrowColumn:
     digits = memoryview(data)[start:stop].hex().encode() if stop > start else b""
     doubled = pc.multiply(pc.subtract(ends, start), 2)
     text = pa.Array.from_buffers(pa.large_string(), len(compact), [None, doubled.buffers()[1], pa.py_buffer(digits)])
-    return pc.if_else(pc.is_valid(compact), text, None)
+    return null_where(pc.is_null(compact), text)
 
 
 def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
@@ -65,7 +67,7 @@ def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
         return guid_text(column.storage) if is_uuid else readable(column.storage, name=name)
     if pa.types.is_dictionary(data_type):
         return readable(column.dictionary_decode(), name=name)
-    if pa.types.is_string_view(data_type):
+    if is_string_view(data_type):
         return pc.cast(column, pa.large_string())
     if pa.types.is_duration(data_type) or pa.types.is_interval(data_type):
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
@@ -102,7 +104,7 @@ def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
     if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_decimal(data_type):
         values = pc.cast(column, pa.large_string())
     elif pa.types.is_floating(data_type):
-        values = pc.cast(pc.if_else(pc.is_finite(column), column, None), pa.large_string())
+        values = pc.cast(null_where(pc.invert(pc.is_finite(column)), column), pa.large_string())
     elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_temporal(data_type):
         values = _json_quoted(pc.cast(column, pa.large_string()))
     else:
@@ -126,7 +128,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
         pa.types.is_binary(data_type)
         or pa.types.is_large_binary(data_type)
         or pa.types.is_fixed_size_binary(data_type)
-        or pa.types.is_binary_view(data_type)
+        or is_binary_view(data_type)
     )
 
 

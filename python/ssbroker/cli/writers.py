@@ -307,7 +307,7 @@ def without_dictionaries(schema: pa.Schema) -> pa.Schema:
 def _to_csv(batch: pa.RecordBatch, *, header: bool) -> pa.Buffer:
     cells = {name: csv_cells(column, name=name) for name, column in _named_columns(batch)}
     sink = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(pa.record_batch(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
+    pyarrow.csv.write_csv(pa.RecordBatch.from_pydict(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
     return sink.getvalue()
 
 

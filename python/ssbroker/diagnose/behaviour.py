@@ -68,7 +68,7 @@ def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now
         "to_broker_instance": pa.array([broker for _, broker in classes], pa.binary(16)),
         "is_initiator": pa.repeat(is_initiator, len(classes)),
     }
-    return router.route(pa.record_batch(columns), now=now)
+    return router.route(pa.RecordBatch.from_pydict(columns), now=now)
 
 
 class Answers:

@@ -613,7 +613,7 @@ def _names_with_address(tables: Tables) -> frozenset[str]:
         "address": TRANSPORT,
     }
     router = Router(Catalog(pa.Table.from_pylist([transport], schema=_NULLABLE)), tie_break="first")
-    conversations = pa.record_batch(
+    conversations = pa.RecordBatch.from_pydict(
         {
             "database": pa.array(["one"] * len(names), pa.string()),
             "to_service_name": pa.array(names, pa.string()),

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
+from ssbroker._compat import is_string_view
 from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
@@ -127,7 +128,7 @@ def _check(catalog: Catalog, messages: pa.Table) -> None:
 
 def _is_text(kind: pa.DataType) -> bool:
     value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    checks = (pa.types.is_string, pa.types.is_large_string, is_string_view, pa.types.is_null)
     return any(check(value_type) for check in checks)
 
 

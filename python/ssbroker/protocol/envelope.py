@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
+from ssbroker._compat import is_binary_view
 
 
 class Protection(IntEnum):
@@ -246,7 +247,9 @@ def tuples_to_view_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at
     fields = list(row)
     field = fields.pop(at)
     others = tuples_to_table([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
-    return others.add_column(at, field, _view_array(values))
+    # pyarrow 15 and older have no views.
+    column: Any = _view_array(values) if is_binary_view(field.type) else body_column(values)
+    return others.add_column(at, field, column)
 
 
 def _view_array(values: Sequence[bytes]) -> pa.Array[Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker._compat import binary_view
 from ssbroker.protocol.envelope import body_column, tuples_to_table, tuples_to_view_table
 from ssbroker.protocol.states import ConversationState
 
@@ -50,7 +51,7 @@ MESSAGES: Final = _schema_of(
 
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
 STORED_FRAGMENTS: Final = _schema_of(*schemas.FRAGMENTS, *_KIND_COLUMNS).set(
-    _BODY, pa.field("message_body", pa.binary_view(), nullable=False)
+    _BODY, pa.field("message_body", binary_view(), nullable=False)
 )
 """Decrypted fragments of incomplete or early messages (P14), with digests instead of signatures."""
 

@@ -1,13 +1,12 @@
 """Routes conversations and reassembles messages on Spark DataFrames, in batch jobs and streaming queries.
 
-Requires PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`). The workers need ssbroker too.
+Requires PySpark 3.5 or newer, which clusters bring and `pip install 'ssbroker[local-spark]'` installs. The workers need ssbroker too.
 """
 
 from __future__ import annotations
 
-from ssbroker._dependencies import PYSPARK_MINIMUM, is_older
-from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.compare import SparkComparison, compare
+from ssbroker.spark.compat import MissingSparkError, check_spark_version
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
 from ssbroker.spark.files.routing import RoutedFiles, route_files
 from ssbroker.spark.pipeline import Pipeline, pipeline
@@ -39,25 +38,5 @@ __all__ = [
     "stream",
     "stream_state",
 ]
-
-
-class MissingSparkError(MissingDependencyError):
-    """PySpark is not installed, or is too old for `ssbroker.spark` or for the data source `ssbroker`."""
-
-
-def check_spark_version(minimum: str = PYSPARK_MINIMUM, *, feature: str = "ssbroker.spark") -> None:
-    """Raises `MissingSparkError` unless PySpark `minimum` or newer is installed; `feature` is what needs it."""
-    try:
-        from pyspark import __version__ as installed  # noqa: PLC0415 - pyspark is an extra
-    except ImportError:
-        raise MissingSparkError(
-            f"{feature} needs PySpark {minimum} or newer: pip install 'ssbroker[spark]'", name="pyspark"
-        ) from None
-    if is_older(installed, minimum):
-        raise MissingSparkError(
-            f"{feature} needs PySpark {minimum} or newer, and {installed} is installed: pip install 'pyspark>={minimum},<5'",
-            name="pyspark",
-        )
-
 
 check_spark_version()

@@ -349,6 +349,11 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
     raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
 
 
+def are_arrow_types(fields: Iterable[StructField]) -> bool:
+    """Whether Spark can convert all columns to Arrow."""
+    return all(_has_arrow_type(field.dataType) for field in fields)
+
+
 def check_arrow_types(fields: Iterable[StructField]) -> None:
     """Raises `SchemaError` if an extra column has a type that Spark cannot convert to Arrow."""
     for field in fields:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import InputError
+from ssbroker.spark.compat import collect_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -95,7 +96,7 @@ def count(table: DataFrame, columns: Sequence[str], *, top: Mapping[str, int]) -
         groups = groups.groupBy(sf.col(name).alias("value")).count()
         if name in top:
             groups = groups.orderBy(sf.desc("count"), "value").limit(top[name])
-        counts[name] = groups.toArrow()
+        counts[name] = collect_arrow(groups)
     return counts
 
 

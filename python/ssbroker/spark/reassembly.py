@@ -37,6 +37,7 @@ from ssbroker.spark.columns import (
 )
 from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
+from ssbroker.spark.workers import on_workers
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel
@@ -288,7 +289,7 @@ def _decision_columns(routing: RoutingTask, messages: pa.RecordBatch) -> dict[st
         [messages[name] for name in routing.names.values()], names=list(routing.names)
     )
     packed = pack_batch(routing.task, conversations, routing.labels)
-    return dict(zip(packed.type.names, packed.flatten(), strict=True))
+    return dict(zip((field.name for field in packed.type), packed.flatten(), strict=True))
 
 
 Strategy = Literal["hash", "sort"]
@@ -500,7 +501,7 @@ def plan_reassembly(
     task = options.task(fragments.sparkSession, columns, routing)
     is_sorted = options.strategy == "sort"
     partitioned = columns.repartitioned(fragments, by_message=task.by_message, is_sorted=is_sorted)
-    rows = partitioned.mapInArrow(_arrow_function(task), schema(columns.extra, routed=routing is not None))
+    rows = partitioned.mapInArrow(on_workers(_arrow_function(task)), schema(columns.extra, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 
 

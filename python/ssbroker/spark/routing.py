@@ -18,7 +18,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import columns
+from ssbroker.spark import columns, compat
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
 from ssbroker.spark.transfer import SharedValue, TransferredColumns, share_catalog
 
@@ -171,7 +171,7 @@ class DecisionEncoding(Protocol):
 def choose_encoding(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> DecisionEncoding:
     """Returns the encoding for decisions by a catalog: numbers if the catalog numbers its addresses and databases, else columns."""
     targets = catalog.native.destinations()
-    if targets is None:
+    if targets is None or not all(map(_has_string_array, targets)):
         return _ColumnEncoding(labels=labels, fields=columns.possible_fields(catalog))
     addresses, databases = targets
     return _NumberEncoding(
@@ -255,6 +255,13 @@ def _struct_type(fields: Mapping[str, str]) -> str:
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields.items())}>"
 
 
+def _has_string_array(strings: Sequence[str]) -> bool:
+    """Whether `_string_array` can be used; the result of a query is a column since PySpark 4.0."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
+
+    return hasattr(DataFrame, "scalar") or len(json.dumps(strings)) <= _PLAN_CHARACTERS_MAX
+
+
 def _string_array(spark: SparkSession, strings: Sequence[str]) -> Column:
     """Returns an array of strings that is not built again for each row: a literal in the plan or, if it is long, the result of a query."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -323,9 +330,7 @@ def route(
 
     transfer = TransferredColumns.of(types, conversations_df, catalog, tie_break)
     encoding = choose_encoding(catalog, types, labels)
-    # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
-    udf = _arrow_udf(encoding.function(task, transfer), encoding.struct).asNondeterministic()
-    packed = transfer.with_codes(conversations_df).select("*", udf(*transfer.transferred_names()).alias(PACKED_COLUMN))
+    packed = _with_packed_decisions(transfer.with_codes(conversations_df), transfer, encoding, task)
     added = encoding.unpack(packed, packed[quoted(PACKED_COLUMN)])
     return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(
         PACKED_COLUMN, *CODE_COLUMNS
@@ -383,12 +388,19 @@ def route_udf(
     def where_to(*positional: pa.Array, **by_name: pa.Array) -> pa.Array:  # type: ignore[type-arg]
         return decision_structs(task, positional, by_name)
 
-    udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION_STRUCT)
+    udf: UserDefinedFunction = compat.column_function(where_to, columns.DECISION_STRUCT)
     return udf
 
 
-def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    untyped: Any = sf  # its stubs lack arrow_udf
-    return untyped.arrow_udf(function, returns)
+def _with_packed_decisions(
+    coded: DataFrame, transfer: TransferredColumns, encoding: DecisionEncoding, task: RouteTask
+) -> DataFrame:
+    """Adds the column with the packed decisions."""
+    function, names = encoding.function(task, transfer), transfer.transferred_names()
+    # Without Arrow UDFs, mapInArrow takes all columns; those that Arrow does not have must stay in the JVM.
+    if compat.has_arrow_udf() or not columns.are_arrow_types(coded.schema):
+        # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
+        udf = compat.iterator_function(function, encoding.struct).asNondeterministic()
+        return coded.select("*", udf(*names).alias(PACKED_COLUMN))
+    read = [*transfer.direct, *(CODE_COLUMNS if transfer.encoded else ())]
+    return compat.map_in_arrow(coded, function, read, name=PACKED_COLUMN, returns=encoding.struct)

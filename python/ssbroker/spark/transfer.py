@@ -262,7 +262,7 @@ def share_session_keys(
 
 
 def _share(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> SharedValue[_Value]:
-    if not hasattr(spark, "sparkContext"):
+    if is_connect(spark):
         if in_stream:
             return _InlineValue(fingerprint, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
         return _share_artifact(spark, value, fingerprint=fingerprint)
@@ -274,6 +274,11 @@ def _share(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: b
             del _broadcasts[next(iter(_broadcasts))]
         _broadcasts[key] = _Broadcast(fingerprint, context.broadcast(value))
     return _broadcasts[key]
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, which has no context."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _share_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> SharedValue[_Value]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
+from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker.broker.dialogs.contract_rules import check_sendable
 from ssbroker.broker.dialogs.deliver import transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
@@ -217,11 +218,11 @@ def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
     kind: Any = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_string_view(kind)
     is_binary = (
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
+        or is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
     fits = {_STRING: is_text, _BINARY: is_binary, _GUID: is_text or is_binary}[expected]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.columns import to_spark_type
@@ -119,7 +120,7 @@ class ParquetTypes:
         for number in self.changed:
             field = self.schema.field(number)
             column: Any = batch.column(number)
-            batch = batch.set_column(number, field, column.cast(field.type))
+            batch = with_column(batch, number, field, column.cast(field.type))
         return batch
 
 
@@ -469,7 +470,7 @@ def _split_by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[object
     decoded = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     encoded = decoded.dictionary_encode(null_encoding="encode")
     order = pc.sort_indices(encoded.indices)  # stable
-    rest = batch.drop_columns([column]).take(order)
+    rest = drop_columns(batch, [column]).take(order)
     runs = _compute.run_end_encode(encoded.indices.take(order))
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -484,7 +485,7 @@ def _compact_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
         if pa.types.is_dictionary(field.type) and len(column.dictionary) > rows.num_rows:
             encoded = column.dictionary_decode().dictionary_encode()
             indices = encoded.indices.cast(field.type.index_type)
-            rows = rows.set_column(number, field, pa.DictionaryArray.from_arrays(indices, encoded.dictionary))
+            rows = with_column(rows, number, field, pa.DictionaryArray.from_arrays(indices, encoded.dictionary))
     return rows
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute
 
 from ssbroker import reassembly as keys
 from ssbroker._arguments import boolean, integer_argument, utc_datetime
+from ssbroker._arrow import cast_batch
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
@@ -264,7 +265,7 @@ def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
     folder = new_attempt(Path(job.attempts))
     with BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer:
         for batch in read_split(split, max_rows=BATCH_ROWS):
-            writer.write(batch.cast(job.schema))
+            writer.write(cast_batch(batch, job.schema))
     Path(job.done, f"split-{number}").touch()
     return {"folder": str(folder), "files": writer.files}
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ssbroker import _files
 from ssbroker.exceptions import OutputError
+from ssbroker.spark.workers import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,8 +175,8 @@ def run_tasks(spark: SparkSession, count: int, work: Callable[[int], dict[str, A
             results = pa.array([json.dumps(work(number)) for number in numbers], pa.string())
             yield pa.RecordBatch.from_arrays([batch.column(0), results], names=["number", "result"])
 
-    table = spark.range(0, count, 1, count).mapInArrow(run_batch, "number bigint, result string").toArrow()
-    results = dict(zip(table["number"].to_pylist(), table["result"].to_pylist(), strict=True))
+    rows = spark.range(0, count, 1, count).mapInArrow(on_workers(run_batch), "number bigint, result string").collect()
+    results = {row["number"]: row["result"] for row in rows}
     return [json.loads(str(results[number])) for number in range(count)]
 
 

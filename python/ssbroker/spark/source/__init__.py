@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ssbroker._dependencies import PYSPARK_FOR_DATA_SOURCE
-from ssbroker.spark import check_spark_version
+from ssbroker.spark.compat import check_spark_version
 
-check_spark_version(PYSPARK_FOR_DATA_SOURCE, feature="the data source ssbroker")
+check_spark_version("data source", name="the data source ssbroker")

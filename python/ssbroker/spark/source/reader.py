@@ -312,6 +312,10 @@ class Tail:
         )
         return {_NUMBER_COLUMN: slices[-1].until} if slices else start
 
+    def end(self) -> Offset:
+        """Returns the current end of the queue."""
+        return {_NUMBER_COLUMN: self._last_number()}
+
     def stop_at_current_end(self) -> None:
         """Ends the stream at the message that entered the queue last."""
         self._target = self._last_number()

@@ -14,9 +14,11 @@ from ssbroker._arguments import integer_argument, is_utf8_text
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session, to_spark_type
+from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.streams import step
 from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.streams.state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
+from ssbroker.spark.workers import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +69,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     """
     integer_argument(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)
+    check_spark_version("streams", name="ssbroker.spark.stream_state")
     path = _checkpoint_path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", STATE_VARIABLE).option("operatorId", operator_id)
     with _errors_translated(path, operator_id):
@@ -77,7 +80,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
             "user_map_value.parts as parts",
         )
         parts_df.schema  # noqa: B018 - Spark Connect reads the checkpoint only now
-    return parts_df.mapInArrow(_read_states, STATE_SCHEMA)
+    return parts_df.mapInArrow(on_workers(_read_states), STATE_SCHEMA)
 
 
 def _checkpoint_path(checkpoint: object) -> str:

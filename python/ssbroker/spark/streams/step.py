@@ -511,7 +511,7 @@ class _Decide:
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
         packed = routing.pack_decisions(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
-        names_ = [*messages.schema.names, *packed.type.names]
+        names_ = [*messages.schema.names, *(field.name for field in packed.type)]
         is_delayed: ArrowColumn = pc.equal(decided["outcome"].cast(pa.string()), "DELAYED")
         return pa.RecordBatch.from_arrays(columns, names=names_), is_delayed
 

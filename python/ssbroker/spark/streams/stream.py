@@ -19,6 +19,7 @@ from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
+from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.streams import layout, state, task
 from ssbroker.spark.streams.layout import StreamKinds
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
@@ -33,6 +34,7 @@ from ssbroker.spark.streams.task import (
     StreamTask,
 )
 from ssbroker.spark.transfer import share_catalog, share_session_keys
+from ssbroker.spark.workers import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,13 +77,20 @@ class BucketStore:
             self._handle.registerTimer(due_ms)
 
 
-def processor(task: StreamTask) -> StatefulProcessor:
-    """Returns the stateful processor of a query, which can be pickled."""
+def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
+    """Returns the stateful processor of a query, which can be pickled; Spark passes it rows or, with `in_pandas`, DataFrames of pandas."""
     from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
 
     def to_rows(rows: list[tuple[str, bytes]]) -> Iterator[Any]:
+        if in_pandas:
+            import pandas as pd  # noqa: PLC0415 - Spark requires it for this
+
+            return iter([pd.DataFrame(rows, columns=["kind", "cell"])] if rows else [])
         return iter([Row(kind=kind, cell=cell) for kind, cell in rows])
+
+    def from_rows(rows: Iterator[Any]) -> Iterator[Any]:
+        return (row for frame in rows for row in frame.itertuples()) if in_pandas else rows
 
     class Buckets(StatefulProcessor):
         """The state and one timer of each bucket."""
@@ -91,7 +100,7 @@ def processor(task: StreamTask) -> StatefulProcessor:
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
             # Restores the order of arrival, so that a task that runs again does the same.
-            cells = [bytes(row.cell) for row in sorted(rows, key=lambda row: int(row.place))]
+            cells = [bytes(row.cell) for row in sorted(from_rows(rows), key=lambda row: int(row.place))]
             return to_rows(self._store.step(cells, timerValues.getCurrentProcessingTimeInMs()))
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - the same
@@ -203,6 +212,7 @@ def build_stream(
 
 def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSession:
     """Checks the input and the state store, and returns the session; raises `SchemaError` or `OptionError`."""
+    check_stream_support(name, instead=_BATCH_FUNCTIONS[name])
     check_frame(frame, name=name)
     if not frame.isStreaming:
         raise SchemaError(
@@ -241,17 +251,16 @@ def process_buckets(
         return state.unpack_rows(own, worker_names, batches)
 
     schema = layout.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
-    stateful = (
-        with_buckets.mapInArrow(pack, state.PACKED_SCHEMA)
-        .groupBy("bucket")
-        .transformWithState(
-            statefulProcessor=processor(task),
-            outputStructType=state.OUTPUT_SCHEMA,
-            outputMode="Append",
-            timeMode="ProcessingTime",
-        )
+    grouped: Any = with_buckets.mapInArrow(on_workers(pack), state.PACKED_SCHEMA).groupBy("bucket")
+    in_pandas = not hasattr(grouped, "transformWithState")  # PySpark 4.0 has it only for pandas
+    transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
+    stateful: DataFrame = transform(
+        statefulProcessor=processor(task, in_pandas=in_pandas),
+        outputStructType=state.OUTPUT_SCHEMA,
+        outputMode="Append",
+        timeMode="ProcessingTime",
     )
-    return stateful.mapInArrow(unpack, schema)
+    return stateful.mapInArrow(on_workers(unpack), schema)
 
 
 def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:

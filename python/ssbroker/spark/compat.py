@@ -1,0 +1,162 @@
+"""What differs between the supported versions of PySpark."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ssbroker._compat import MINIMUMS, is_older
+from ssbroker.exceptions import MissingDependencyError
+from ssbroker.spark.workers import on_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class MissingSparkError(MissingDependencyError):
+    """PySpark is not installed, or is too old for `ssbroker.spark`, for its streams or for the data source `ssbroker`."""
+
+
+def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroker.spark", otherwise: str = "") -> None:
+    """Raises `MissingSparkError` unless PySpark is new enough for a feature of `MINIMUMS`; `name` and `otherwise` are for the message."""
+    minimum = MINIMUMS[feature].version
+    try:
+        from pyspark import __version__ as installed  # noqa: PLC0415 - pyspark is an extra
+    except ImportError:
+        raise MissingSparkError(
+            f"{name} needs PySpark {minimum} or newer: pip install 'ssbroker[local-spark]'", name="pyspark"
+        ) from None
+    if is_older(installed, minimum):
+        raise MissingSparkError(
+            f"{name} needs PySpark {minimum} or newer, and {installed} is installed{otherwise}",
+            name="pyspark",
+        )
+
+
+def check_stream_support(name: str, *, instead: str) -> None:
+    """Raises `MissingSparkError` unless PySpark and its protobuf can keep state for Python.
+
+    `name` is the function that was called, and `instead` are those that do the same for a batch.
+    """
+    otherwise = f"; use {instead} in foreachBatch, which does not keep what is incomplete at the end of a micro-batch"
+    check_spark_version("streams", name=name, otherwise=otherwise)
+    try:
+        importlib.import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("google"):
+            return  # the thin client of Spark Connect lacks it; the server has it
+        raise MissingSparkError(f"{name} needs protobuf: pip install protobuf", name="protobuf") from error
+    except Exception as error:
+        raise MissingSparkError(
+            f"{name} needs the version of protobuf that this PySpark was built with, on the driver and all workers: {error}",
+            name="protobuf",
+        ) from error
+
+
+def has_arrow_udf() -> bool:
+    """Whether PySpark has Arrow UDFs: since 4.1."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return hasattr(sf, "arrow_udf")
+
+
+def column_function(function: Callable[..., Any], returns: str) -> Any:
+    """Returns a user-defined function of Spark that calls `function` with the arrays of each batch and gets structs; it takes any columns, also by name."""
+    if has_arrow_udf():
+        return _arrow_udf(function, returns)
+
+    def with_series(*positional: Any, **by_name: Any) -> Any:
+        arrays = function(*map(_to_array, positional), **{name: _to_array(each) for name, each in by_name.items()})
+        return _to_pandas(arrays)
+
+    return _pandas_udf(with_series, returns, scalar_iterator=False)
+
+
+def iterator_function(function: Callable[[Iterator[Any]], Iterator[Any]], returns: str) -> Any:
+    """Returns a user-defined function of Spark that calls `function` with an iterator of the arrays of each batch and gets one of structs."""
+    if has_arrow_udf():
+        return _arrow_udf(function, returns)
+
+    def with_series(batches: Iterator[Any]) -> Iterator[Any]:
+        of_columns = (each if isinstance(each, tuple) else (each,) for each in batches)
+        yield from map(_to_pandas, function(tuple(map(_to_array, each)) for each in of_columns))
+
+    return _pandas_udf(with_series, returns, scalar_iterator=True)
+
+
+def map_in_arrow(
+    rows: DataFrame,
+    function: Callable[[Iterator[Any]], Iterator[Any]],
+    read: Sequence[str],
+    *,
+    name: str,
+    returns: str,
+) -> DataFrame:
+    """Adds a column of structs that `function` makes of the columns `read`: it gets an iterator of their arrays, and returns one array for each batch.
+
+    Other columns are passed through, so Arrow must have their types.
+    """
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - pyspark is an extra
+
+    fields = rows.schema.fields
+    indexes = [rows.columns.index(each) for each in read]
+    schema = StructType([*fields, StructField(name, _flat_struct(returns))])
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        current: list[Any] = []
+
+        def arrays() -> Iterator[Any]:
+            for batch in batches:
+                current[:] = batch.columns
+                yield tuple(current[index] for index in indexes)
+
+        for added in function(arrays()):
+            yield pa.RecordBatch.from_arrays([*current, added], names=[*(field.name for field in fields), name])
+
+    return rows.mapInArrow(on_workers(run), schema)
+
+
+def _flat_struct(text: str) -> StructType:
+    """Parses a struct of simple types; PySpark 3.5 parses these only in DDL strings for whole schemas."""
+    from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType  # noqa: PLC0415 - pyspark is an extra
+
+    kinds = {"binary": BinaryType, "int": IntegerType, "bigint": LongType, "smallint": ShortType, "string": StringType}
+    struct = StructType()
+    for field in text.removeprefix("struct<").removesuffix(">").split(", "):
+        name, _, kind = field.partition(": ")
+        struct.add(name, kinds[kind]())
+    return struct
+
+
+def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    untyped: Any = sf  # its stubs lack arrow_udf
+    return untyped.arrow_udf(on_workers(function), returns)
+
+
+def _pandas_udf(function: Callable[..., Any], returns: str, *, scalar_iterator: bool) -> Any:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    untyped: Any = sf  # its stubs lack pandas_udf
+    kind = untyped.PandasUDFType.SCALAR_ITER if scalar_iterator else untyped.PandasUDFType.SCALAR
+    return untyped.pandas_udf(on_workers(function), returns, kind)
+
+
+def _to_array(series: Any) -> Any:
+    return pa.array(series, from_pandas=True)
+
+
+def _to_pandas(structs: Any) -> Any:
+    return pa.RecordBatch.from_struct_array(structs).to_pandas(integer_object_nulls=True)
+
+
+def collect_arrow(rows: DataFrame) -> pa.Table:
+    """Collects a DataFrame as an Arrow table; `DataFrame.toArrow` is newer than the oldest PySpark."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - pyspark is an extra
+
+    return pa.Table.from_pylist([row.asDict() for row in rows.collect()], schema=to_arrow_schema(rows.schema))

@@ -1,0 +1,61 @@
+"""Functions that run in workers: a worker without ssbroker, or with another version, fails with an error that says so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, get_type_hints
+
+
+def on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for Spark that does the same; workers check that they have this version of ssbroker before they load `function`."""
+    shipped = _Shipped(function)
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return shipped(*arguments, **named)
+
+    # Spark reads them to learn the kind of function. `__wrapped__` would be pickled with the function.
+    run.__annotations__ = get_type_hints(function)
+    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # an attribute that inspect reads
+    return run
+
+
+class _Shipped:
+    """A function that is pickled in two steps: first a loader by value, which needs no ssbroker, then the function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._function(*arguments, **named)
+
+    def __reduce__(self) -> tuple[Callable[[bytes, str], Any], tuple[bytes, str]]:
+        from pyspark import cloudpickle  # noqa: PLC0415 - pyspark is an extra
+
+        untyped: Any = cloudpickle
+        return _loader(), (untyped.dumps(self._function), version("ssbroker"))
+
+
+def _loader() -> Callable[[bytes, str], Any]:
+    # An inner function is pickled by value, so it uses no other names of this module.
+    def load(pickled: bytes, wanted: str) -> Any:
+        import importlib  # noqa: PLC0415 - as above
+        import pickle  # noqa: PLC0415 - the same
+        import sys  # noqa: PLC0415 - the same
+
+        try:
+            found = importlib.import_module("ssbroker").__version__
+        except ImportError as error:
+            raise ImportError(
+                f"a Spark worker cannot import ssbroker ({error}); install ssbroker=={wanted}, the version of the driver, "
+                f"in its Python {sys.executable}"
+            ) from error
+        if found != wanted:
+            raise ImportError(
+                f"a Spark worker has ssbroker {found}, and the driver has {wanted}; install the same version in its Python "
+                f"{sys.executable}, and restart the Python processes of the workers"
+            )
+        return pickle.loads(pickled)  # noqa: S301 - it comes from the driver, whose code runs here anyway
+
+    return load

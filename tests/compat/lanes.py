@@ -1,0 +1,227 @@
+"""Makes the environments of docs/reference/compatibility.md, runs the matrix in each, and checks the table: `python -m tests.compat.lanes WHEEL`.
+
+Each lane is an environment with the libraries of a Spark runtime. The wheel is installed into it as a user would, which must not change any
+package that is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "reference" / "compatibility.md"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """An environment.
+
+    Attributes:
+        name: Its name, and the heading of its column in the table; a lane that does not run the matrix has none there.
+        packages: What is there before ssbroker is installed.
+        broker: How the libraries of the broker are installed.
+        refused: The features that do not work, and what the error says.
+    """
+
+    name: str
+    packages: Sequence[str]
+    broker: Sequence[str] = ("apsw", "cryptography")
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+_NO_STREAMS: Final = ("spark.stream", "spark.stream_state", "spark.route_stream")
+_NO_SOURCE: Final = dict.fromkeys(("spark.data_source", "spark.data_source_stream"), "ssbroker")
+LANES: Final = {
+    lane.name: lane
+    for lane in (
+        Lane(
+            "Spark 3.5.1",
+            ("pyspark==3.5.1", "pyarrow==14.0.2", "pandas==2.1.4", "numpy==1.26.4", "protobuf==3.20.3", "rich==13.3.5"),
+            refused={**dict.fromkeys(_NO_STREAMS, "needs PySpark 4.0 or newer, and 3.5.1 is installed"), **_NO_SOURCE},
+        ),
+        Lane(
+            "Spark 4.0.1",
+            ("pyspark==4.0.1", "pyarrow==18.1.0", "pandas==2.2.3", "numpy==1.26.4", "protobuf==5.28.3", "rich==13.9.4"),
+        ),
+        Lane(
+            "Spark 4.1.1",
+            (
+                "pyspark==4.1.1",
+                "pyarrow==24.0.0",
+                "pandas==2.3.3",
+                "numpy==2.4.1",
+                "protobuf==5.29.6",
+                "rich==15.0.0",
+                "typer==0.26.8",
+            ),
+            refused={
+                "spark.stream": "needs the version of protobuf that this PySpark was built with",
+                "spark.route_stream": "needs the version of protobuf that this PySpark was built with",
+                "spark.stream_state": "no micro-batch has been committed",
+            },
+        ),
+        Lane("Spark 4.3.0", ("pyspark[connect,sql]==4.3.0", "pandas<3", "protobuf>=6.33.5")),
+    )
+}
+NEWEST: Final = "Spark 4.3.0"
+ROWS: Final = {
+    "`Router.route`, `reassemble`, `explain`, `lint`, an instance": (
+        "route",
+        "reassemble",
+        "explain",
+        "lint",
+        "broker",
+    ),
+    "`spark.route`": ("spark.route", "spark.route_invalid_text"),
+    "`spark.route_udf`": ("spark.route_udf",),
+    "`spark.compare`": ("spark.compare",),
+    "`spark.reassemble`": ("spark.reassemble",),
+    "`spark.pipeline`": ("spark.pipeline",),
+    "`spark.route_files`, `spark.reassemble_files`": ("spark.route_files", "spark.reassemble_files"),
+    "own `mapInArrow`, own pandas UDF": ("spark.own_map_in_arrow", "spark.own_pandas_udf"),
+    "`spark.route` on a stream, `spark.pipeline` in `foreachBatch`": (
+        "spark.route_of_a_stream",
+        "spark.pipeline_in_foreach_batch",
+    ),
+    "`spark.stream`, `spark.stream_state`, `spark.route_stream`": _NO_STREAMS,
+    "data source": ("spark.data_source", "spark.data_source_stream"),
+}
+"""The rows of the table, and the features of the matrix that each stands for."""
+
+
+def environment(lane: Lane, folder: Path) -> Path:
+    """Makes the environment of a lane, unless it is there; returns its Python."""
+    home = folder / lane.name.replace(" ", "-").lower()
+    made, python = home / "made", home / "bin" / "python"
+    if made.exists() and made.read_text() == " ".join(lane.packages):
+        return python
+    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    _pip(python, "install", *lane.packages)
+    made.write_text(" ".join(lane.packages))
+    return python
+
+
+def installed(python: Path) -> dict[str, str]:
+    """The packages of an environment and their versions."""
+    listed = json.loads(_pip(python, "list", "--format=json"))
+    return {package["name"].lower(): package["version"] for package in listed}
+
+
+def install(python: Path, wheel: Path, extra: Sequence[str]) -> list[str]:
+    """Installs the wheel as a user does; returns the packages that were there before and have changed."""
+    _pip(python, "uninstall", "--yes", "ssbroker")
+    before = installed(python)
+    _pip(python, "install", str(wheel))
+    after = installed(python)
+    changed = [
+        f"{name} {version} -> {after.get(name)}" for name, version in before.items() if after.get(name) != version
+    ]
+    if set(after) - set(before) != {"ssbroker"} and "pyarrow" in before:
+        changed += [f"{name} was added" for name in set(after) - set(before) - {"ssbroker"}]
+    _pip(python, "install", *extra)
+    return changed
+
+
+def run_matrix(python: Path, features: Iterable[str]) -> dict[str, Any]:
+    """Runs the matrix in an environment, from a folder without the sources."""
+    matrix = ROOT / "tests" / "compat" / "matrix.py"
+    variables = {**os.environ, "PYSPARK_PYTHON": str(python), "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    for name in ("PYTHONPATH", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
+        variables.pop(name, None)
+    done = subprocess.run(
+        [python, matrix, *features],
+        cwd=python.parents[1],
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def problems(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What differs between lanes, or from what they refuse."""
+    found = []
+    expected: dict[str, str] = {}
+    for lane, result in reversed(list(results.items())):
+        for feature, outcome in result["results"].items():
+            refusal = LANES[lane].refused.get(feature)
+            if refusal is not None:
+                if refusal not in outcome.get("all", ""):
+                    found.append(f"{lane}: {feature}: expected an error with {refusal!r}, got {outcome}")
+            elif "digest" not in outcome:
+                found.append(f"{lane}: {feature}: {outcome['error']}\n{outcome['all'][-1500:]}")
+            elif expected.setdefault(feature, outcome["digest"]) != outcome["digest"]:
+                found.append(f"{lane}: {feature}: {outcome['digest']}, elsewhere {expected[feature]}")
+    return found
+
+
+def rows(lanes: Sequence[str]) -> list[list[str]]:
+    """The rows of the table for some lanes, as the lanes state them."""
+    return [
+        [title, *("no" if any(name in LANES[lane].refused for name in features) else "yes" for lane in lanes)]
+        for title, features in ROWS.items()
+    ]
+
+
+def page_rows() -> list[list[str]]:
+    """The rows of the table in the page."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def main() -> int:
+    """Runs the lanes, prints the table and what is wrong; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".venv" / "lanes", help="where the environments are kept")
+    parser.add_argument(
+        "--newest", type=Path, help="the Python of an environment that has the newest of all, and the wheel"
+    )
+    parser.add_argument("--lane", action="append", choices=list(LANES), help="run only this lane")
+    parser.add_argument("--feature", action="append", default=[], help="run only this feature")
+    options = parser.parse_args()
+    lanes = options.lane or list(LANES)
+    results: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name in lanes:
+        lane = LANES[name]
+        if name == NEWEST and options.newest:
+            python = options.newest
+        else:
+            python = environment(lane, options.folder)
+            changed = install(python, options.wheel.resolve(), lane.broker)
+            wrong += [f"{name}: the install changed {change}" for change in changed]
+        results[name] = run_matrix(python, options.feature)
+        print(name, results[name]["versions"], flush=True)
+    wrong += problems(results)
+    print(f"\n{'':24}" + "".join(f"{name:>22}" for name in lanes))
+    for feature in next(iter(results.values()))["results"]:
+        cells = [results[name]["results"].get(feature, {}).get("digest", "refused") for name in lanes]
+        print(f"{feature:34}" + "".join(f"{cell:>22}" for cell in cells))
+    print(*wrong, sep="\n")
+    return min(len(wrong), 1)
+
+
+def _pip(python: Path, *arguments: str) -> str:
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
