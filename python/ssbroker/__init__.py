@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import sys as _sys
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
-from pathlib import Path as _Path
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ssbroker.catalog import Catalog
 from ssbroker.catalog import instance_folder as _instance_folder
-from ssbroker.exceptions import (
-    BrokerError,
-    BrokerWarning,
-    DdlError,
-    DdlWarning,
-    DuplicateError,
-    EndpointError,
-    InputError,
-    InvalidAddressError,
-    InvalidGuidError,
-    LockTimeoutError,
-    MalformedDataError,
-    MissingDependencyError,
-    NullError,
-    OptionError,
-    OutputError,
-    SchemaError,
-    SsbrokerError,
-    StorageError,
-    UnknownDatabaseError,
-)
-from ssbroker.explain import Explanation
-from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
-from ssbroker.router import Router
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
@@ -43,10 +19,35 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.transaction import Message, Transaction
+    from ssbroker.catalog.catalog import Catalog
+    from ssbroker.exceptions import (
+        BrokerError,
+        BrokerWarning,
+        DdlError,
+        DdlWarning,
+        DuplicateError,
+        EndpointError,
+        InputError,
+        InvalidAddressError,
+        InvalidGuidError,
+        LockTimeoutError,
+        MalformedDataError,
+        MissingDependencyError,
+        NullError,
+        OptionError,
+        OutputError,
+        SchemaError,
+        SsbrokerError,
+        StorageError,
+        UnknownDatabaseError,
+    )
+    from ssbroker.explain import Explanation
     from ssbroker.protocol.config import ProtocolSettings
     from ssbroker.protocol.wire.connection import LinkLimits
+    from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
+    from ssbroker.router import Router
 
-__version__ = _version("ssbroker")
+    __version__: str
 
 __all__ = [
     "BrokerError",
@@ -93,39 +94,61 @@ __all__ = [
     "testing",
 ]
 
-# Imported on first use: most programs need only some of them.
-_LAZY = {
-    "Database": "ssbroker.broker.database",
-    "EndpointLimits": "ssbroker.broker.network.limits",
-    "Instance": "ssbroker.broker.instance",
-    "LinkLimits": "ssbroker.protocol.wire.connection",
-    "Message": "ssbroker.broker.transaction",
-    "ProtocolSettings": "ssbroker.protocol.config",
-    "Server": "ssbroker.broker.network.server",
-    "Transaction": "ssbroker.broker.transaction",
-    "Trust": "ssbroker.broker.network.tls",
+# Imported on first use: most programs need only some of them, and a Spark worker needs few.
+_MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
+_HOMES = {
+    "Catalog": "catalog.catalog",
+    "Database": "broker.database",
+    "EndpointLimits": "broker.network.limits",
+    "Explanation": "explain",
+    "Instance": "broker.instance",
+    "LinkLimits": "protocol.wire.connection",
+    "Message": "broker.transaction",
+    "ProtocolSettings": "protocol.config",
+    "Router": "router",
+    "Server": "broker.network.server",
+    "Transaction": "broker.transaction",
+    "Trust": "broker.network.tls",
+    **dict.fromkeys(("Reassembler", "Reassembly", "fragment", "md5", "reassemble"), "reassembly"),
 }
-_LAZY_MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
+"""The module of each name; that of the others is `exceptions`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(_import_module(_LAZY[name]), name)
-    if name in _LAZY_MODULES:
-        return _import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        value: Any = _import_module("importlib.metadata").version(__name__)
+    elif name in _MODULES:
+        value = _import_module(f"{__name__}.{name}")
+    else:
+        value = getattr(_import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# Pickles of version 0.1 name modules that have been renamed since.
-_sys.modules[f"{__name__}.routing"] = _sys.modules[Router.__module__]
-_sys.modules[f"{__name__}.reassembler"] = _sys.modules[Reassembler.__module__]
+class _RenamedModule(_ModuleType):
+    """A module that pickles of version 0.1 name, and that has been renamed since."""
+
+    def __init__(self, name: str, home: str) -> None:
+        super().__init__(name)
+        self.__dict__["home"] = home
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_import_module(self.home), name)
 
 
-def _open_instance(folder: _Path) -> Instance:
+for _name, _home in {"routing": "router", "reassembler": "reassembly"}.items():
+    _sys.modules[f"{__name__}.{_name}"] = _RenamedModule(f"{__name__}.{_name}", f"{__name__}.{_home}")
+
+
+def _open_instance(folder: Path) -> Instance:
     from ssbroker.broker.instance import Instance  # noqa: PLC0415  # imported only to load instance folders
 
     return Instance.open(folder, background=False)

@@ -44,7 +44,7 @@ def last_line(source: str) -> str:
 
 
 def test_pyarrow_that_is_too_old_is_refused_when_the_package_is_imported() -> None:
-    assert last_line("import pyarrow; pyarrow.__version__ = '13.0.0'; import ssbroker") == (
+    assert last_line("import pyarrow; pyarrow.__version__ = '13.0.0'; from ssbroker import Router") == (
         "ssbroker.exceptions.MissingDependencyError: "
         "ssbroker needs pyarrow 14 or newer, and 13.0.0 is installed: pip install 'pyarrow>=14'"
     )

@@ -57,13 +57,42 @@ def test_a_worker_with_another_version_names_both(pickled: Path) -> None:
     )
 
 
+MODULES_OF_A_WORKER = """
+import sys
+from pyspark.sql import SparkSession
+import ssbroker.spark
+from ssbroker import Catalog, schemas
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+waiting = spark.createDataFrame([(bytes(16), "msdb", "//a")], "conversation_id binary, database string, to_service_name string")
+ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table())).collect()
+fragments = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, fragment_count int, message_body binary"
+ssbroker.spark.reassemble(spark.createDataFrame([(bytes(16), True, 0, 0, 1, b"a")], fragments)).messages.collect()
+names = spark.range(1).rdd.map(lambda _: sorted(sys.modules)).collect()[0]
+print("loaded:", *names)
+spark.stop()
+"""
+
+
+def test_a_worker_imports_only_what_its_function_needs() -> None:
+    """Neither the broker nor the command line, nor what reads scripts and files: a worker starts often."""
+    done = subprocess.run([sys.executable, "-c", MODULES_OF_A_WORKER], capture_output=True, text=True, check=True)
+    loaded = next(line for line in done.stdout.splitlines() if line.startswith("loaded: ")).split()[1:]
+    assert {"ssbroker.router", "ssbroker.spark.reassembly"} <= set(loaded)
+    own = {name.split(".")[1] for name in loaded if name.startswith("ssbroker.")}
+    assert own.isdisjoint({"broker", "cli", "ddl", "diagnose", "protocol", "security", "store", "testing"})
+    assert not [name for name in loaded if name.startswith(("ssbroker.spark.files", "ssbroker.spark.streams"))]
+    assert {"ssbroker.catalog.load", "ssbroker.catalog.save", "pyarrow.parquet", "typer", "rich", "apsw"}.isdisjoint(
+        loaded
+    )
+
+
 JOB = """
 import sys
 from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-waiting = spark.createDataFrame([(bytes(16), "Sales", "//a")], "conversation_id binary, database string, to_service_name string")
+waiting = spark.createDataFrame([(bytes(16), "msdb", "//a")], "conversation_id binary, database string, to_service_name string")
 jobs = [ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table()))]
 fragments = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, fragment_count int, message_body binary"
 jobs.append(ssbroker.spark.reassemble(spark.createDataFrame([(bytes(16), True, 0, 0, 1, b"a")], fragments)).messages)

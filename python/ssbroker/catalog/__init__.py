@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ssbroker.catalog.catalog import Catalog
-from ssbroker.catalog.catalog import _restore as _restore  # for pickles of version 0.1
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ssbroker.catalog.catalog import Catalog
 
 __all__ = ["Catalog"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use. Pickles of version 0.1 name `_restore` here.
+    if name in ("Catalog", "_restore"):
+        return getattr(_import_module(f"{__name__}.catalog"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _core, ddl, schemas
+from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
@@ -20,9 +20,12 @@ from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
-from ssbroker.catalog.load import CatalogSource, load_source, load_sources, source_files
-from ssbroker.catalog.save import save_folder, save_text
 from ssbroker.exceptions import DdlWarning, InputError, MalformedDataError, OptionError, SchemaError
+
+# Functions import what reads and writes scripts and files, because Spark's workers do neither.
+if TYPE_CHECKING:
+    from ssbroker import ddl
+    from ssbroker.catalog.load import CatalogSource
 
 _PICKLE_FORMAT: Final = 1
 _SHOWN_OF_ROUTES: Final = (
@@ -149,6 +152,9 @@ class Catalog:
         """
         if is_instance_folder(Path(path)):
             return cls.from_instance(path)
+        from ssbroker import ddl  # noqa: PLC0415 - not in workers
+        from ssbroker.catalog.load import load_source  # noqa: PLC0415 - not in workers
+
         options = script_options(variables=variables, encoding=encoding, lenient=lenient)
         source = load_source(Path(path), now=utc_datetime(now), options=options)
         if source.script is not None:
@@ -351,6 +357,8 @@ class Catalog:
             >>> print(Catalog(schemas.ROUTES.empty_table()).to_ddl().count("CREATE ROUTE"))
             0
         """
+        from ssbroker import ddl  # noqa: PLC0415 - not in workers
+
         return ddl.write(self, now=utc_datetime(now))
 
     def save(self, path: str | os.PathLike[str], *, now: datetime | None = None) -> None:
@@ -375,6 +383,8 @@ class Catalog:
             ...     Catalog.load(Path(folder, "net")) == catalog
             True
         """
+        from ssbroker.catalog.save import save_folder, save_text  # noqa: PLC0415 - not in workers
+
         target = Path(path)
         if target.suffix.lower() == ".sql":
             save_text(target, self.to_ddl(now=now))
@@ -426,6 +436,8 @@ def script_options(
     *, variables: Mapping[str, str] | None, encoding: str | None, lenient: bool, collects: bool = False
 ) -> ddl.ScriptOptions:
     """Returns how scripts are read, or raises if an option is not valid."""
+    from ssbroker import ddl  # noqa: PLC0415 - not in workers
+
     return ddl.ScriptOptions(
         variables=ddl.check_variables(variables),
         encoding=None if encoding is None else ddl.check_encoding(encoding),
@@ -448,6 +460,8 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
     """
     if is_instance_folder(path):
         return {name: Catalog.from_instance(path)}
+    from ssbroker.catalog.load import load_sources  # noqa: PLC0415 - not in workers
+
     sources = load_sources(path, now=now, options=options)
     return {server or name: Catalog.from_source(source) for server, source in sources.items()}
 
@@ -473,4 +487,6 @@ def _restore(pickle_format: int, *state: Any) -> Catalog:
 
 def catalog_files(path: Path) -> list[Path]:
     """Returns the files that `Catalog.load` reads; changes of other files in a folder do not change the catalog."""
+    from ssbroker.catalog.load import source_files  # noqa: PLC0415 - not in workers
+
     return instance_files(path) if is_instance_folder(path) else source_files(path)

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MSDB_FILE: Final = "msdb.sqlite"
 _CACHED_INSTANCES: Final = 4

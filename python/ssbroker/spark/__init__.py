@@ -5,17 +5,22 @@ Requires PySpark 3.5 or newer, which clusters bring and `pip install 'ssbroker[l
 
 from __future__ import annotations
 
-from ssbroker.spark.compare import SparkComparison, compare
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
 from ssbroker.spark.compat import MissingSparkError, check_spark_version
-from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
-from ssbroker.spark.files.routing import RoutedFiles, route_files
-from ssbroker.spark.pipeline import Pipeline, pipeline
-from ssbroker.spark.reassembly import SparkReassembly, reassemble
-from ssbroker.spark.routing import route, route_udf
-from ssbroker.spark.streams.inspection import stream_state
-from ssbroker.spark.streams.layout import StreamKinds
-from ssbroker.spark.streams.routing import route_stream
-from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
+
+if TYPE_CHECKING:
+    from ssbroker.spark.comparison import SparkComparison, compare
+    from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
+    from ssbroker.spark.files.routing import RoutedFiles, route_files
+    from ssbroker.spark.pipelines import Pipeline, pipeline
+    from ssbroker.spark.reassembly import SparkReassembly, reassemble
+    from ssbroker.spark.routing import route, route_udf
+    from ssbroker.spark.streams.inspection import stream_state
+    from ssbroker.spark.streams.layout import StreamKinds
+    from ssbroker.spark.streams.routing import route_stream
+    from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
 
 __all__ = [
     "MissingSparkError",
@@ -38,5 +43,34 @@ __all__ = [
     "stream",
     "stream_state",
 ]
+
+# Imported on first use, so that a worker imports only what its function needs. No module has the name of a function here, because the import
+# of a module would replace the function.
+_HOMES = {
+    **dict.fromkeys(("SparkComparison", "compare"), "comparison"),
+    **dict.fromkeys(("ReassembledFiles", "reassemble_files"), "files.reassembly"),
+    **dict.fromkeys(("RoutedFiles", "route_files"), "files.routing"),
+    **dict.fromkeys(("Pipeline", "pipeline"), "pipelines"),
+    **dict.fromkeys(("SparkReassembly", "reassemble"), "reassembly"),
+    **dict.fromkeys(("route", "route_udf"), "routing"),
+    **dict.fromkeys(("Stream", "reassemble_stream", "stream"), "streams.stream"),
+    "StreamKinds": "streams.layout",
+    "route_stream": "streams.routing",
+    "stream_state": "streams.inspection",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: Any = getattr(_import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 check_spark_version()
