@@ -67,8 +67,12 @@ waiting = spark.createDataFrame([(bytes(16), "msdb", "//a")], "conversation_id b
 ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table())).collect()
 fragments = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, fragment_count int, message_body binary"
 ssbroker.spark.reassemble(spark.createDataFrame([(bytes(16), True, 0, 0, 1, b"a")], fragments)).messages.collect()
-names = spark.range(1).rdd.map(lambda _: sorted(sys.modules)).collect()[0]
-print("loaded:", *names)
+def names(batches):
+    import pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array(sorted(sys.modules))], names=["name"])
+loaded = spark.range(0, 1, 1, 1).mapInArrow(names, "name string").collect()
+print("loaded:", *(row["name"] for row in loaded))
 spark.stop()
 """
 
