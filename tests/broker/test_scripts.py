@@ -343,3 +343,119 @@ def test_objects_are_not_reloaded_for_each_batch(
     assert loads <= 2
     assert emitted == [database_context(sales)]
     assert len(database_context(sales).objects().routes) == 41
+
+
+def test_a_guarded_script_can_run_twice(instance: Instance) -> None:
+    script = """
+        IF DB_ID(N'Sales') IS NULL CREATE DATABASE Sales
+        GO
+        USE Sales
+        IF NOT EXISTS (SELECT * FROM sys.service_queues WHERE name = N'Orders') CREATE QUEUE Orders
+        IF NOT EXISTS (SELECT * FROM sys.services WHERE name = N'//Orders') CREATE SERVICE [//Orders] ON QUEUE dbo.orders
+        IF EXISTS (SELECT * FROM sys.routes WHERE name = N'Far') DROP ROUTE Far
+        EXEC (N'CREATE ROUTE Far WITH ADDRESS = ''TCP://far:4022''')
+    """
+    for _ in range(2):
+        instance.execute(script)
+        objects = database_context(instance.database("Sales")).objects()
+        assert set(objects.queues) == {("dbo", "Orders")}
+        assert set(objects.services) == {"//Orders"}
+        assert set(objects.routes) == {"AutoCreatedLocal", "Far"}
+
+
+def test_after_a_failure_the_corrected_script_runs_from_the_start(instance: Instance, sales: Database) -> None:
+    script = "CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q\nGO\nUSE Sales\nCREATE QUEUE R\nGO\n{} QUEUE S"
+    error = refused(instance, script.format("DROP"))
+    assert str(error).endswith(
+        "the statements up to line 7 were committed, but the databases that the script created ('New') were dropped again"
+    )
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+    assert list(instance.folder.glob("New*")) == []
+    instance.execute("DROP QUEUE R")
+    instance.execute(script.format("CREATE"))
+    assert agrees(instance)
+
+
+def test_security_in_master_is_skipped_with_one_note(instance: Instance) -> None:
+    assert warnings_of(
+        instance,
+        "USE master\nCREATE MASTER KEY ENCRYPTION BY PASSWORD = 'Hush'\nCREATE CERTIFICATE c FROM FILE = 'c.cer'\n"
+        "CREATE USER [CORP\\ann] FOR LOGIN [CORP\\ann]\nBACKUP CERTIFICATE c TO FILE = 'c.cer'\n"
+        "CREATE LOGIN ann WITH PASSWORD = 'Hush'\nGRANT CONNECT ON ENDPOINT::e TO ann\nCREATE DATABASE Sales",
+    ) == [
+        (
+            "x.sql: skipped 6 statements about transport security (CREATE MASTER KEY, CREATE CERTIFICATE, CREATE USER, "
+            "BACKUP CERTIFICATE, CREATE LOGIN, GRANT ON ENDPOINT): an instance takes certificates from the options of "
+            "`ssbroker serve`, such as --certificate and --pin"
+        )
+    ]
+    assert not Path("c.cer").exists()
+
+
+@pytest.mark.parametrize("name", ["AutoCreatedLocal", "AUTOCREATEDLOCAL"])
+def test_the_initial_route_may_be_created_again(instance: Instance, sales: Database, name: str) -> None:
+    (warning,) = warnings_of(instance, f"CREATE ROUTE {name} WITH ADDRESS = N'LOCAL'")
+    assert warning.endswith("skipped, because every database is created with the same route AutoCreatedLocal")
+    instance.execute("ALTER ROUTE AutoCreatedLocal WITH ADDRESS = 'TRANSPORT'")
+    assert "every database is created with it" in str(refused(instance, f"CREATE ROUTE {name} WITH ADDRESS = 'LOCAL'"))
+
+
+def test_names_of_databases_queues_and_schemas_compare_without_case(instance: Instance) -> None:
+    instance.execute("CREATE DATABASE Sales\nGO\nUSE SALES\nCREATE QUEUE Orders CREATE SERVICE S ON QUEUE DBO.ORDERS")
+    assert refused(instance, "CREATE DATABASE sales").number == 1801
+    assert refused(instance, "USE sales CREATE QUEUE DBO.orders").number == 2714
+    assert refused(instance, "USE sales DROP SERVICE s").number == 15151
+    instance.execute("USE sales DROP SERVICE S ALTER QUEUE [orders] WITH STATUS = OFF DROP QUEUE dbo.ORDERS")
+    instance.execute("ALTER DATABASE SALES MODIFY NAME = sales")
+    assert [database.name for database in instance.databases] == ["msdb", "sales"]
+
+
+def test_system_contracts_and_message_types_exist(instance: Instance, sales: Database) -> None:
+    post = "http://schemas.microsoft.com/SQL/Notifications/PostEventNotification"
+    kind = "http://schemas.microsoft.com/SQL/Notifications/EventNotification"
+    instance.execute(f"CREATE QUEUE Q CREATE SERVICE N ON QUEUE Q ([{post}]) CREATE CONTRACT C ([{kind}] SENT BY ANY)")
+    objects = database_context(sales).objects()
+    assert [objects.contracts_by_id[number].name for number in objects.services["N"].contracts] == [post]
+    assert refused(instance, f"CREATE CONTRACT [{post}] ([DEFAULT] SENT BY ANY)").number is None
+    assert refused(instance, f"DROP CONTRACT [{post}]").number == 9663
+    assert refused(instance, f"ALTER MESSAGE TYPE [{kind}] VALIDATION = NONE").number == 9663
+
+
+@pytest.mark.parametrize(
+    ("script", "number", "reason"),
+    [
+        ("", None, "the script contains no statement that creates, alters or drops"),
+        ("SET NOCOUNT ON\nUSE Sales\n", None, "nothing was done"),
+        ("CREATE QUEU Q", 343, "CREATE QUEU is not a statement of T-SQL; did you mean QUEUE?"),
+        ("CREAT QUEUE Q", 102, "no statement of T-SQL starts with CREAT; did you mean CREATE?"),
+        ("hello world", 102, "no statement of T-SQL starts with hello"),
+        ("USE Sale", 911, "did you mean Sales?"),
+        ("CREATE QUEUE Q WITH STATU = ON", 102, "did you mean STATUS?"),
+        ("CREATE DATABASE Sales", 1801, "guard it: IF DB_ID(N'Sales') IS NULL CREATE DATABASE [Sales]"),
+        (":connect other\nCREATE QUEUE Q", None, "a script runs on one instance"),
+    ],
+)
+def test_nothing_made_is_an_error(
+    instance: Instance, sales: Database, script: str, number: int | None, reason: str
+) -> None:
+    error = refused(instance, script)
+    assert error.number == number
+    assert reason in str(error)
+
+
+def test_lenient_accepts_exports_of_whole_servers(instance: Instance, sales: Database) -> None:
+    with pytest.warns(DdlWarning, match="skipped: CREATE QUEU is not a statement of T-SQL"):
+        instance.execute("CREATE QUEU Q\nGO\nCREATE QUEUE Q", lenient=True)
+    assert ("dbo", "Q") in database_context(sales).objects().queues
+    instance.execute("", lenient=True)
+
+
+def test_variables_of_sqlcmd(instance: Instance) -> None:
+    instance.execute("CREATE DATABASE [$(Db)]", variables={"Db": "Sales"})
+    assert instance.database("Sales").is_broker_enabled
+
+
+def test_a_batch_is_repeated_as_often_as_go_says(instance: Instance, sales: Database) -> None:
+    route = "CREATE ROUTE A WITH ADDRESS = 'LOCAL'"
+    instance.execute(f"IF EXISTS (SELECT * FROM sys.routes WHERE name = 'A') DROP ROUTE A ELSE {route}\nGO 3")
+    assert "A" in database_context(sales).objects().routes

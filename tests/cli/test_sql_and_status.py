@@ -215,3 +215,24 @@ def test_folder_of_instances_is_a_fleet(run: Run, folder: Path) -> None:
     result = run("lint", "--fleet", folder.parent, "--level", "error", "--json")
     assert result.status in (0, 1)
     assert Fleet.load(folder.parent).keys() == {folder.name}
+
+
+def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:
+    folder, script = tmp_path / "shop", tmp_path / "publish.sql"
+    script.write_bytes("CREATE DATABASE [$(Db)]\nGO\nUSE [$(Db)]\nCREATE QUEUE Größe\nPRINT 'x'\n".encode("cp1252"))
+    refused = run("sql", folder, "--create", script, "--encoding", "cp1252")
+    assert (refused.status, "the sqlcmd variable $(Db) is not defined" in refused.err) == (2, True)
+    made = run("sql", folder, script, "--encoding", "cp1252", "-v", "Db=Sales", "--verbose")
+    assert (made.status, made.out) == (0, f"{script}: done\n")
+    assert made.err == f"ssbroker: warning: {script}:5: PRINT '...': skipped (not about Service Broker)\n"
+    undecided = tmp_path / "undecided.sql"
+    undecided.write_text("USE Sales\nIF @a = 1 CREATE QUEUE Q\n")
+    left_out = run("sql", folder, undecided)
+    assert (left_out.status, left_out.out) == (1, f"{undecided}: 1 statement not carried out\n")
+    assert "not carried out, though it holds CREATE QUEUE" in left_out.err
+    assert run("sql", folder, undecided, "--lenient").status == 0
+    empty = tmp_path / "empty.sql"
+    empty.write_text("hello world\n")
+    assert run("sql", folder, empty).status == 2
+    assert run("sql", folder, empty, "--lenient").status == 0
+    assert run("sql", folder, script, "-v", "Db").status == 2

@@ -40,6 +40,7 @@ from ssbroker.ddl.model import (
 from ssbroker.ddl.notes import Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch
 from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.runner import EMPTY, ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement, walk
@@ -285,20 +286,20 @@ def _change_route(
     now: datetime,
 ) -> Remark | None:
     name = statement.name
-    found = similar_name(objects.routes, name)
     match statement:
         case statements.CreateRoute(clauses=clauses):
+            found = AUTO_CREATED_LOCAL if is_initial_route(statement) else name
             route = objects.routes.get(found)
             if route is not None and is_initial_route(statement) and _is_initial(route):
                 return INITIAL_ROUTE_EXISTS
-            if route is not None and (found == name or is_initial_route(statement)):
+            if route is not None:
                 raise refusal(f"route {found!r} already exists{initial_route_hint(found)}")
             object_definitions.create_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.AlterRoute(clauses=clauses):
-            name = found
+            name = similar_name(objects.routes, name)
             object_definitions.alter_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.DropRoute():
-            object_definitions.drop_route(connection, objects, name=found)
+            object_definitions.drop_route(connection, objects, name=similar_name(objects.routes, name))
     if annotations and not isinstance(statement, statements.DropRoute):
         ends, number = annotations.get("lifetime"), annotations.get("route_id")
         object_definitions.annotate(

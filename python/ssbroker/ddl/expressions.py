@@ -476,6 +476,13 @@ class _Evaluation:
     ) -> list[dict[str, Row]] | Undecided:
         """Returns the combinations of rows that satisfy all conditions."""
         conditions = [condition for _, _, condition in tables if condition] + ([where] if where else [])
+        wanted = _wanted_name(where)
+        if len(tables) == 1 and wanted is not None:
+            ((alias, rows, on),) = tables
+            named = (
+                row for row in rows or () if not isinstance(row.get("name"), str) or folded(str(row["name"])) == wanted
+            )
+            tables = [(alias, list(named), on)]
         found: list[dict[str, Row]] = []
         is_undecided = False
         for combination in _combinations([(alias, list(rows or ())) for alias, rows, _ in tables]):
@@ -488,6 +495,17 @@ class _Evaluation:
             if holds is True:
                 found.append(combination)
         return UNDECIDED if is_undecided and not found else found
+
+
+def _wanted_name(where: Tokens) -> str | None:
+    """Returns the name without case if a condition is met only by rows of this name; it is found without evaluating each row."""
+    keys = [token.key for token in where]
+    first = 2 if keys[1:2] == ["."] else 0
+    column = where[first].text.lower() if len(where) > first else ""
+    is_comparison = column == "name" and keys[first + 1 : first + 2] == ["="] and len(where) > first + 2
+    if not is_comparison or where[first + 2].kind != "string" or {"OR", "COLLATE", "+"} & set(keys):
+        return None
+    return folded(where[first + 2].text) if where[first + 2].text == where[first + 2].text.rstrip(" ") else None
 
 
 def _combinations(tables: list[tuple[str, list[Row]]]) -> Iterator[dict[str, Row]]:

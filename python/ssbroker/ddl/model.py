@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -385,10 +385,12 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
         >>> find_name("north", ["North", "South"]), find_name("West", ["North"])
         ('North', None)
     """
-    known = list(names)
-    if name in known:
+    if isinstance(names, Container) and name in names:
         return name
-    similar = [other for other in known if folded(other) == folded(name)]
+    key = folded(name)
+    similar = [other for other in names if folded(other) == key]
+    if name in similar:
+        return name
     return similar[0] if len(similar) == 1 else None
 
 
@@ -499,21 +501,25 @@ def _run_route(
     annotations: Mapping[str, str],
 ) -> Remark | None:
     database = instance.current_database()
-    known = _names_in(instance.routes, database)
-    found = find_name(statement.name, known)
     if isinstance(statement, statements.CreateRoute):
-        if found is not None and (found == statement.name or is_initial_route(statement)):
+        found = AUTO_CREATED_LOCAL if is_initial_route(statement) else statement.name
+        if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
             raise RefusalError(f"the database {database} already has a route of this name{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
-    elif found is None:
-        raise _missing(instance, database, "route", statement.name, known)
-    elif isinstance(statement, statements.DropRoute):
-        del instance.routes[database, found]
+        return None
+    key = (database, statement.name)
+    if key not in instance.routes:
+        known = _names_in(instance.routes, database)
+        similar = find_name(statement.name, known)
+        if similar is None:
+            raise _missing(instance, database, "route", statement.name, known)
+        key = (database, similar)
+    if isinstance(statement, statements.DropRoute):
+        del instance.routes[key]
     else:
-        key = (database, found)
         instance.routes[key] = _route(instance.routes[key], statement.clauses, annotations, instance.now)
     return None
 

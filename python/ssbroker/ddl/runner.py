@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ssbroker.ddl import statements
@@ -142,8 +142,8 @@ class ScriptRunner:
                 target.restore(one.current)
                 try:
                     self._run_known(target, one.source, one.parsed)
-                except RefusalError:
-                    left.append(one)
+                except RefusalError as refusal:
+                    left.append(replace(one, error=refusal))
             if len(left) == len(waiting):
                 for one in left:
                     with self._reporting(one.source, one.parsed):

@@ -13,6 +13,7 @@ from ssbroker.exceptions import DdlError, OptionError
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 REFERENCE: Final = re.compile(r"\$\(([A-Za-z_][\w-]*)\)", re.ASCII)
+_MAY_USE_SQLCMD: Final = re.compile(r"\$\(|^[^\S\r\n]*:", re.MULTILINE)
 _COMMAND: Final = re.compile(r":(?P<name>[A-Za-z!]+)(?P<arguments>[^\r\n]*)", re.ASCII)
 _ARGUMENT: Final = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|(\S+))")
 _INCLUDE_DEPTH_MAX: Final = 32
@@ -78,7 +79,7 @@ def substitute(
         DdlError: A variable is not defined, a file cannot be read, or a command is incomplete.
     """
     text = text.removeprefix("\ufeff")
-    if (":" not in text and "$(" not in text) or text.startswith(WITHOUT_SQLCMD.rstrip()):
+    if _MAY_USE_SQLCMD.search(text) is None or text.startswith(WITHOUT_SQLCMD.rstrip()):
         return ScriptSource(text, file)
     substitution = _Substitution(dict(variables), read_file, set() if included is None else included, report)
     substitution.add(text, file, depth=0)
@@ -124,9 +125,9 @@ class _Substitution:
         except DdlError:  # reported with its batch, when the batches before have run
             return len(source.text)
         # A variable that touches a word, such as prefix$(Name): the word ends where the variable starts.
-        reference = REFERENCE.search(source.text, offset)
         is_word = source.text[offset].isalnum() or source.text[offset] in "_@#$"
-        return reference.start() if reference is not None and is_word and offset < reference.start() < end else end
+        start = source.text.find("$(", offset + 1, end + 1) if is_word else -1
+        return start if start >= 0 and REFERENCE.match(source.text, start) is not None else end
 
     def _copy(self, source: ScriptSource, start: int, end: int, *, is_secret: bool = False) -> None:
         if start < end:

@@ -1,0 +1,201 @@
+"""Conditions and texts of EXEC are decided by what the script has made so far."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from ssbroker import ddl
+from ssbroker.exceptions import DdlWarning
+from tests.ddl.scripts import NOW, names, read, refused
+
+MADE = """
+CREATE DATABASE Sales
+USE Sales
+CREATE MESSAGE TYPE [//M]
+CREATE CONTRACT [//C] ([//M] SENT BY ANY)
+CREATE QUEUE Orders WITH STATUS = OFF
+CREATE SERVICE [//S] ON QUEUE Orders ([//C])
+CREATE ROUTE North WITH SERVICE_NAME = '//N', ADDRESS = 'TCP://north:4022'
+CREATE USER Ann WITHOUT LOGIN
+CREATE TABLE dbo.Settings (a int)
+ALTER DATABASE Sales SET DISABLE_BROKER
+CREATE ENDPOINT Broker AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER
+DECLARE @two int = 1 + 1, @name sysname, @text nvarchar(20) = N'a' + 'b'
+SET @name = 'nor' + 'th'
+"""
+
+
+def verdict(condition: str) -> str:
+    """Returns which branch of IF a condition takes: yes, no, or neither."""
+    route = "CREATE ROUTE {} WITH ADDRESS = 'LOCAL'"
+    text = f"{MADE}\nIF {condition} {route.format('Yes')} ELSE {route.format('No')}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DdlWarning)
+        found = set(names(ddl.read(text, now=NOW)))
+    return "yes" if "Yes" in found else "no" if "No" in found else "neither"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "1 = 1",
+        "N'True' LIKE N'true'",
+        "'x' IN ('a', 'X')",
+        "NOT (1 = 2) AND (2 > 1 OR @unknown = 1)",
+        "@two = 2 AND @text = 'AB' AND @name IS NOT NULL",
+        "@two BETWEEN 1 AND 3",
+        "DB_ID('SALES') IS NOT NULL",
+        "DB_ID(N'Stock') IS NULL",
+        "DB_ID('master') = 1 AND DB_ID('tempdb') IS NOT NULL",
+        "DB_NAME() = 'sales'",
+        "OBJECT_ID('dbo.ORDERS') IS NOT NULL",
+        "OBJECT_ID(N'[dbo].[Orders]', 'SQ') > 0",
+        "OBJECT_ID('Sales..Orders') IS NOT NULL",
+        "OBJECT_ID('dbo.Settings', 'U') IS NOT NULL",
+        "OBJECT_ID('tempdb..#x') IS NULL",
+        "EXISTS (SELECT * FROM sys.routes WHERE name = 'NORTH')",
+        "EXISTS (SELECT 1 FROM sys.routes r WHERE r.name = @name AND r.address LIKE 'tcp://n%')",
+        "EXISTS (SELECT name FROM Sales.sys.routes WITH (NOLOCK) WHERE [remote_service_name] = N'//N')",
+        "NOT EXISTS (SELECT * FROM sys.services WHERE name = '//s')",
+        "EXISTS (SELECT * FROM sys.services WHERE name = '//S')",
+        "EXISTS (SELECT * FROM sys.services WHERE name LIKE N'http://schemas.microsoft.com/%')",
+        "EXISTS (SELECT * FROM sys.service_contracts WHERE name IN ('//C', '//D'))",
+        "NOT EXISTS (SELECT * FROM sys.service_message_types WHERE name = '//m')",
+        "EXISTS (SELECT * FROM sys.service_queues WHERE name = 'orders' AND is_receive_enabled = 0)",
+        "(SELECT COUNT(*) FROM sys.service_queues WHERE is_ms_shipped = 0) = 1",
+        "(SELECT is_broker_enabled FROM sys.databases WHERE name = 'Sales') = 0",
+        "EXISTS (SELECT * FROM sys.services AS s JOIN sys.service_queues AS q ON q.object_id = s.service_queue_id WHERE q.name = 'Orders')",
+        "EXISTS (SELECT * FROM sys.database_principals WHERE name = N'ann')",
+        "NOT EXISTS (SELECT * FROM sys.symmetric_keys WHERE symmetric_key_id = 101)",
+        "EXISTS (SELECT * FROM sys.service_broker_endpoints WHERE name = 'broker')",
+        "EXISTS (SELECT * FROM sys.tables WHERE name = 'settings')",
+        "EXISTS (SELECT * FROM master.dbo.sysdatabases WHERE ('[' + name + ']' = 'Sales' OR name = 'Sales'))",
+        "@@TRANCOUNT = 0 AND @@ERROR = 0",
+        "ISNULL(@name, 'x') = 'north' AND UPPER(@text) = 'AB' AND LEN('ab ') = 2",
+        "CAST(@two AS nvarchar(5)) + 'x' = '2x' AND CONVERT(varchar(5), 3) = '3'",
+        "QUOTENAME('a]b') = '[a]]b]' AND REPLACE('aXb', 'x', '-') = 'a-b'",
+    ],
+)
+def test_condition_holds(condition: str) -> None:
+    assert verdict(condition) == "yes"
+    assert verdict(f"NOT ({condition})") == "no"
+
+
+@pytest.mark.parametrize("condition", ["NULL = NULL", "NULL <> 1", "@missing IS NOT NULL AND 1 = 2", "LEN(NULL) = 1"])
+def test_null_does_not_hold(condition: str) -> None:
+    assert verdict(condition) == "no"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "@unknown = 1",
+        "SERVERPROPERTY('EngineEdition') = 5",
+        "EXISTS (SELECT * FROM dbo.Orders)",
+        "EXISTS (SELECT * FROM sys.server_principals WHERE name = 'x')",
+        "EXISTS (SELECT * FROM sys.databases WHERE name = 'Sales' AND recovery_model = 1)",
+        "@@SERVERNAME = 'x'",
+        "(SELECT TOP 1 a FROM t ORDER BY a) = 1",
+        "1 = 1 GROUP BY x",
+    ],
+)
+def test_undecided_condition_takes_no_branch(condition: str) -> None:
+    assert verdict(condition) == "neither"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "EXEC (N'CREATE ROUTE R WITH ADDRESS = ''LOCAL''')",
+        "EXECUTE ('CREATE ROUTE ' + 'R' + ' WITH ADDRESS = ''LOCAL''')",
+        "EXEC sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
+        "EXEC sys.sp_executesql @stmt = N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
+        "sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
+        "DECLARE @a nvarchar(max) SET @a = N'CREATE ROUTE R ' SET @a += N'WITH ADDRESS = ''LOCAL''' EXEC (@a)",
+        "DECLARE @a nvarchar(9) = 'R'; DECLARE @s nvarchar(99) = CONCAT('CREATE ROUTE ', @a, ' WITH ADDRESS = ''LOCAL'''); EXEC @r = sp_executesql @s",
+        "EXEC (N'EXEC (N''CREATE ROUTE R WITH ADDRESS = ''''LOCAL'''''')')",
+        "EXEC sp_executesql N'IF @n = 1 CREATE ROUTE R WITH ADDRESS = ''LOCAL''', N'@n int', @n = 1",
+        "USE msdb EXEC Sales..sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
+    ],
+)
+def test_text_of_exec_is_carried_out(call: str) -> None:
+    assert names(read("USE Sales", "GO", call)) == ["AutoCreatedLocal", "R"]
+
+
+def test_use_in_a_text_ends_with_the_text() -> None:
+    script = read(
+        "USE Sales", "EXEC ('USE msdb; DROP ROUTE AutoCreatedLocal')", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'"
+    )
+    assert names(script) == ["AutoCreatedLocal", "R"]
+    assert names(script, "msdb") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("EXEC ('CREATE ROUTE R WITH ADDRESS = ''' + @unknown + '''')", "CREATE ROUTE"),
+        ("DECLARE @s nvarchar(9) = N'CREATE QUEUE ' + dbo.f() EXEC (@s)", "CREATE QUEUE"),
+        ("EXEC ('DROP SERVICE s') AT OtherServer", "DROP SERVICE"),
+        ("WHILE 1 = 1 EXEC ('CREATE CONTRACT c')", "CREATE CONTRACT"),
+    ],
+)
+def test_undecided_text_is_not_carried_out(line: str, held: str) -> None:
+    with pytest.warns(DdlWarning, match=f"not carried out, though it holds {held}: "):
+        script = read("USE Sales", line, "DROP ROUTE AutoCreatedLocal")
+    assert names(script) == []
+
+
+def test_procedure_with_statements_about_service_broker_is_not_carried_out() -> None:
+    procedure = "CREATE PROCEDURE dbo.Install AS EXEC ('DROP QUEUE q')\nCREATE ROUTE R WITH ADDRESS = 'LOCAL'"
+    with pytest.warns(DdlWarning) as caught:
+        script = read("USE Sales", "GO", procedure, "GO", "EXEC Install", "DROP ROUTE AutoCreatedLocal")
+    why = "not carried out, though it holds DROP QUEUE, CREATE ROUTE: procedures are not executed"
+    assert str(caught[0].message) == f"routes.sql:6: EXEC Install: {why}"
+    assert names(script) == []
+
+
+def test_error_in_a_text_names_the_exec_and_shows_no_password() -> None:
+    error = refused("USE Sales", "DECLARE @p sysname = 'Hush'", "", "EXEC ('CREATE QUEUE q WITH ' + @p)")
+    assert (error.file, error.line, error.number) == ("routes.sql", 4, 102)
+    assert str(error).startswith("routes.sql:4: in the text of EXEC: CREATE QUEUE [q]: error 102: ")
+    assert "Hush" not in str(error)
+
+
+def test_variables_last_for_a_batch() -> None:
+    with pytest.warns(DdlWarning, match="not carried out"):
+        read(
+            "USE Sales",
+            "DECLARE @s nvarchar(9) = 'DROP ROUTE AutoCreatedLocal'",
+            "GO",
+            "IF @s = '' DROP ROUTE AutoCreatedLocal",
+        )
+
+
+def test_rollback_cannot_undo() -> None:
+    error = refused("USE Sales BEGIN TRAN CREATE ROUTE R WITH ADDRESS = 'LOCAL'", "GO", "ROLLBACK")
+    assert (error.line, "ROLLBACK cannot undo" in str(error)) == (3, True)
+
+
+def test_throw_ends_the_script() -> None:
+    assert "THROW ends the script here" in str(refused("USE Sales", "IF 1 = 1 THROW 50000, 'x', 1"))
+
+
+@pytest.mark.parametrize(
+    "again", ["THROW", "RAISERROR ('x', 16, 1)", "IF @@TRANCOUNT > 0 ROLLBACK", "PRINT 'x'; THROW"]
+)
+def test_catch_may_raise_the_error_again(again: str) -> None:
+    error = refused(
+        "USE Sales", f"BEGIN TRY BEGIN TRAN CREATE QUEUE q DROP ROUTE X END TRY BEGIN CATCH {again} END CATCH"
+    )
+    assert error.number == 15151
+
+
+def test_catch_may_handle_the_error() -> None:
+    with pytest.warns(DdlWarning, match=r"routes\.sql:2: DROP ROUTE \[X\]: .*; CATCH handled the error"):
+        script = read(
+            "USE Sales",
+            "BEGIN TRY DROP ROUTE X END TRY BEGIN CATCH IF ERROR_NUMBER() = 15151 DROP ROUTE AutoCreatedLocal END CATCH",
+        )
+    assert names(script) == []
