@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
+    from ssbroker.broker.job import Job
     from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         InputError,
         InvalidAddressError,
         InvalidGuidError,
+        LeaseLostError,
         LockTimeoutError,
         MalformedDataError,
         MissingDependencyError,
@@ -64,6 +66,8 @@ __all__ = [
     "Instance",
     "InvalidAddressError",
     "InvalidGuidError",
+    "Job",
+    "LeaseLostError",
     "LinkLimits",
     "LockTimeoutError",
     "MalformedDataError",
@@ -102,6 +106,7 @@ _HOMES = {
     "EndpointLimits": "broker.network.limits",
     "Explanation": "explain",
     "Instance": "broker.instance",
+    "Job": "broker.job",
     "LinkLimits": "protocol.wire.connection",
     "Message": "broker.transaction",
     "ProtocolSettings": "protocol.config",

@@ -1,5 +1,6 @@
 """The native module: Arrow data in and out, batches processed without the GIL. The public classes of `ssbroker` wrap it."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, Self, final
 
@@ -366,6 +367,8 @@ class Statements:
         endpoint_id: int | None,
         group: bytes | None,
         is_retained: bool,
+        now: int,
+        is_kept: bool = False,
     ) -> pa.RecordBatch | None:
         """Takes messages from a queue. Requires a transaction.
 
@@ -379,6 +382,8 @@ class Statements:
             endpoint_id: The only conversation to take messages from; it belongs to this queue.
             group: The only conversation group to take messages from.
             is_retained: Whether the messages are retained in the queue.
+            now: The current time in microseconds since 1970: messages of conversation groups that are leased now are not taken.
+            is_kept: Whether the messages stay in the queue to be received, because the caller leases their group.
 
         Returns:
             The messages; None if there are none.
@@ -386,6 +391,9 @@ class Statements:
         Raises:
             LookupError: The group has no conversation in this queue.
         """
+
+    def acknowledge(self, queuing_orders: list[int], /, *, is_retained: bool) -> int:
+        """Takes messages that were kept before; returns how many were still there. Requires a transaction."""
 
     def close(self) -> None:
         """Releases the statements, so that the connection can be closed."""
@@ -422,6 +430,12 @@ class WriteLock:
 
     def stop_waiting(self, signal: object, /) -> bool:
         """Removes a thread from the waiting threads; returns whether it has got the lock before."""
+
+    def share(self, shared: SharedMemory, /) -> None:
+        """Tells other processes in shared memory who holds the lock of the file."""
+
+    def record_call(self, call: int, /) -> None:
+        """Tells other processes that the holder of the lock has made a call of a kind, which is a bit."""
 
     def release(self) -> None:
         """Hands the lock to the thread that has waited longest."""
@@ -466,20 +480,48 @@ class Counts:
             anything over the network, and by its priority.
         """
 
+@final
+class SharedMemory:
+    """Memory that the processes that have a database file open share. It exists on Linux only.
+
+    Args:
+        path: The file that contains it; created if missing.
+        database: The database file, whose permissions a new file gets.
+        process_id: The id of this process.
+
+    Raises:
+        OSError: The file cannot be created or mapped, or the system does not support it.
+    """
+
+    def __new__(
+        cls, path: str | os.PathLike[str], database: str | os.PathLike[str], process_id: int, /
+    ) -> SharedMemory: ...
+    def count(self, queue_id: int, /) -> int:
+        """Returns a number of 32 bits that changes with each arrival in a queue."""
+
+    def notify(self, queue_ids: list[int], /) -> None:
+        """Wakes the threads of all processes that wait for these queues."""
+
+    def wait(self, queue_id: int, seen: int, timeout: float, /) -> None:
+        """Waits until the count of a queue differs from `seen`; returns earlier after `timeout` seconds or a signal."""
+
+    @property
+    def holder(self) -> tuple[int, int, int] | None:
+        """The process that holds the write lock: its id, since when (in microseconds since 1970), and its calls (as in `record_call`)."""
+
 @disjoint_base
 class Arrivals:
     """Counts arrivals in the queues of a database. A subclass defines `wake`, which is called when a thread is waiting."""
 
     def __new__(cls) -> Self: ...
-    @property
-    def total(self) -> int:
-        """The number of calls that recorded arrivals."""
+    def share(self, shared: SharedMemory, /) -> None:
+        """Records arrivals in shared memory from now on, which wakes waiting threads of all processes by itself."""
 
     def count(self, queue_id: int, /) -> int:
-        """Returns the number of arrivals recorded for a queue; it never decreases."""
+        """Returns a number that changes with each arrival in a queue."""
 
     def record(self, queue_ids: list[int], /) -> bool:
-        """Records arrivals in queues; returns whether a thread is waiting."""
+        """Records arrivals in queues; returns whether a thread is waiting that must be woken."""
 
     def add_waiting(self, number: int, /) -> None:
         """Adds to the number of waiting threads; negative to subtract."""
@@ -542,12 +584,19 @@ class Session:
         """
 
     def receive(
-        self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
+        self,
+        schema: pa.Schema,
+        queue: str,
+        top: int | None,
+        groups: int | None,
+        bytes_max: int,
+        now: int | None,
+        /,
     ) -> pa.RecordBatch | None:
         """Receives messages on the fast path, as `Statements.receive` does; None if there are none or the fast path is not possible."""
 
     def receive_one(
-        self, queue: str, /
+        self, queue: str, now: int | None, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
         """Receives one message on the fast path; None if there is none or the fast path is not possible.
 

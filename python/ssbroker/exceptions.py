@@ -169,6 +169,10 @@ class BrokerError(SsbrokerError):
         return (_rebuild, (type(self), self.args[0], self.__dict__))
 
 
+class LeaseLostError(BrokerError):
+    """A job has lost its messages: its lease ended and another receiver took them, or their conversation was ended. Nothing was committed."""
+
+
 class ProtocolError(SsbrokerError, RuntimeError):
     """A protocol object was used in a state that does not allow the call; nothing was changed."""
 

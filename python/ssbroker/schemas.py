@@ -100,7 +100,8 @@ RECEIVED: Final = _schema(
     pa.field("status", pa.int32(), nullable=False),
     pa.field("validation", pa.string(), nullable=False),
 )
-"""Result of RECEIVE: messages with their conversation; an empty body is null, and so is a signature that was not needed."""
+"""Result of RECEIVE: messages with their conversation. The body is null if the message type has none (EndDialog, DialogTimer), and the
+signature if it was not needed."""
 
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
 """Rejected fragments, with the reason."""

@@ -12,6 +12,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.store.database_file import DatabaseFile
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 QUEUE = "Orders"
@@ -36,6 +37,12 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system where processes cannot wake each other. Request it before the instance."""
+    monkeypatch.setattr(DatabaseFile, "share_memory", lambda _: None)
 
 
 @pytest.fixture

@@ -1,27 +1,38 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+
+import pytest
 
 from ssbroker.broker.waiters import QueueWaiters
+from ssbroker.store.database_file import SharedMemory
 
 DEADLINE = 30.0
 
 
-def test_an_arrival_after_the_check_ends_the_wait_immediately() -> None:
-    arrivals = QueueWaiters()
+@pytest.fixture(params=[True, False], ids=["shared memory", "one process"])
+def arrivals(request: pytest.FixtureRequest, tmp_path: Path) -> QueueWaiters:
+    """With and without other processes."""
+    made = QueueWaiters()
+    if request.param:
+        (tmp_path / "database").touch()
+        made.share(SharedMemory(tmp_path / "notify", tmp_path / "database", 1))
+    return made
+
+
+def test_an_arrival_after_the_check_ends_the_wait_immediately(arrivals: QueueWaiters) -> None:
     seen = arrivals.count(1)
     arrivals.notify([1])
     assert arrivals.wait(1, seen=seen, timeout=DEADLINE)
 
 
-def test_an_arrival_before_the_check_does_not_end_the_wait() -> None:
-    arrivals = QueueWaiters()
+def test_an_arrival_before_the_check_does_not_end_the_wait(arrivals: QueueWaiters) -> None:
     arrivals.notify([1])
     assert not arrivals.wait(1, seen=arrivals.count(1), timeout=0.0)
 
 
-def test_an_arrival_in_another_queue_does_not_end_the_wait() -> None:
-    arrivals = QueueWaiters()
+def test_an_arrival_in_another_queue_does_not_end_the_wait(arrivals: QueueWaiters) -> None:
     seen = arrivals.count(1)
     arrivals.notify([2])
     assert not arrivals.wait(1, seen=seen, timeout=0.0)
@@ -32,8 +43,7 @@ def wait(arrivals: QueueWaiters, results: list[bool]) -> None:
         results.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
-def test_all_waiting_threads_are_woken_and_counted() -> None:
-    arrivals = QueueWaiters()
+def test_all_waiting_threads_are_woken_and_counted(arrivals: QueueWaiters) -> None:
     results: list[bool] = []
     threads = [threading.Thread(target=wait, args=(arrivals, results)) for _ in range(4)]
     for thread in threads:
@@ -47,8 +57,7 @@ def test_all_waiting_threads_are_woken_and_counted() -> None:
     assert arrivals.waiting(1) == 0
 
 
-def test_closing_ends_every_wait_now_and_later() -> None:
-    arrivals = QueueWaiters()
+def test_closing_ends_every_wait_now_and_later(arrivals: QueueWaiters) -> None:
     results: list[bool] = []
     thread = threading.Thread(target=wait, args=(arrivals, results))
     thread.start()

@@ -1,4 +1,4 @@
--- msdb, version 5
+-- msdb, version 6
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
@@ -91,6 +91,16 @@ CREATE TABLE ssb_fragments (
         message_body BLOB NOT NULL,
         UNIQUE (endpoint_id, message_sequence_number, fragment_number)
     );
+CREATE TABLE ssb_group_leases (
+        conversation_group_id BLOB PRIMARY KEY,
+        queue_id INTEGER NOT NULL,
+        lease_id BLOB,
+        process_id INTEGER,
+        since INTEGER NOT NULL,
+        until INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        failures INTEGER NOT NULL
+    ) WITHOUT ROWID;
 CREATE TABLE ssb_instance (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         name TEXT NOT NULL,
@@ -207,7 +217,7 @@ CREATE TABLE ssb_writer_dialogs (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         PRIMARY KEY (writer, dialog)
     ) WITHOUT ROWID;
--- Sales, version 5
+-- Sales, version 6
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
@@ -292,6 +302,16 @@ CREATE TABLE ssb_fragments (
         message_body BLOB NOT NULL,
         UNIQUE (endpoint_id, message_sequence_number, fragment_number)
     );
+CREATE TABLE ssb_group_leases (
+        conversation_group_id BLOB PRIMARY KEY,
+        queue_id INTEGER NOT NULL,
+        lease_id BLOB,
+        process_id INTEGER,
+        since INTEGER NOT NULL,
+        until INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        failures INTEGER NOT NULL
+    ) WITHOUT ROWID;
 CREATE TABLE ssb_master_key (
         only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
         by_password BLOB NOT NULL,

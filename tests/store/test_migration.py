@@ -21,6 +21,8 @@ from tests.broker.conftest import Clock
 
 RECORDED: Final = Path(__file__).parent
 VERSION: Final = len(DATABASE)
+RENAMED: Final = 5
+"""The version in which the table of messages got its present name."""
 
 
 @pytest.fixture(params=range(1, VERSION), ids=lambda version: f"version {version}")
@@ -117,10 +119,13 @@ def test_queuing_orders_are_not_reused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, VERSION), indirect=True)
-def test_queuing_orders_of_deleted_messages_are_not_reused(folder: Path) -> None:
+def test_queuing_orders_of_deleted_messages_are_not_reused(folder: Path, version: int) -> None:
     """Files record them since version 3, and by a row since version 5."""
     connection = apsw.Connection(str(folder / "Sales.sqlite"))
-    connection.execute("DELETE FROM ssb_queue_messages WHERE queuing_order = 3")
+    if version < RENAMED:
+        connection.execute("DELETE FROM ssb_queue_messages WHERE queuing_order = 3")
+    else:
+        connection.execute("UPDATE ssb_queued_messages SET queue_id = 0, status = 0 WHERE queuing_order = 3")
     connection.close()
     with opened(folder) as instance:
         sales = instance.database("Sales")
@@ -131,6 +136,7 @@ def test_queuing_orders_of_deleted_messages_are_not_reused(folder: Path) -> None
         assert instance.view("Orders", database="Sales")["queuing_order"].to_pylist() == [4]
 
 
+@pytest.mark.parametrize("version", range(1, RENAMED), indirect=True)
 def test_a_process_of_an_earlier_version_cannot_delete_messages(folder: Path) -> None:
     """It would not keep the last number; it stops because its tables no longer exist."""
     earlier = apsw.Connection(str(folder / "Sales.sqlite"))
@@ -149,8 +155,9 @@ def test_a_failed_migration_leaves_the_file_unchanged(folder: Path, version: int
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_queued_messages'").get == 0
-    assert connection.execute("SELECT count(*) FROM ssb_queue_messages").get == 2
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_group_leases'").get == 0
+    table = "ssb_queue_messages" if version < RENAMED else "ssb_queued_messages"
+    assert connection.execute(f"SELECT count(*) FROM {table}").get == 2
     connection.close()
     with opened(folder) as instance:
         assert instance.database("Sales").is_broker_enabled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import threading
@@ -193,7 +194,9 @@ class MonitoredQueue:
                 objects = self.database.objects(connection)
                 queue = objects.queues_by_id.get(self.queue_id)
                 is_enabled = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
-                return is_enabled and queues.has_ready_messages(connection, self.queue_id)
+                return is_enabled and queues.has_ready_messages(
+                    connection, self.queue_id, now=self.database.instance.microseconds()
+                )
         except StorageError as error:
             log_failure(self.database, "could not determine whether a reader is needed", error)
             return False
@@ -220,7 +223,8 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
     found: set[MonitoredQueue] = set()
     for database, queues_of_it in by_database.items():
         try:
-            held = database.file.query(queues.with_ready_messages)
+            now = database.instance.microseconds()
+            held = database.file.query(functools.partial(queues.with_ready_messages, now=now))
         except StorageError as error:
             log_failure(database, "could not determine whether readers are needed", error)
             continue
@@ -318,7 +322,8 @@ class Activation:
         if not self._queues:
             return
         now = self._now()
-        if any(not each.is_empty for each in effects.received) and is_committed:
+        has_received = any(not each.is_empty and not each.is_leased for each in effects.received)
+        if is_committed and (has_received or effects.is_acknowledged):
             self._reader.has_progressed = True
         own_queue = self._reader.watched
         if own_queue is not None and own_queue.database is database:

@@ -14,6 +14,7 @@ from ssbroker.broker.delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.dialogs import receive
 from ssbroker.broker.dialogs.deliver import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
+from ssbroker.broker.dialogs.lease import free_ended
 from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
@@ -24,7 +25,7 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import DIALOG_TIMER, SECOND
 from ssbroker.protocol.events import ConversationStep
-from ssbroker.store import endpoints
+from ssbroker.store import endpoints, leases
 from ssbroker.store.sqlite import Connection
 
 BATCH: Final = 1_000
@@ -39,10 +40,23 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
             _enter_queues(work)
             if not _fire_timers(work, now=now):  # timers never outlast the lifetime of their conversation
                 _end_lifetimes(work, now=now)
+    _free_ended_leases(database, now=now)
     if is_delivered:
         _remove_closed(database, now=now)
     with database.file.read() as connection:
-        return endpoints.next_due_time(connection) if _is_enabled(database, connection) else None
+        if not _is_enabled(database, connection):
+            return None
+        times = (endpoints.next_due_time(connection), leases.next_end(connection, None, now=now))
+        return min((each for each in times if each is not None), default=None)
+
+
+def _free_ended_leases(database: DatabaseContext, *, now: int) -> None:
+    """Makes messages available whose lease or wait has ended."""
+    with database.file.read() as connection:
+        if not leases.ended(connection, now=now):
+            return
+    with instance_transaction(database) as work:
+        free_ended(work, now=now)
 
 
 def enter_queues(database: DatabaseContext) -> None:

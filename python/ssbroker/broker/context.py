@@ -225,6 +225,9 @@ class DatabaseContext:
         self.name = name
         self.file: Final = file
         self.arrivals: Final = QueueWaiters()
+        shared = file.share_memory()
+        if shared is not None:
+            self.arrivals.share(shared)
         self.drained_version: int | None = None
         self.public: Any = None
         self._sessions: SessionContext | None = None

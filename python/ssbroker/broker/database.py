@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
@@ -13,6 +13,7 @@ from ssbroker.broker import database_lifecycle, object_definitions, principals
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.job import Job
 from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, ValidationName
 from ssbroker.broker.principals import GivenCertificate
 from ssbroker.broker.transaction import Transaction
@@ -22,6 +23,7 @@ from ssbroker.broker.validation import (
     check_numbers,
     check_texts,
     existing,
+    queue_key,
     refusal,
 )
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
@@ -149,6 +151,41 @@ class Database:
         """
         return Transaction(self._context)
 
+    def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
+        """Returns a job: messages that are received with a lease, for work that takes long.
+
+        The messages stay in the queue until the job acknowledges them, but no other receiver gets messages of their conversation group
+        meanwhile. No transaction is open while the job runs, so that others can write, and jobs with messages of other groups can run
+        in as many threads and processes as you like.
+
+        Args:
+            queue: The name of the queue; the default schema is `dbo`.
+            lease: Seconds after which other receivers may take the messages, unless the job has ended or extended its lease.
+            timeout: Seconds to wait for a message; None waits until one arrives.
+            top: The maximum number of messages; None means all messages of the conversation group that `receive` would take.
+
+        Returns:
+            The job, for one `with` block. It takes the messages when the block is entered; it is false if no message arrived.
+
+        Raises:
+            BrokerError: When the block is entered: the queue does not exist (15151) or is disabled (9617).
+            OptionError: An option has an invalid value.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     with sales.take("Orders", lease=60) as job:
+            ...         print(job.message.message_body)
+            b'two chairs'
+        """
+        return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
+
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and nobody receives them.
 
@@ -199,12 +236,13 @@ class Database:
         """
         self._activation.deactivate(self._context, queue)
 
-    def create_message_type(self, name: str, *, validation: ValidationName = "NONE") -> None:
+    def create_message_type(self, name: str, *, validation: ValidationName = "NONE", exist_ok: bool = False) -> None:
         """Creates a message type.
 
         Args:
             name: The name of the message type.
             validation: `NONE` accepts any body, `EMPTY` only an empty one, `WELL_FORMED_XML` only well-formed XML.
+            exist_ok: Whether to keep a message type of this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists or is not valid.
@@ -218,7 +256,13 @@ class Database:
             ...     instance.view("sys.service_message_types", "Sales")["name"].to_pylist()[-1]
             '//order'
         """
-        self._context.change(object_definitions.create_message_type, name=name, validation=validation)
+        self._create(
+            object_definitions.create_message_type,
+            lambda objects: name in objects.message_types,
+            exist_ok=exist_ok,
+            name=name,
+            validation=validation,
+        )
 
     def alter_message_type(self, name: str, *, validation: ValidationName) -> None:
         """Changes the validation of a message type, for messages that arrive from now on.
@@ -262,12 +306,13 @@ class Database:
         """
         self._context.change(object_definitions.drop_message_type, name=name)
 
-    def create_contract(self, name: str, messages: Mapping[str, SentBy]) -> None:
+    def create_contract(self, name: str, messages: Mapping[str, SentBy], *, exist_ok: bool = False) -> None:
         """Creates a contract.
 
         Args:
             name: The name of the contract.
             messages: For each message type, which side may send it: `INITIATOR`, `TARGET` or `ANY`.
+            exist_ok: Whether to keep a contract of this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
@@ -288,7 +333,13 @@ class Database:
             raise OptionError(
                 f"messages: expected a mapping of message types to INITIATOR, TARGET or ANY, got {given!r:.80}"
             )
-        self._context.change(object_definitions.create_contract, name=name, messages=messages)
+        self._create(
+            object_definitions.create_contract,
+            lambda objects: name in objects.contracts,
+            exist_ok=exist_ok,
+            name=name,
+            messages=messages,
+        )
 
     def drop_contract(self, name: str) -> None:
         """Drops a contract.
@@ -320,6 +371,7 @@ class Database:
         procedure: str | None = None,
         max_queue_readers: int | None = None,
         poison_message_handling: bool = True,
+        exist_ok: bool = False,
     ) -> None:
         """Creates a queue.
 
@@ -332,6 +384,7 @@ class Database:
             procedure: The name of the activation procedure; see `Instance.register_procedure`.
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
             poison_message_handling: Whether five consecutive rollbacks disable the queue.
+            exist_ok: Whether to keep a queue of this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists (2714) or is not valid.
@@ -347,7 +400,13 @@ class Database:
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
         _check(settings)
-        self._context.change(object_definitions.create_queue, name=name, settings=settings)
+        self._create(
+            object_definitions.create_queue,
+            lambda objects: queue_key(name) in objects.queues,
+            exist_ok=exist_ok,
+            name=name,
+            settings=settings,
+        )
 
     def alter_queue(
         self,
@@ -412,7 +471,13 @@ class Database:
         self._context.change(object_definitions.drop_queue, name=name)
 
     def create_service(
-        self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,), owner: str | None = None
+        self,
+        name: str,
+        *,
+        queue: str,
+        contracts: Sequence[str] = (DEFAULT,),
+        owner: str | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """Creates a service.
 
@@ -421,6 +486,7 @@ class Database:
             queue: The queue that receives its messages.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
             owner: The user that owns the service, whose certificates secure its dialogs; None means dbo.
+            exist_ok: Whether to keep a service of this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
@@ -436,7 +502,15 @@ class Database:
             ['//Orders']
         """
         accepted = string_list(contracts, name="contracts")
-        self._context.change(object_definitions.create_service, name=name, queue=queue, contracts=accepted, owner=owner)
+        self._create(
+            object_definitions.create_service,
+            lambda objects: name in objects.services,
+            exist_ok=exist_ok,
+            name=name,
+            queue=queue,
+            contracts=accepted,
+            owner=owner,
+        )
 
     def alter_service(
         self,
@@ -503,6 +577,7 @@ class Database:
         broker_instance: uuid.UUID | str | bytes | None = None,
         lifetime: int | None = None,
         mirror_address: str | None = None,
+        exist_ok: bool = False,
     ) -> None:
         """Creates a route.
 
@@ -513,6 +588,7 @@ class Database:
             broker_instance: The broker id of the remote database; None matches any.
             lifetime: Seconds until the route expires; None means that it never does.
             mirror_address: The address of the mirror, for a mirrored remote database.
+            exist_ok: Whether to keep a route of this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.
@@ -527,7 +603,14 @@ class Database:
             ['LOCAL', 'TCP://stock:4022']
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
-        self._context.change(object_definitions.create_route, name=name, clauses=clauses, now=self._context.now())
+        self._create(
+            object_definitions.create_route,
+            lambda objects: name in objects.routes,
+            exist_ok=exist_ok,
+            name=name,
+            clauses=clauses,
+            now=self._context.now(),
+        )
 
     def alter_route(
         self,
@@ -1077,6 +1160,23 @@ class Database:
             ...     sales.set_service_owner("//Orders", "Stock")
         """
         self._context.change(principals.set_owner, name=service, user=user)
+
+    def _create(
+        self,
+        create: Callable[..., None],
+        exists: Callable[[Objects], bool],
+        *,
+        exist_ok: bool,
+        **options: object,
+    ) -> None:
+        """Creates an object in its own transaction; with `exist_ok`, only if it does not exist."""
+        boolean(exist_ok, name="exist_ok")
+
+        def create_if_missing(connection: Connection, objects: Objects) -> None:
+            if not (exist_ok and exists(objects)):
+                create(connection, objects, **options)
+
+        self._context.change(create_if_missing)
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a database holds an open file and locks of this process.

@@ -22,11 +22,18 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, random_gui
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import refusal
-from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError, UnknownDatabaseError
+from ssbroker.exceptions import (
+    BrokerError,
+    BrokerWarning,
+    LockTimeoutError,
+    OptionError,
+    StorageError,
+    UnknownDatabaseError,
+)
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
-from ssbroker.store.database_file import DatabaseFile, Session
+from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile, Session
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME, FileOwner, RegisteredDatabase
 from ssbroker.store.schema import DATABASE
@@ -252,8 +259,20 @@ def create_msdb(
         raise
     except StorageError as error:
         if existed or isinstance(error, FileNotEmptyError):
-            raise refusal(f"{path.parent} already contains an instance; use Instance.open") from error
+            raise refusal(
+                f"{path.parent} already contains an instance; use Instance.open, or Instance.open(folder, create=True) to create it only once"
+            ) from error
         raise
+
+
+def create_msdb_if_missing(
+    path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
+) -> DatabaseFile | None:
+    """Creates the msdb file as `create_msdb` does; returns None if it exists. Of several processes, one creates it."""
+    try:
+        return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
+    except BrokerError:  # if the file is damaged, opening it reports that
+        return None
 
 
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
@@ -265,7 +284,7 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
             raise
         raise StorageError(
             f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
-            "create one with `ssbroker sql FOLDER --create SCRIPT` or Instance.create",
+            "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`",
             file=str(path),
         ) from error
 
@@ -312,8 +331,8 @@ def file_name(name: str, *, number: int = 1) -> str:
 
 
 def remove_files(path: Path) -> None:
-    """Removes a database file with its `-wal` and `-shm` files."""
-    for suffix in ("-wal", "-shm", ""):
+    """Removes a database file with its `-wal`, `-shm` and `-notify` files."""
+    for suffix in ("-wal", "-shm", SHARED_MEMORY_SUFFIX, ""):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 

@@ -18,6 +18,8 @@ class ReceiveCall(NamedTuple):
     """Whether it returned no messages."""
     is_named: bool
     """Whether it named a conversation or group; an empty result then does not mean that the queue is empty."""
+    is_leased: bool = False
+    """Whether the messages stay in the queue under a lease; then neither commit nor rollback says whether they were processed."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Effects:
     """The endpoints (`endpoint_id`) with new messages in the transmission queue to deliver."""
     received: list[ReceiveCall] = field(default_factory=list)
     """The RECEIVE calls, in order."""
+    is_acknowledged: bool = False
+    """Whether messages that were received with a lease have been processed."""
     due: int | None = None
     """The earliest time set for a timer, a lifetime or the removal of a closed endpoint, in microseconds since 1970."""
     is_catalog_changed: bool = False

@@ -7,6 +7,7 @@ import random as randomness
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import pyarrow as pa
 
+from ssbroker._arguments import boolean
 from ssbroker.broker import database_lifecycle, databases, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
@@ -24,7 +26,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.notes import summary
 from ssbroker.ddl.statements import BrokerOption
-from ssbroker.exceptions import DdlWarning, OptionError
+from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, UnknownDatabaseError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import registry
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 
 MSDB_FILE: Final = "msdb.sqlite"
+_DATABASE_EXISTS: Final = 1801
 
 
 class Instance:
@@ -130,16 +133,21 @@ class Instance:
         cls,
         folder: str | os.PathLike[str],
         *,
+        create: bool = False,
+        name: str | None = None,
         clock: Callable[[], datetime] = system_clock,
         random: randomness.Random | None = None,
         lock_timeout: float = LOCK_TIMEOUT,
         background: bool = True,
         vfs: str | None = None,
     ) -> Self:
-        """Opens an existing instance.
+        """Opens an existing instance, or creates one if the folder has none.
 
         Args:
             folder: The folder of the instance.
+            create: Whether to create the instance if it does not exist. If several processes do so at the same time, one creates it, and
+                all open it.
+            name: The name of an instance that is created; None means the name of the folder.
             clock: Returns the current time as an aware `datetime`.
             random: The source of ids and jitter; None means the operating system.
             lock_timeout: Seconds to wait for the write lock of a file.
@@ -150,25 +158,34 @@ class Instance:
             The open instance.
 
         Raises:
-            OptionError: `lock_timeout` is not a valid number of seconds.
+            OptionError: `lock_timeout` is not a valid number of seconds, or `name` is given without `create`.
             StorageError: The folder does not contain an instance, or its files cannot be used.
 
         Examples:
             >>> import tempfile
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     Instance.create(folder, name="shop").close()
-            ...     with Instance.open(folder) as instance:
-            ...         print(instance.name)
+            ...     for _ in range(2):  # the first time it is created
+            ...         with Instance.open(folder + "/shop", create=True) as instance:
+            ...             print(instance.name)
+            shop
             shop
         """
+        boolean(create, name="create")
+        if name is not None and not create:
+            raise OptionError("name: only an instance that is created gets a name; add create=True, or omit it")
         resolved_folder = databases.resolve_path(folder)
-        file = databases.open_msdb(resolved_folder / MSDB_FILE, lock_timeout=lock_timeout, vfs=vfs)
+        source = random or randomness.SystemRandom()
+        path = resolved_folder / MSDB_FILE
+        file = None
+        if create:
+            name = resolved_folder.name if name is None else name
+            file = databases.create_msdb_if_missing(path, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs)
         opened = cls(
             resolved_folder,
-            file,
+            file or databases.open_msdb(path, lock_timeout=lock_timeout, vfs=vfs),
             clock=clock,
-            random=random or randomness.SystemRandom(),
+            random=source,
             background=background,
             vfs=vfs,
         )
@@ -223,14 +240,15 @@ class Instance:
         """
         return self._public(self._context.database(name))
 
-    def create_database(self, name: str) -> Database:
+    def create_database(self, name: str, *, exist_ok: bool = False) -> Database:
         """Creates a database in its own file in the instance folder, with a new broker id and an enabled broker.
 
         Args:
             name: The name of the database.
+            exist_ok: Whether to return a database of this name that exists already, unchanged, instead of raising an error.
 
         Returns:
-            The new database.
+            The database.
 
         Raises:
             BrokerError: The name already exists (1801) or is not valid (102), or the file already exists (5170).
@@ -243,8 +261,18 @@ class Instance:
             ...     instance.create_database("Sales").service_broker_guid.version
             4
         """
-        with InstanceChange(self._context) as change:
-            database_lifecycle.create(self._context, change, name)
+        if boolean(exist_ok, name="exist_ok"):
+            with suppress(UnknownDatabaseError):
+                return self.database(name)
+        try:
+            with InstanceChange(self._context) as change:
+                database_lifecycle.create(self._context, change, name)
+        except BrokerError as error:
+            if error.number != _DATABASE_EXISTS:
+                raise
+            if not exist_ok:  # otherwise another process was faster
+                hint = f"get it with instance.database({name!r}), or create it only if it is missing with exist_ok=True"
+                raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
 
     def attach_database(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,48 +22,45 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
-from ssbroker.protocol.config import DEFAULT
+from ssbroker.protocol.config import DEFAULT, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
-from ssbroker.store import endpoints, queues
-from ssbroker.store.database_file import ReceivedRow, SessionSummary
+from ssbroker.store import endpoints, leases, queues
+from ssbroker.store.database_file import LockCall, ReceivedRow, SessionSummary
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
 
-POLL_INTERVAL: Final = 0.05
-"""Seconds between two checks for messages that other processes have committed."""
-_NEVER_COUNTED: Final = -1
-"""A value that `Arrivals.count` never returns, so that the first check happens immediately."""
-
 
 class ReceiveWait:
-    """One RECEIVE that may have to wait. It records the notification count before its first check, so that no later arrival is missed."""
+    """One RECEIVE that may have to wait."""
 
-    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, deadline: float) -> None:
+    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, deadline: float | None) -> None:
         self._database: Final = database
         self._key: Final = queue
-        self._deadline: Final = deadline
-        self._notifications: Final = database.arrivals.total
-        self._queue_id: int | None = None
-        self._seen = _NEVER_COUNTED
+        self._deadline: Final = math.inf if deadline is None else deadline
 
     def wait(self) -> bool:
-        """Waits until a message may have arrived; returns False after the timeout, or if the instance is being closed."""
+        """Waits until a message can be received; returns False after the timeout, or if the instance is being closed."""
         arrivals = self._database.arrivals
-        queue_id = self._queue_id
-        if queue_id is None:
-            queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
-            seen = arrivals.count(queue_id)
-            self._seen = seen if arrivals.total == self._notifications else _NEVER_COUNTED
+        queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
         with arrivals.count_waiter(queue_id):
-            while not arrivals.is_closed and (left := self._deadline - time.monotonic()) > 0:
-                arrivals.wait(queue_id, seen=self._seen, timeout=min(POLL_INTERVAL, left))
-                self._seen = arrivals.count(queue_id)
-                with self._database.file.read() as connection:
-                    check_enabled(existing(self._database.objects(connection).queues, self._key, kind="queue"))
-                    if queues.has_ready_messages(connection, queue_id):
-                        return True
-        return False
+            while True:
+                seen = arrivals.count(queue_id)
+                is_ready, changes_in = self._check(queue_id)
+                left = self._deadline - time.monotonic()
+                if is_ready or left <= 0 or arrivals.is_closed:
+                    return is_ready and not arrivals.is_closed
+                arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.poll_interval, left, changes_in))
+
+    def _check(self, queue_id: int) -> tuple[bool, float]:
+        """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
+        now = self._database.instance.microseconds()
+        with self._database.file.read() as connection:
+            check_enabled(existing(self._database.objects(connection).queues, self._key, kind="queue"))
+            if queues.has_ready_messages(connection, queue_id, now=now):
+                return True, 0.0
+            ends_at = leases.next_end(connection, queue_id, now=now)
+        return False, math.inf if ends_at is None else (ends_at - now) / SECOND
 
 
 _ROW: Final = (
@@ -108,7 +106,7 @@ class Message:
 
     @property
     def message_body(self) -> bytes | None:
-        """The body of the message; None if it is empty."""
+        """The body of the message; None for EndDialog and DialogTimer messages, which have none."""
         return self._row[0]
 
     @property
@@ -180,19 +178,16 @@ class Message:
         )
 
 
-def _first_message(table: pa.Table) -> Message | None:
-    """Returns the first of received messages (`schemas.RECEIVED`); None if there is none."""
-    if not table.num_rows:
-        return None
-    (row,) = table.slice(length=1).select(_ROW).to_pylist()
-    body, handle, group, conversation, *rest = (row[name] for name in _ROW)
-    return Message((body, handle, group, conversation, *rest))
+def messages_of(table: pa.Table) -> tuple[Message, ...]:
+    """Returns received messages (`schemas.RECEIVED`) as objects."""
+    columns = (table[name].to_pylist() for name in _ROW)
+    return tuple(Message(row) for row in zip(*columns, strict=True))
 
 
 _Received = TypeVar("_Received")
 Guid = uuid.UUID | str | bytes
 """A conversation handle or group id: a `uuid.UUID`, its text of 36 characters, or its 16 bytes."""
-_COUNT_MAX: Final = 2**63 - 1
+COUNT_MAX: Final = 2**63 - 1
 
 
 class Transaction:
@@ -252,6 +247,7 @@ class Transaction:
         """An `apsw.Connection` within this transaction, for the application's own tables in the database file."""
         self._begin()
         connection = self._session.begin()
+        self._context.file.write_lock.record_call(LockCall.SQL)
         if self._guarded is None:
             self._guarded = GuardedConnection(connection)
         return connection
@@ -319,7 +315,7 @@ class Transaction:
 
         Args:
             dialog: The conversation handle of the sending endpoint.
-            body: The message body; an empty body is received as None.
+            body: The message body.
             message_type: The name of the message type.
 
         Raises:
@@ -350,6 +346,7 @@ class Transaction:
             content = send.body_bytes(body)
             state = send.check(work, endpoint, (message_type,), now=work.now())
             send.send(work, [(endpoint, state, [(message_type, content)])])
+        self._context.file.write_lock.record_call(LockCall.SEND)
 
     def send_batch(self, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
         """Sends a batch of messages. Messages of the same conversation keep their order.
@@ -387,6 +384,7 @@ class Transaction:
                 self._fail(error)
         with self._call() as work:
             send.send_batch(work, table)
+        self._context.file.write_lock.record_call(LockCall.SEND)
 
     def receive(
         self,
@@ -431,9 +429,9 @@ class Transaction:
             [b'two chairs']
         """
         if top is not None:
-            integer_argument(top, name="top", minimum=1, maximum=_COUNT_MAX)
+            integer_argument(top, name="top", minimum=1, maximum=COUNT_MAX)
         if groups is not None:
-            integer_argument(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
+            integer_argument(groups, name="groups", minimum=1, maximum=COUNT_MAX)
         found = self._receive(
             queue,
             top,
@@ -441,7 +439,9 @@ class Transaction:
             conversation_handle,
             conversation_group_id,
             timeout=timeout,
-            fast_path=lambda: self._session.receive(schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX),
+            fast_path=lambda: self._session.receive(
+                schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX, self._native_now()
+            ),
         )
         return found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
 
@@ -484,9 +484,11 @@ class Transaction:
             conversation_handle,
             conversation_group_id,
             timeout=timeout,
-            fast_path=lambda: self._session.receive_one(queue),
+            fast_path=lambda: self._session.receive_one(queue, self._native_now()),
         )
-        return _first_message(found) if isinstance(found, pa.Table) else Message(found)
+        if not isinstance(found, pa.Table):
+            return Message(found)
+        return next(iter(messages_of(found)), None)
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.
@@ -789,6 +791,8 @@ class Transaction:
             request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
             with self._call() as work:
                 table = receive.receive(work, queue, request)
+            if table.num_rows:
+                self._context.file.write_lock.record_call(LockCall.RECEIVE)
             if table.num_rows or not self._wait(wait):
                 return table
 
@@ -806,6 +810,13 @@ class Transaction:
         if not seconds or self._session.has_begun:
             return None
         return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds)
+
+
+@contextmanager
+def work_of(transaction: Transaction) -> Iterator[Work]:
+    """Runs a part of an open transaction, like one of its calls."""
+    with transaction._call() as work:  # noqa: SLF001
+        yield work
 
 
 def _rolled_back(context: DatabaseContext) -> StorageError:

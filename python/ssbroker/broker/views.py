@@ -132,6 +132,16 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         priority=_TINY,
         is_initiator=_BOOL,
     ),
+    "sys.dm_broker_leases": _columns(
+        conversation_group_id=GUID,
+        queue_id=_INT,
+        state=_TEXT,
+        process_id=_INT,
+        start_time=_TIMESTAMP,
+        end_time=_TIMESTAMP,
+        attempts=_INT,
+        failures=_INT,
+    ),
     "sys.database_principals": _columns(name=_TEXT, principal_id=_INT, type=_TEXT, type_desc=_TEXT),
     "sys.database_permissions": _columns(
         **{"class": _TINY},

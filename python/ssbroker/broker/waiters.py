@@ -6,15 +6,21 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from ssbroker.store import database_file
+from ssbroker.store.database_file import SharedMemory
+
+_POLL_INTERVAL: Final = 0.05
+_POLL_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
 class QueueWaiters(database_file.Arrivals):
-    """Wakes receivers of this process when a message for their queue is committed.
+    """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
-    after the check ends the wait immediately. Commits of other processes are not noticed here.
+    after the check ends the wait immediately. It checks again every `poll_interval` seconds: without shared memory, because commits of
+    other processes are not noticed; with it, in case a process was killed between its commit and the notification.
 
     Examples:
         >>> arrivals = QueueWaiters()
@@ -28,6 +34,14 @@ class QueueWaiters(database_file.Arrivals):
         self._changed = threading.Condition()
         self._waiting: Counter[int] = Counter()
         self._is_closed = False
+        self._shared: SharedMemory | None = None
+        self.poll_interval = _POLL_INTERVAL
+
+    def share(self, shared: SharedMemory, /) -> None:
+        """Notifies and waits in shared memory from now on."""
+        super().share(shared)
+        self._shared = shared
+        self.poll_interval = _POLL_INTERVAL_WHEN_SHARED
 
     @property
     def is_closed(self) -> bool:
@@ -40,7 +54,14 @@ class QueueWaiters(database_file.Arrivals):
             return self._waiting[queue_id]
 
     def wait(self, queue_id: int, *, seen: int, timeout: float) -> bool:
-        """Waits until the count of the queue differs from `seen`, or notifications end; returns whether it differs."""
+        """Waits until the count of the queue differs from `seen`, or notifications end; returns whether it differs.
+
+        With shared memory, it may also return earlier.
+        """
+        if self._shared is not None:
+            if not self._is_closed:
+                self._shared.wait(queue_id, seen, timeout)
+            return self.count(queue_id) != seen and not self._is_closed
         with self._changed:
             self._changed.wait_for(lambda: self.count(queue_id) != seen or self._is_closed, timeout)
             return self.count(queue_id) != seen
@@ -73,3 +94,5 @@ class QueueWaiters(database_file.Arrivals):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+            if self._shared is not None:
+                self._shared.notify([queue_id for queue_id, number in self._waiting.items() if number])

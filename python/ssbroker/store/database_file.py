@@ -10,6 +10,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from enum import IntFlag
 from pathlib import Path
 from threading import get_ident
 from typing import Final, Protocol, TypeAlias, TypeVar, final
@@ -45,8 +47,56 @@ ReceivedRow: TypeAlias = tuple[bytes | None, bytes, bytes, bytes, bool, int, str
 priority, queuing order and validation."""
 
 Arrivals = _core.Arrivals
+SharedMemory = _core.SharedMemory
 Counts = _core.Counts
 SessionContext = _core.SessionContext
+
+
+SHARED_MEMORY_SUFFIX: Final = "-notify"
+"""Suffix of the file beside a database file that contains the memory its processes share."""
+
+
+class LockCall(IntFlag):
+    """The kinds of calls that the holder of a write lock has made, as other processes see them; `rust/python/src/session.rs` has the same bits."""
+
+    SEND = 1
+    RECEIVE = 2
+    SQL = 4
+
+
+def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None) -> str:
+    """Describes the holder of a write lock, as in `SharedMemory.holder`, and what to do; `thread` holds it if it is of this process."""
+    if holder is None or not _is_running(holder[0]):
+        return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
+    process_id, since, calls = holder
+    place = f"Process {process_id}"
+    if process_id == os.getpid():
+        names = {each.ident: each.name for each in threading.enumerate()}
+        place = f"Thread {names.get(thread, 'unknown')!r} of this process"
+    started = datetime.fromtimestamp(since / 1e6, UTC)
+    done = [text for call, text in _LOCK_CALLS.items() if calls & call]
+    what = f", in a transaction that has {' and '.join(done)}" if done else ""
+    return (
+        f"{place} has held the lock since {started:%H:%M:%S} UTC, for {max(0.0, time.time() - since / 1e6):.1f} s{what}. "
+        "Do slow work outside transactions: take messages with a lease, with Database.take"
+    )
+
+
+_LOCK_CALLS: Final = {
+    LockCall.RECEIVE: "received messages",
+    LockCall.SEND: "sent messages",
+    LockCall.SQL: "executed SQL on its connection",
+}
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 _FORK_WAIT: Final = 1.0
@@ -516,7 +566,7 @@ class Session(_core.Session):
             raise own_lock_error(self._file.path)
         try:
             self._acquire()
-            with storage_errors(self._file.path, waited=self._lock_timeout):
+            with self._file.lock_errors(waited=self._lock_timeout):
                 connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -542,7 +592,7 @@ class Session(_core.Session):
 
     def _acquire(self) -> None:
         if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._thread):
-            raise lock_timeout_error(self._file.path, self._lock_timeout)
+            raise self._file.lock_timeout_error(self._lock_timeout)
 
     def _check(self, connection: Connection) -> None:
         """Rejects a transaction that SQLite has rolled back, or that belongs to the parent process."""
@@ -661,6 +711,7 @@ class DatabaseFile:
         self.failed_at = -math.inf
         self._read_error = ""
         self._read_failed_at = -math.inf
+        self._shared: SharedMemory | None = None
         self.write_lock: Final = WriteLock()
         self._context: Final = SessionContext(self.write_lock)
         self.connections: Final = Connections(path, self.write_lock, vfs=vfs)
@@ -730,6 +781,32 @@ class DatabaseFile:
     def check(self) -> None:
         """Raises `StorageError` if the file was opened before a fork, or is closed."""
         self.connections.check()
+
+    def share_memory(self) -> SharedMemory | None:
+        """Shares memory with other processes that have the file open, and returns it; None if the system does not support it."""
+        try:
+            self._shared = SharedMemory(f"{self.path}{SHARED_MEMORY_SUFFIX}", self.path, os.getpid())
+        except OSError:
+            return None
+        self.write_lock.share(self._shared)
+        return self._shared
+
+    def lock_timeout_error(self, waited: float) -> LockTimeoutError:
+        """Returns the error for a write lock that others hold, which names the holder if it is known."""
+        error = lock_timeout_error(self.path, waited)
+        if self._shared is None:
+            return error
+        holder = describe_lock_holder(self._shared.holder, self.write_lock.holder)
+        return LockTimeoutError(f"{error}. {holder}", file=str(self.path))
+
+    @contextmanager
+    def lock_errors(self, *, waited: float) -> Iterator[None]:
+        """Converts errors as `storage_errors` does, and names the holder of the write lock."""
+        try:
+            with storage_errors(self.path, waited=waited):
+                yield
+        except LockTimeoutError as error:
+            raise self.lock_timeout_error(waited) from error.__cause__
 
     @contextmanager
     def write(self, *, lock_timeout: float | None = None) -> Iterator[Connection]:

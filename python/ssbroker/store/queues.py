@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from ssbroker.store import views
+from ssbroker.store import leases, views
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
@@ -51,23 +51,20 @@ def add(connection: Connection, rows: Sequence[tuple[int, int, int, int, int, in
     connection.statements.insert_queued(rows)
 
 
-def next_endpoint(connection: Connection, queue_id: int) -> ConversationEndpoint | None:
+def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> ConversationEndpoint | None:
     """Returns the endpoint whose message is received next: by highest priority, then lowest queuing order; None if no message is ready."""
-    row = connection.execute(_NEXT_ENDPOINT, (queue_id,)).fetchone()
+    row = connection.execute(_NEXT_ENDPOINT, (queue_id, now)).fetchone()
     return None if row is None else ConversationEndpoint._make(row)
 
 
-def has_ready_messages(connection: Connection, queue_id: int) -> bool:
-    """Whether a message can be received."""
-    row = connection.execute(
-        "SELECT 1 FROM ssb_queued_messages WHERE queue_id = ? AND status = 1 LIMIT 1", (queue_id,)
-    ).fetchone()
-    return row is not None
+def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bool:
+    """Whether a message can be received: one whose conversation group is not leased."""
+    return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
-def with_ready_messages(connection: Connection) -> set[int]:
+def with_ready_messages(connection: Connection, *, now: int) -> set[int]:
     """Returns the ids of queues with messages that can be received, without visiting empty queues."""
-    return {queue_id for (queue_id,) in connection.execute(_WITH_READY)}
+    return {queue_id for (queue_id,) in connection.execute(_WITH_READY, (None, now))}
 
 
 def ready_messages(
@@ -124,12 +121,19 @@ def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     connection.statements.reserve_queuing_order(last)
 
 
+# A subquery for each message, so that SQLite reads only the first messages. Looking up the endpoint takes longer than finding out that
+# there are no leases.
+_NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXISTS (
+        SELECT 1 FROM ssb_conversation_endpoints AS leased JOIN ssb_group_leases USING (conversation_group_id)
+        WHERE leased.endpoint_id = m.endpoint_id AND {leases.HELD.format(now="?2")}))"""  # noqa: S608
+_HAS_READY: Final = f"""
+    SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = 1 AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
-_NEXT_ENDPOINT: Final = """
+_NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
-    WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""
+    WHERE m.queue_id = ?1 AND m.status = 1 AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
 # Jumps from one queue with messages to the next in the index instead of reading every message.
-_WITH_READY: Final = """
+_WITH_READY: Final = f"""
     WITH RECURSIVE nonempty (queue_id) AS (
         SELECT (SELECT queue_id FROM ssb_queued_messages ORDER BY queue_id LIMIT 1)
         UNION ALL
@@ -138,7 +142,9 @@ _WITH_READY: Final = """
         ) FROM nonempty WHERE nonempty.queue_id IS NOT NULL
     )
     SELECT queue_id FROM nonempty
-    WHERE EXISTS (SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = 1)"""
+    WHERE EXISTS (
+        SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = 1 AND {_NOT_LEASED}
+    )"""  # noqa: S608
 _READY: Final = """
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queued_messages
     WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""

@@ -276,6 +276,21 @@ DATABASE: Final = (
     CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
     CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
     """,
+    """
+    -- Conversation groups whose messages are hidden until a time: with `lease_id`, a process works on them; without, they wait for a
+    -- retry or for the time for which they were scheduled. `until` is 0 if the group is free again and only the numbers of attempts
+    -- and failures are kept.
+    CREATE TABLE ssb_group_leases (
+        conversation_group_id BLOB PRIMARY KEY,
+        queue_id INTEGER NOT NULL,
+        lease_id BLOB,
+        process_id INTEGER,
+        since INTEGER NOT NULL,
+        until INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        failures INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
 
@@ -308,6 +323,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
     "",
     "",

@@ -107,6 +107,11 @@ _SELECTS: Final = {
         SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
         FROM ssb_conversation_priorities ORDER BY priority_id""",
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
+    "sys.dm_broker_leases": """
+        SELECT conversation_group_id, queue_id,
+            CASE WHEN lease_id IS NOT NULL THEN 'LEASED' WHEN until > 0 THEN 'WAITING' ELSE 'READY' END,
+            process_id, since, nullif(until, 0), attempts, failures
+        FROM ssb_group_leases ORDER BY since, conversation_group_id""",
     "sys.database_principals": """
         SELECT name, principal_id, CASE principal_id WHEN 0 THEN 'R' ELSE 'S' END,
             CASE principal_id WHEN 0 THEN 'DATABASE_ROLE' ELSE 'SQL_USER' END

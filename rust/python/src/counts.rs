@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use ssbroker_store::SharedMemory;
+
+use crate::shared_memory::PySharedMemory;
 
 /// Counts sent messages, RECEIVE statements, and enqueued messages by whether the receiver's endpoint has received
 /// anything over the network, and by its priority.
@@ -65,8 +68,9 @@ impl PyCounts {
 #[derive(Default)]
 struct ArrivalCounts {
     by_queue: HashMap<i64, u64>,
-    total: u64,
     waiting: usize,
+    /// Notifies other processes.
+    shared: Option<Arc<SharedMemory>>,
 }
 
 /// See `_core.pyi`.
@@ -81,10 +85,18 @@ impl PyArrivals {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts arrivals in queues; returns whether a thread is waiting and must be woken.
+    /// Counts arrivals in queues; returns whether a thread is waiting and must be woken by Python.
     pub(crate) fn add(&self, queue_ids: impl Iterator<Item = i64>) -> bool {
         let mut arrivals = self.inner();
-        arrivals.total += 1;
+        if let Some(shared) = &arrivals.shared {
+            let mut last = None;
+            for queue_id in queue_ids {
+                if last.replace(queue_id) != Some(queue_id) {
+                    shared.notify(queue_id);
+                }
+            }
+            return false;
+        }
         for queue_id in queue_ids {
             *arrivals.by_queue.entry(queue_id).or_default() += 1;
         }
@@ -99,14 +111,18 @@ impl PyArrivals {
         Self::default()
     }
 
-    #[getter]
-    fn total(&self) -> u64 {
-        self.inner().total
+    #[pyo3(signature = (shared, /))]
+    fn share(&self, shared: &PySharedMemory) {
+        self.inner().shared = Some(shared.0.clone());
     }
 
     #[pyo3(signature = (queue_id, /))]
     fn count(&self, queue_id: i64) -> u64 {
-        self.inner().by_queue.get(&queue_id).copied().unwrap_or(0)
+        let arrivals = self.inner();
+        if let Some(shared) = &arrivals.shared {
+            return u64::from(shared.count(queue_id));
+        }
+        arrivals.by_queue.get(&queue_id).copied().unwrap_or(0)
     }
 
     #[pyo3(signature = (queue_ids, /))]

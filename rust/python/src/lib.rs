@@ -14,6 +14,7 @@ mod network;
 mod reassembly;
 mod router;
 mod session;
+mod shared_memory;
 mod sqlite;
 mod statements;
 mod write_lock;
@@ -57,6 +58,8 @@ mod _core {
     use super::router::PyRouter;
     #[pymodule_export]
     use super::session::{PySession, PySessionContext};
+    #[pymodule_export]
+    use super::shared_memory::PySharedMemory;
     #[pymodule_export]
     use super::sqlite::register_wal_vfs;
     #[pymodule_export]

@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use ssbroker_columnar::read_outgoing;
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
-use ssbroker_store::{BeginResult, ReceiveRequest, Selection, Statements};
+use ssbroker_store::{BeginResult, ReceiveRequest, Selection, Statements, Taking};
 
 use crate::arrow::import_batch;
 use crate::counts::{PyArrivals, PyCounts};
@@ -24,6 +24,10 @@ type Summary = (usize, Vec<(StoredAt, usize)>, Vec<(i64, bool)>);
 
 /// A commit that Python must announce: whether rows have changed, and the effects.
 type Committed = (bool, Summary);
+
+/// The kinds of calls that other processes see; Python has the same numbers.
+const SENT: u32 = 1;
+const RECEIVED: u32 = 2;
 
 /// The state that all transactions of a database file share.
 #[pyclass(frozen, name = "SessionContext", module = "ssbroker._core")]
@@ -59,6 +63,8 @@ struct Transaction {
     metadata: Option<Py<PyMetadataSnapshot>>,
     /// The number of rows that the connection had changed before.
     changes_before: u64,
+    /// Whether there are leases; `None` if that is not known yet. A transaction adds none before it receives.
+    has_leases: Option<bool>,
 }
 
 #[derive(Default)]
@@ -110,6 +116,25 @@ impl PySession {
         Ok(metadata.map(|metadata| (transaction.writer.statements.get(), metadata.get(), summary)))
     }
 
+    /// Returns the time that decides which leases hold, `Some(None)` if there are no leases; `None` if the fast path is
+    /// not possible.
+    #[allow(clippy::option_option)]
+    fn lease_time(&self, py: Python<'_>, state: &mut State, now: Option<i64>) -> PyResult<Option<Option<i64>>> {
+        if self.fast(py, state)?.is_none() {
+            return Ok(None);
+        }
+        let Some(transaction) = &mut state.transaction else { return Ok(None) };
+        let has_leases = match transaction.has_leases {
+            Some(known) => known,
+            None => transaction.writer.statements.get().with_gil(py, Statements::has_leases)?,
+        };
+        transaction.has_leases = Some(has_leases);
+        if !has_leases {
+            return Ok(Some(None));
+        }
+        Ok(now.or_else(ssbroker_store::now).map(Some))
+    }
+
     /// Starts the transaction if the lock and its connection are free and no other process is writing.
     fn begin_without_waiting(&self, py: Python<'_>) -> PyResult<Option<Transaction>> {
         let write_lock = self.write_lock();
@@ -120,8 +145,9 @@ impl PySession {
             Ok(if is_started { Some((changes_before, statements.catalog_version()?)) } else { None })
         });
         if let Ok(Some((changes_before, version))) = started {
+            write_lock.record_holder();
             let metadata = write_lock.metadata(py, version);
-            return Ok(Some(Transaction { writer, version, metadata, changes_before }));
+            return Ok(Some(Transaction { writer, version, metadata, changes_before, has_leases: None }));
         }
         // Python tries again with waiting, and reports the reason if that fails too.
         roll_back(py, write_lock, writer)?;
@@ -205,6 +231,9 @@ impl PySession {
         let Some(sent) = statements.send_one(py, metadata, &message, now)? else { return Ok(false) };
         summary.0 += 1;
         summary.1.push((stored_at(sent), 1));
+        if summary.0 == 1 {
+            self.write_lock().record_calls(SENT);
+        }
         Ok(true)
     }
 
@@ -230,10 +259,12 @@ impl PySession {
             summary.0 += count;
             summary.1.push((stored_at(sent), count));
         }
+        self.write_lock().record_calls(SENT);
         Ok(true)
     }
 
-    #[pyo3(signature = (schema, queue, top, groups, bytes_max, /))]
+    #[pyo3(signature = (schema, queue, top, groups, bytes_max, now, /))]
+    #[allow(clippy::too_many_arguments)]
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -242,26 +273,40 @@ impl PySession {
         top: Option<usize>,
         groups: Option<usize>,
         bytes_max: usize,
+        now: Option<i64>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
+        let Some(now) = self.lease_time(py, &mut state, now)? else { return Ok(None) };
         let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let Some(request) = receive_request(metadata, queue, top, groups, bytes_max) else { return Ok(None) };
+        let Some(request) = receive_request(metadata, queue, top, groups, bytes_max, now) else { return Ok(None) };
         let found = statements.receive_batch(py, metadata, request, schema)?;
         if found.is_some() {
             summary.2.push((request.queue_id, false));
+            if summary.2.len() == 1 {
+                self.write_lock().record_calls(RECEIVED);
+            }
         }
         Ok(found)
     }
 
-    #[pyo3(signature = (queue, /))]
-    fn receive_one<'py>(&self, py: Python<'py>, queue: &Bound<'_, PyString>) -> PyResult<Option<Message<'py>>> {
+    #[pyo3(signature = (queue, now, /))]
+    fn receive_one<'py>(
+        &self,
+        py: Python<'py>,
+        queue: &Bound<'_, PyString>,
+        now: Option<i64>,
+    ) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
+        let Some(now) = self.lease_time(py, &mut state, now)? else { return Ok(None) };
         let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX) else { return Ok(None) };
+        let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX, now) else { return Ok(None) };
         let found = statements.receive_one(py, metadata, request)?;
         if found.is_some() {
             summary.2.push((request.queue_id, false));
+            if summary.2.len() == 1 {
+                self.write_lock().record_calls(RECEIVED);
+            }
         }
         Ok(found)
     }
@@ -285,7 +330,8 @@ impl PySession {
         let metadata = self.write_lock().metadata(py, version);
         let mut state = self.state()?;
         self.write_lock().set_in_use(connection);
-        state.transaction = Some(Transaction { writer, version, metadata, changes_before });
+        self.write_lock().record_holder();
+        state.transaction = Some(Transaction { writer, version, metadata, changes_before, has_leases: None });
         state.is_shared = true;
         Ok(())
     }
@@ -405,10 +451,11 @@ fn receive_request(
     top: usize,
     groups: usize,
     bytes_max: usize,
+    now: Option<i64>,
 ) -> Option<ReceiveRequest> {
     let (queue_id, queue) = metadata.0.queue_named(queue.to_str().ok()?)?;
-    let is_retained = queue.is_retention_enabled;
+    let taking = if queue.is_retention_enabled { Taking::Retain } else { Taking::Remove };
     let selection = Selection::All;
-    let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, is_retained };
+    let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, taking, now };
     queue.is_receive_enabled.then_some(request)
 }

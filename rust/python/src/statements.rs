@@ -12,7 +12,7 @@ use ssbroker_columnar::{message_bodies, received_batch, transmission_batch};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Outbox, Outgoing};
 use ssbroker_store::{
-    EnqueueTarget, QueueRow, ReadRequest, ReceiveRequest, Result, Selection, Sent, Statements, TransmissionRow,
+    EnqueueTarget, QueueRow, ReadRequest, ReceiveRequest, Result, Selection, Sent, Statements, Taking, TransmissionRow,
 };
 
 use crate::arrow::{export_batch, export_with_schema, import_stream};
@@ -161,7 +161,7 @@ impl PyStatements {
         request: ReceiveRequest,
         schema: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let status = if request.is_retained { RETAINED } else { READY };
+        let status = if request.taking == Taking::Retain { RETAINED } else { READY };
         let found = self.without_gil(py, |statements| {
             let inbox = statements.receive(&metadata.0, request)?;
             Ok(inbox.map(|inbox| (!inbox.is_empty()).then(|| received_batch(inbox, status))))
@@ -293,8 +293,8 @@ impl PyStatements {
         })
     }
 
-    #[pyo3(signature = (metadata, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (metadata, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained, now, is_kept=false))]
+    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -307,6 +307,8 @@ impl PyStatements {
         endpoint_id: Option<i64>,
         group: Option<[u8; 16]>,
         is_retained: bool,
+        now: i64,
+        is_kept: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let selection = match (endpoint_id, group) {
             (Some(endpoint_id), _) => Selection::Endpoint(endpoint_id),
@@ -314,8 +316,20 @@ impl PyStatements {
             (None, None) => Selection::All,
         };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, is_retained };
+        let taking = match (is_kept, is_retained) {
+            (true, _) => Taking::Keep,
+            (false, true) => Taking::Retain,
+            (false, false) => Taking::Remove,
+        };
+        let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, taking, now: Some(now) };
         self.receive_batch(py, metadata, request, schema)
+    }
+
+    #[pyo3(signature = (queuing_orders, /, *, is_retained))]
+    #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
+    fn acknowledge(&self, py: Python<'_>, queuing_orders: Vec<i64>, is_retained: bool) -> PyResult<usize> {
+        let taking = if is_retained { Taking::Retain } else { Taking::Remove };
+        self.without_gil(py, |statements| statements.acknowledge(&queuing_orders, taking))
     }
 
     fn close(&self, py: Python<'_>) {

@@ -1,11 +1,13 @@
 //! `_core.WriteLock`: the lock that each transaction of a file takes to write, and the connection that is kept with it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use ssbroker_store::SharedMemory;
 
 use crate::metadata::PyMetadataSnapshot;
+use crate::shared_memory::PySharedMemory;
 use crate::statements::PyStatements;
 
 /// A connection and its statements. The statements are dropped first, because SQLite cannot close a connection while
@@ -50,6 +52,8 @@ struct Inner {
     metadata: Option<(i64, Py<PyMetadataSnapshot>)>,
     /// Whether the last commit failed because of the disk.
     is_failing: bool,
+    /// Tells other processes who holds the lock of the file.
+    shared: Option<Arc<SharedMemory>>,
 }
 
 impl Inner {
@@ -82,6 +86,27 @@ impl PyWriteLock {
         Some(writer)
     }
 
+    /// Tells other processes that this one holds the lock of the file from now on.
+    pub(crate) fn record_holder(&self) {
+        if let Some(shared) = &self.inner().shared {
+            shared.set_holder(ssbroker_store::now().unwrap_or(0));
+        }
+    }
+
+    /// Tells other processes that the holder of the lock has made calls of some kinds.
+    pub(crate) fn record_calls(&self, calls: u32) {
+        if let Some(shared) = &self.inner().shared {
+            shared.add_calls(calls);
+        }
+    }
+
+    /// Tells other processes that nobody holds the lock of the file.
+    fn clear_holder(inner: &Inner) {
+        if let Some(shared) = inner.shared.as_ref().filter(|_| inner.in_use.is_some()) {
+            shared.clear_holder();
+        }
+    }
+
     /// Whether the lock can keep a connection.
     pub(crate) fn can_keep(&self) -> bool {
         let inner = self.inner();
@@ -95,6 +120,7 @@ impl PyWriteLock {
             drop(inner);
             return self.discard_writer(py, &writer);
         }
+        Self::clear_holder(&inner);
         // A fork that is waiting closes the connection.
         inner.idle = Some(writer);
         let in_use = inner.in_use.take();
@@ -106,7 +132,10 @@ impl PyWriteLock {
     /// Closes a connection and releases the lock. A fork waits until the connection is closed.
     pub(crate) fn discard_writer(&self, py: Python<'_>, writer: &Writer) -> PyResult<()> {
         let closed = writer.connection.call_method1(py, "close", (true,));
-        let in_use = self.inner().in_use.take();
+        let mut inner = self.inner();
+        Self::clear_holder(&inner);
+        let in_use = inner.in_use.take();
+        drop(inner);
         drop(in_use);
         self.release(py).and(closed.map(drop))
     }
@@ -139,7 +168,10 @@ impl PyWriteLock {
 
     /// Detaches a connection in use from the lock; its user must close it.
     pub(crate) fn detach(&self, connection: &Py<PyAny>) {
-        let in_use = self.inner().in_use.take_if(|in_use| in_use.is(connection));
+        let mut inner = self.inner();
+        Self::clear_holder(&inner);
+        let in_use = inner.in_use.take_if(|in_use| in_use.is(connection));
+        drop(inner);
         drop(in_use);
     }
 }
@@ -243,6 +275,16 @@ impl PyWriteLock {
     #[pyo3(signature = (is_failing, /))]
     fn set_failing(&self, is_failing: bool) {
         self.inner().is_failing = is_failing;
+    }
+
+    #[pyo3(signature = (shared, /))]
+    fn share(&self, shared: &PySharedMemory) {
+        self.inner().shared = Some(shared.0.clone());
+    }
+
+    #[pyo3(signature = (calls, /))]
+    fn record_call(&self, calls: u32) {
+        self.record_calls(calls);
     }
 
     #[pyo3(signature = (version, snapshot, /))]

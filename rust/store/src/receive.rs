@@ -23,8 +23,22 @@ pub struct ReceiveRequest {
     pub bytes_max: usize,
     /// The conversations to take messages from.
     pub selection: Selection,
-    /// Whether the messages are retained in the queue.
-    pub is_retained: bool,
+    /// What becomes of the messages.
+    pub taking: Taking,
+    /// The current time in microseconds since 1970: messages of conversation groups that are leased now are not taken.
+    /// `None` if there are no leases.
+    pub now: Option<i64>,
+}
+
+/// What becomes of messages that are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taking {
+    /// They are removed from the queue.
+    Remove,
+    /// They stay in the queue as received.
+    Retain,
+    /// They stay in the queue to be received; the caller leases their conversation group.
+    Keep,
 }
 
 /// The conversations of a queue to take messages from.
@@ -47,17 +61,50 @@ impl Statements {
     pub fn receive<'p>(&self, metadata: &'p MetadataSnapshot, request: ReceiveRequest) -> Result<Option<Inbox<'p>>> {
         self.ensure_transaction()?;
         let (messages, bytes) = (request.top, request.bytes_max);
-        let mut receive = Receive { db: &self.db, metadata, request, messages, bytes, inbox: Inbox::default() };
+        let leased = request.now.map_or(Ok(HashSet::new()), |now| self.leased_groups(now))?;
+        let mut receive = Receive { db: &self.db, metadata, request, messages, bytes, leased, inbox: Inbox::default() };
         let is_found = match request.selection {
             Selection::All => receive.take_groups().map(|()| true),
             Selection::Endpoint(endpoint_id) => receive.take_conversation(endpoint_id).map(|()| true),
             Selection::Group(group) => receive.take_named_group(group),
         }?;
         let last_taken = receive.inbox.messages.iter().map(|message| message.queuing_order).max();
-        if let Some(number) = last_taken.filter(|_| !request.is_retained) {
+        if let Some(number) = last_taken.filter(|_| request.taking == Taking::Remove) {
             self.reserve_queuing_order(number)?;
         }
         Ok(is_found.then_some(receive.inbox))
+    }
+
+    /// Takes messages that were kept, unless others have taken them; returns how many were still there.
+    ///
+    /// # Errors
+    /// The file cannot be read or written; the transaction must be rolled back.
+    pub fn acknowledge(&self, queuing_orders: &[i64], taking: Taking) -> Result<usize> {
+        self.ensure_transaction()?;
+        let mut statement = self.db.prepare_cached(if taking == Taking::Retain { RETAIN } else { REMOVE })?;
+        let mut taken = 0;
+        for order in queuing_orders {
+            taken += statement.execute(params![order])?;
+        }
+        if let Some(number) = queuing_orders.iter().max().filter(|_| taking == Taking::Remove) {
+            self.reserve_queuing_order(*number)?;
+        }
+        Ok(taken)
+    }
+
+    /// Whether there are leases, also ended ones.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has_leases(&self) -> Result<bool> {
+        Ok(self.db.prepare_cached(ANY_LEASE)?.exists([])?)
+    }
+
+    /// Returns the conversation groups that are leased or wait for a retry.
+    fn leased_groups(&self, now: i64) -> Result<HashSet<[u8; 16]>> {
+        let mut statement = self.db.prepare_cached(LEASED)?;
+        let groups = statement.query_map(params![now], |row| row.get(0))?;
+        Ok(groups.collect::<rusqlite::Result<_>>()?)
     }
 
     /// Prevents the queuing order of a removed message from being reused: if it was the last one, a row without a
@@ -105,6 +152,8 @@ struct Receive<'s, 'p> {
     messages: usize,
     /// The number of bytes that may still be taken; a single message may exceed it.
     bytes: usize,
+    /// The conversation groups that are leased, whose messages are not taken.
+    leased: HashSet<[u8; 16]>,
     inbox: Inbox<'p>,
 }
 
@@ -137,7 +186,7 @@ impl<'p> Receive<'_, 'p> {
             if !seen.insert(endpoint_id) {
                 continue;
             }
-            let Some(endpoint) = self.read_endpoint(endpoint_id)? else { continue };
+            let Some(endpoint) = self.read_available(endpoint_id)? else { continue };
             if !self.has_single_member(endpoint.conversation_group_id)? {
                 break;
             }
@@ -191,7 +240,7 @@ impl<'p> Receive<'_, 'p> {
 
     /// Takes messages of one conversation.
     fn take_conversation(&mut self, endpoint_id: i64) -> Result<()> {
-        match self.read_endpoint(endpoint_id)? {
+        match self.read_available(endpoint_id)? {
             Some(endpoint) => self.take_messages(&endpoint),
             None => Ok(()),
         }
@@ -248,8 +297,10 @@ impl<'p> Receive<'_, 'p> {
         } else if let Some(length) = row.get::<_, Option<i64>>(3)? {
             self.read_long(queuing_order, length)?;
             self.inbox.push(message);
-        } else {
+        } else if WITHOUT_BODY.contains(&message.message_type_name) {
             self.inbox.push_empty(message);
+        } else {
+            self.inbox.push(message);
         }
         self.messages -= 1;
         self.bytes = self.bytes.saturating_sub(self.inbox.bodies.len() - before);
@@ -267,11 +318,15 @@ impl<'p> Receive<'_, 'p> {
 
     /// Removes the messages from the queue, or marks them as received if they are retained.
     fn remove_or_retain(&self, run: &Run) -> Result<()> {
-        if !self.request.is_retained && run.is_complete && run.queuing_orders.len() > 1 {
+        if self.request.taking == Taking::Keep {
+            return Ok(());
+        }
+        if self.request.taking == Taking::Remove && run.is_complete && run.queuing_orders.len() > 1 {
             self.db.prepare_cached(REMOVE_READY)?.execute(params![run.endpoint_id])?;
             return Ok(());
         }
-        let mut statement = self.db.prepare_cached(if self.request.is_retained { RETAIN } else { REMOVE })?;
+        let mut statement =
+            self.db.prepare_cached(if self.request.taking == Taking::Retain { RETAIN } else { REMOVE })?;
         for order in &run.queuing_orders {
             statement.execute(params![order])?;
         }
@@ -282,12 +337,24 @@ impl<'p> Receive<'_, 'p> {
     fn next_endpoint(&self) -> Result<Option<Endpoint<'p>>> {
         let mut statement = self.db.prepare_cached(HEADS)?;
         let mut heads = statement.query(params![self.request.queue_id])?;
+        let mut skipped = None;
         while let Some(head) = heads.next()? {
-            if let Some(endpoint) = self.read_endpoint(head.get(0)?)? {
+            let endpoint_id = head.get(0)?;
+            if skipped == Some(endpoint_id) {
+                continue;
+            }
+            if let Some(endpoint) = self.read_available(endpoint_id)? {
                 return Ok(Some(endpoint));
             }
+            skipped = Some(endpoint_id);
         }
         Ok(None)
+    }
+
+    /// Reads an endpoint; `None` if there is none or its group is leased.
+    fn read_available(&self, endpoint_id: i64) -> Result<Option<Endpoint<'p>>> {
+        let endpoint = self.read_endpoint(endpoint_id)?;
+        Ok(endpoint.filter(|endpoint| !self.leased.contains(&endpoint.conversation_group_id.0)))
     }
 
     fn read_endpoint(&self, endpoint_id: i64) -> Result<Option<Endpoint<'p>>> {
@@ -331,6 +398,11 @@ fn unexpected(what: &str) -> Error {
     Error::Schema(what.into())
 }
 
+/// The messages of the broker that have no body; an empty body of any other message is stored as NULL.
+const WITHOUT_BODY: [&str; 2] = [
+    "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog",
+    "http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer",
+];
 const HEADS: &str = "
     SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = 1 ORDER BY priority DESC, queuing_order";
 const ENDPOINT: &str = "
@@ -349,9 +421,13 @@ const READY: &str = "
     SELECT queuing_order, message_sequence_number, message_type_id, length(message_body),
         CASE WHEN length(message_body) < 65536 THEN message_body END
     FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1 ORDER BY precedence, message_sequence_number";
-const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1";
+const ANY_LEASE: &str = "SELECT 1 FROM ssb_group_leases LIMIT 1";
+// A lease of 60 s that was taken in more than 60 s from now was taken before the clock was set back.
+const LEASED: &str = "
+    SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";
+const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1 AND status = 1";
 const REMOVE_READY: &str = "DELETE FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1";
-const RETAIN: &str = "UPDATE ssb_queued_messages SET status = 0 WHERE queuing_order = ?1";
+const RETAIN: &str = "UPDATE ssb_queued_messages SET status = 0 WHERE queuing_order = ?1 AND status = 1";
 const LAST: &str = "SELECT max(queuing_order) FROM ssb_queued_messages";
 const DELETE_RESERVED: &str = "DELETE FROM ssb_queued_messages WHERE queue_id = 0";
 const INSERT_RESERVED: &str = "

@@ -10,7 +10,7 @@ use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 
 /// More than there are statements in this crate, so that each is prepared once.
-const STATEMENTS: usize = 32;
+const STATEMENTS: usize = 40;
 /// How often BEGIN checks that the file still exists.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -55,7 +55,7 @@ def receive_request(
 
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     """Receives the messages of one conversation group or of several, in order."""
-    queue = _queue(work, queue_name)
+    queue = enabled_queue(work, queue_name)
     top, groups, conversation, group = request
     try:
         batch = work.connection.statements.receive(
@@ -68,6 +68,7 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
             endpoint_id=None if conversation is None else _endpoint_id(work, queue, conversation),
             group=group,
             is_retained=queue.is_retention_enabled,
+            now=work.now(),
         )
     except LookupError:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
@@ -95,8 +96,8 @@ def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
 
 def next_group(work: Work, queue_name: str) -> bytes | None:
     """Returns the conversation group that RECEIVE would take next; None if there are no messages."""
-    queue = _queue(work, queue_name)
-    endpoint = queues.next_endpoint(work.connection, queue.queue_id)
+    queue = enabled_queue(work, queue_name)
+    endpoint = queues.next_endpoint(work.connection, queue.queue_id, now=work.now())
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False))
     return None if endpoint is None else endpoint.conversation_group_id
 
@@ -107,7 +108,8 @@ def check_enabled(queue: Queue) -> None:
         raise broker_error(9617, queue=queue.name)
 
 
-def _queue(work: Work, name: str) -> Queue:
+def enabled_queue(work: Work, name: str) -> Queue:
+    """Returns a queue by its name; raises error 15151 if there is none, and 9617 if it is disabled."""
     queue = existing(work.objects.queues, queue_key(name), kind="queue")
     check_enabled(queue)
     return queue
@@ -118,20 +120,24 @@ ROLLBACKS_MAX: Final = 5
 
 def queues_with_receives(effects: Effects) -> set[int]:
     """Returns the queues from which a transaction received messages."""
-    return {each.queue_id for each in effects.received if not each.is_empty}
+    return {each.queue_id for each in effects.received if not each.is_empty and not each.is_leased}
 
 
 def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
     """Counts a rollback for each queue, and disables queues after too many (poison message handling)."""
     with instance_transaction(database) as work:
         for queue_id in queue_ids:
-            rollbacks = queues.count_rollback(work.connection, queue_id)
-            queue = work.objects.queues_by_id.get(queue_id)
-            if queue is None or not queue.is_poison_message_handling_enabled or rollbacks < ROLLBACKS_MAX:
-                continue
-            if not queue.is_receive_enabled:
-                continue
-            disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
-            object_changes.alter(work.connection, "ssb_queues", queue_id, disabled)
-            work.effects.is_catalog_changed = True
-            work.effects.events.append(QueueDisabled(at=work.now(), database=work.database, queue=queue_name(queue)))
+            if queues.count_rollback(work.connection, queue_id) >= ROLLBACKS_MAX:
+                disable_poisoned(work, queue_id)
+
+
+def disable_poisoned(work: Work, queue_id: int) -> bool:
+    """Disables a queue whose messages were rolled back too often; returns False if it is disabled already, or must not be."""
+    queue = work.objects.queues_by_id.get(queue_id)
+    if queue is None or not queue.is_poison_message_handling_enabled or not queue.is_receive_enabled:
+        return False
+    disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
+    object_changes.alter(work.connection, "ssb_queues", queue_id, disabled)
+    work.effects.is_catalog_changed = True
+    work.effects.events.append(QueueDisabled(at=work.now(), database=work.database, queue=queue_name(queue)))
+    return True

@@ -1,0 +1,175 @@
+"""RECEIVE with a lease: takes messages for a time, and acknowledges them or gives them back."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from ssbroker import schemas
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.dialogs import receive
+from ssbroker.broker.effects import ReceiveCall
+from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.exceptions import LeaseLostError
+from ssbroker.protocol.errors import broker_error
+from ssbroker.store import leases
+from ssbroker.store.leases import Lease
+
+FAILURES_MAX: Final = receive.ROLLBACKS_MAX
+
+
+class Claim(NamedTuple):
+    """Messages of one conversation group that were received with a lease."""
+
+    messages: pa.Table
+    """The messages (`schemas.RECEIVED`)."""
+    lease: Lease
+
+
+def claim(database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int) -> Claim | None:
+    """Leases the conversation group that RECEIVE would take next; None if there are no messages."""
+    with instance_transaction(database) as work:
+        queue = receive.enabled_queue(work, queue_name)
+        now = work.now()
+        is_poisoned = queue.queue_id in free_ended(work, now=now)
+        batch = None
+        if not is_poisoned:
+            batch = work.connection.statements.receive(
+                work.native_snapshot,
+                schemas.RECEIVED,
+                queue.queue_id,
+                top=top,
+                groups=1,
+                bytes_max=receive.BYTES_MAX,
+                endpoint_id=None,
+                group=None,
+                is_retained=queue.is_retention_enabled,
+                now=now,
+                is_kept=True,
+            )
+            work.effects.received.append(
+                ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=False, is_leased=True)
+            )
+        if batch is not None:
+            messages = pa.Table.from_batches([batch])
+            group: bytes = messages["conversation_group_id"][0].as_py()
+            before = leases.of_group(work.connection, group)
+            lease = Lease(
+                group,
+                queue.queue_id,
+                lease_id=work.new_id(),
+                process_id=os.getpid(),
+                since=now,
+                until=now + microseconds,
+                attempts=1 + (0 if before is None else before.attempts),
+                failures=0 if before is None else before.failures,
+            )
+            leases.store(work.connection, lease)
+            work.effects.set_due(lease.until)
+            return Claim(messages, lease)
+    if is_poisoned:
+        raise broker_error(9617, queue=queue.name)
+    return None
+
+
+def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
+    """Removes the messages of a lease from the queue, and ends the lease; raises `LeaseLostError` if others have taken any of them."""
+    _held(work, lease)
+    queue = work.objects.queues_by_id.get(lease.queue_id)
+    is_retained = queue is not None and queue.is_retention_enabled
+    if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
+        raise lost(lease, "its conversation was ended, or another receiver took the messages")
+    leases.remove(work.connection, lease.conversation_group_id)
+    work.connection.statements.reset_rollback_count(lease.queue_id)
+    work.effects.received.append(ReceiveCall(lease.queue_id, is_empty=False, is_named=True, is_leased=True))
+    work.effects.is_acknowledged = True
+    _announce_ready(work, lease)
+
+
+def extend(work: Work, lease: Lease, *, microseconds: int) -> Lease:
+    """Makes a lease end at a time from now."""
+    now = work.now()
+    extended = _held(work, lease)._replace(since=now, until=now + microseconds)
+    leases.store(work.connection, extended)
+    work.effects.set_due(extended.until)
+    return extended
+
+
+def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
+    """Ends a lease, and hides the messages of the group for a while."""
+    now = work.now()
+    held = _held(work, lease)
+    until = now + microseconds if microseconds else 0
+    leases.store(work.connection, held._replace(lease_id=None, process_id=None, since=now, until=until))
+    if microseconds:
+        work.effects.set_due(until)
+    else:
+        _announce_ready(work, lease)
+
+
+def give_back(work: Work, lease: Lease, *, is_failure: bool) -> None:
+    """Ends a lease without acknowledging its messages, unless it was lost; a failure counts for poison message handling."""
+    found = leases.of_group(work.connection, lease.conversation_group_id)
+    if found is None or found.lease_id != lease.lease_id:
+        return
+    if is_failure:
+        fail(work, found)
+    else:
+        _free(work, found)
+
+
+def free_ended(work: Work, *, now: int) -> set[int]:
+    """Frees groups whose lease or wait has ended, and counts lost leases as failures; returns the queues that this has disabled."""
+    ended = leases.ended(work.connection, now=now)
+    poisoned = {lease.queue_id for lease in ended if _free_one(work, lease)}
+    if ended:
+        leases.remove_unused(work.connection)
+    return poisoned
+
+
+def fail(work: Work, lease: Lease) -> bool:
+    """Gives messages back after a failure; returns whether that was one too many, so that their queue is now disabled."""
+    failures = lease.failures + 1
+    is_poison = failures >= FAILURES_MAX
+    _free(work, lease._replace(failures=0 if is_poison else failures))
+    return is_poison and receive.disable_poisoned(work, lease.queue_id)
+
+
+def lost(lease: Lease, reason: str) -> LeaseLostError:
+    """Returns the error for a lease that no longer holds."""
+    group = uuid.UUID(bytes=lease.conversation_group_id)
+    return LeaseLostError(
+        f"the lease of conversation group {group} is lost: {reason}. Nothing was committed; the messages are processed elsewhere. "
+        "Use a longer lease, or extend it with Job.extend"
+    )
+
+
+def _held(work: Work, lease: Lease) -> Lease:
+    """Returns a lease as it is stored; raises `LeaseLostError` if another holder has replaced it, or it was given back."""
+    found = leases.of_group(work.connection, lease.conversation_group_id)
+    if found is None or found.lease_id != lease.lease_id:
+        raise lost(lease, "it ended, and the messages were given back or taken by another receiver")
+    return found
+
+
+def _free_one(work: Work, lease: Lease) -> bool:
+    if lease.lease_id is not None:
+        return fail(work, lease)
+    _free(work, lease)
+    return False
+
+
+def _free(work: Work, lease: Lease) -> None:
+    if lease.attempts:
+        leases.store(work.connection, lease._replace(lease_id=None, process_id=None, until=0))
+    else:
+        leases.remove(work.connection, lease.conversation_group_id)
+    _announce_ready(work, lease)
+
+
+def _announce_ready(work: Work, lease: Lease) -> None:
+    if leases.has_ready_messages(work.connection, lease.conversation_group_id):
+        work.effects.arrived.add(lease.queue_id)

@@ -1,0 +1,272 @@
+"""Jobs: the messages of one conversation group, received with a lease."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
+from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.dialogs import lease as leasing
+from ssbroker.broker.transaction import COUNT_MAX, Message, ReceiveWait, Transaction, messages_of, work_of
+from ssbroker.broker.unit_of_work import instance_transaction
+from ssbroker.broker.validation import queue_key
+from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
+from ssbroker.protocol.config import SECOND
+from ssbroker.store.leases import Lease
+
+_LEASE_MAX: Final = 366 * 24 * 3600.0
+
+
+class Job:
+    """The messages of one conversation group, received with a lease, for use in a `with` block: `with database.take("Orders") as job:`.
+
+    While the block runs, no transaction is open, so that other processes can write, and no other receiver gets messages of the
+    conversation group. At the end of the block, the messages are acknowledged: they are removed from the queue. If the block raises an
+    exception, or its process is killed and the lease ends, the messages are given back and received again. What must happen exactly once
+    is done in `transaction`, which acknowledges the messages in the same commit.
+
+    A job is false if no message arrived before the timeout.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+        ...     sales = instance.create_database("Sales")
+        ...     sales.create_queue("Orders")
+        ...     sales.create_service("//Orders", queue="Orders")
+        ...     with sales.transaction() as t:
+        ...         t.connection.execute("CREATE TABLE invoices (body)")
+        ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+        ...     with sales.take("Orders", lease=60) as job:
+        ...         invoice = job.message.message_body.upper()  # slow work, which blocks nobody
+        ...         with job.transaction() as t:
+        ...             t.connection.execute("INSERT INTO invoices VALUES (?)", (invoice,))
+        ...     instance.view("dbo.Orders").num_rows
+        0
+    """
+
+    __slots__ = (
+        "_claim",
+        "_context",
+        "_has_entered",
+        "_is_over",
+        "_lease",
+        "_options",
+        "_queue",
+        "_timeout",
+        "messages",
+    )
+
+    def __init__(
+        self, context: DatabaseContext, queue: str, *, lease: float, timeout: float | None, top: int | None
+    ) -> None:
+        self._context: Final = context
+        self._queue: Final = queue
+        self._options: Final = (
+            None if top is None else integer_argument(top, name="top", minimum=1, maximum=COUNT_MAX),
+            _microseconds(lease, name="lease"),
+        )
+        self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
+        self._lease: Lease | None = None
+        self._has_entered = False
+        self._is_over = True
+        self.messages: tuple[Message, ...] = ()
+        """The messages in reading order; empty if none arrived before the timeout."""
+
+    def __enter__(self) -> Self:
+        if self._has_entered:
+            raise BrokerError("a job can be entered only once; take another with database.take()")
+        self._has_entered = True
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        top, lease = self._options
+        claimed = leasing.claim(self._context, self._queue, top=top, microseconds=lease)
+        while claimed is None and ReceiveWait(self._context, queue_key(self._queue), deadline=deadline).wait():
+            claimed = leasing.claim(self._context, self._queue, top=top, microseconds=lease)
+        if claimed is not None:
+            self._lease = claimed.lease
+            self._is_over = False
+            self.messages = messages_of(claimed.messages)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            with self.transaction():
+                pass
+            return
+        # An interrupt, or the end of the program, says nothing about the messages.
+        self._give_back(is_failure=isinstance(error, Exception))
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+    @property
+    def message(self) -> Message | None:
+        """The first of the messages; None if there are none."""
+        return self.messages[0] if self.messages else None
+
+    @property
+    def conversation_group_id(self) -> uuid.UUID:
+        """The conversation group of the messages."""
+        return uuid.UUID(bytes=self._held_lease().conversation_group_id)
+
+    @property
+    def attempt(self) -> int:
+        """How many times messages of this conversation group have been taken since the last acknowledgement: 1 for the first time."""
+        return self._held_lease().attempts
+
+    @property
+    def lease_ends_at(self) -> datetime:
+        """When the lease ends; after that, another receiver may take the messages."""
+        return EPOCH + timedelta(microseconds=self._held_lease().until)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Starts the transaction that acknowledges the messages and ends the job.
+
+        It holds the write lock of the database file: do slow work before it. If it is rolled back, the job continues.
+
+        Yields:
+            A transaction like that of `Database.transaction`, to send and receive messages, end conversations, and write the
+            application's tables.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages, or their conversation was ended. Nothing is committed.
+            BrokerError: The job is over.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     with sales.take("Orders") as job, job.transaction() as t:
+            ...         t.end_conversation(job.message.conversation_handle)
+            ...     instance.view("dbo.Orders")["message_type_name"].to_pylist()
+            ['http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog']
+        """
+        self._check()
+        orders = [message.queuing_order for message in self.messages]
+        try:
+            with Transaction(self._context) as t:
+                with work_of(t) as work:
+                    leasing.acknowledge(work, self._held_lease(), orders)
+                yield t
+        except LeaseLostError:
+            self._give_back(is_failure=False)  # other messages of the group
+            raise
+        self._is_over = True
+
+    def extend(self, lease: float) -> None:
+        """Extends the lease, in a transaction of its own. Another thread may call it, to keep the lease during one long step.
+
+        Args:
+            lease: Seconds from now after which the lease ends.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     with sales.take("Orders", lease=60) as job:
+            ...         job.extend(600)
+        """
+        self._check()
+        microseconds = _microseconds(lease, name="lease")
+        with instance_transaction(self._context) as work:
+            extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
+        self._lease = extended
+
+    def retry(self, *, after: float = 0.0) -> None:
+        """Gives the messages back and ends the job. The conversation group then waits; its messages keep their place in the queue.
+
+        It does not count as a failure for poison message handling; `attempt` tells how often the messages have been taken.
+
+        Args:
+            after: Seconds until the messages can be received again.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     with sales.take("Orders") as job:
+            ...         job.retry(after=30)
+            ...     with sales.take("Orders", timeout=0) as job:
+            ...         bool(job)
+            False
+        """
+        self._check()
+        microseconds = round(min(timeout_seconds(after, name="after"), _LEASE_MAX) * SECOND)
+        with instance_transaction(self._context) as work:
+            leasing.retry(work, self._held_lease(), microseconds=microseconds)
+        self._is_over = True
+
+    def _give_back(self, *, is_failure: bool) -> None:
+        """Ends the lease if it still holds. The caller raises an error that is more important than one of this."""
+        self._is_over = True
+        try:
+            with instance_transaction(self._context) as work:
+                leasing.give_back(work, self._held_lease(), is_failure=is_failure)
+        except SsbrokerError as failure:
+            log_failure(
+                self._context, "a job could not be given back; it is received again when its lease ends", failure
+            )
+
+    def _check(self) -> None:
+        if self._is_over:
+            reason = "is over" if self.messages else "has no messages" if self._has_entered else "has not been entered"
+            raise BrokerError(f"the job {reason}; take another with database.take(), in a `with` block")
+
+    def _held_lease(self) -> Lease:
+        if self._lease is None:
+            raise BrokerError("the job has no messages; check it with `if job:`")
+        return self._lease
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses to pickle or copy: a job belongs to this process.
+
+        Raises:
+            TypeError: Always.
+        """
+        self._context.__reduce__()
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else f"leased until {self.lease_ends_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"<Job of queue {self._queue!r}, {len(self.messages)} messages, {state}>"
+
+
+def _microseconds(seconds: object, *, name: str) -> int:
+    """Validates the duration of a lease."""
+    duration = timeout_seconds(seconds, name=name)
+    if not 0.0 < duration <= _LEASE_MAX:
+        raise OptionError(f"{name}: expected more than 0 seconds, and up to 366 days; got {seconds!r:.80}")
+    return max(1, round(duration * SECOND))

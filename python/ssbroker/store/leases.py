@@ -1,0 +1,78 @@
+"""Leases of conversation groups: which messages are hidden from RECEIVE, and until when."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ssbroker.store.sqlite import Connection
+
+HELD: Final = "until > {now} AND since - (until - since) <= {now}"
+"""Whether a lease holds: a lease of 60 s whose start is more than 60 s away was taken before the clock was set back."""
+
+
+class Lease(NamedTuple):
+    """A row of `ssb_group_leases`. Times are microseconds since 1970, UTC."""
+
+    conversation_group_id: bytes
+    queue_id: int
+    lease_id: bytes | None
+    """Identifies the holder; None while the group waits for a time or is free."""
+    process_id: int | None
+    """The process of the holder."""
+    since: int
+    until: int
+    """The end of the lease or of the wait; 0 if the group is free."""
+    attempts: int
+    """Number of leases since the group was last acknowledged."""
+    failures: int
+    """Number of these that an exception or the end of the lease has ended."""
+
+
+def of_group(connection: Connection, group: bytes) -> Lease | None:
+    """Returns the lease of a conversation group; None if it has none and no failures."""
+    row = connection.execute("SELECT * FROM ssb_group_leases WHERE conversation_group_id = ?", (group,)).fetchone()
+    return None if row is None else Lease._make(row)
+
+
+def store(connection: Connection, lease: Lease) -> None:
+    """Inserts or replaces the lease of a conversation group."""
+    connection.execute("REPLACE INTO ssb_group_leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", lease)
+
+
+def remove(connection: Connection, group: bytes) -> None:
+    """Deletes the lease of a conversation group."""
+    connection.execute("DELETE FROM ssb_group_leases WHERE conversation_group_id = ?", (group,))
+
+
+def ended(connection: Connection, *, now: int) -> list[Lease]:
+    """Returns the leases and waits that have ended, but were not freed yet."""
+    return [Lease._make(row) for row in connection.execute(_ENDED, (now,))]
+
+
+def remove_unused(connection: Connection) -> None:
+    """Deletes free leases of conversation groups that no longer exist."""
+    connection.execute(_REMOVE_UNUSED)
+
+
+def next_end(connection: Connection, queue_id: int | None, *, now: int) -> int | None:
+    """Returns the earliest time at which a lease or wait in a queue, or in any queue if None, ends; None if there is none."""
+    end: int | None = connection.execute(_NEXT_END, (now, queue_id)).get
+    return end
+
+
+def has_ready_messages(connection: Connection, group: bytes) -> bool:
+    """Whether a conversation group has messages that could be received if it is not leased."""
+    return connection.execute(_GROUP_HAS_READY, (group,)).fetchone() is not None
+
+
+_ENDED: Final = f"""
+    SELECT * FROM ssb_group_leases WHERE until > 0 AND NOT ({HELD.format(now="?1")}) ORDER BY until"""  # noqa: S608
+_REMOVE_UNUSED: Final = """
+    DELETE FROM ssb_group_leases WHERE until = 0 AND NOT EXISTS (
+        SELECT 1 FROM ssb_conversation_endpoints AS e WHERE e.conversation_group_id = ssb_group_leases.conversation_group_id
+    )"""
+_NEXT_END: Final = f"""
+    SELECT min(until) FROM ssb_group_leases WHERE (?2 IS NULL OR queue_id = ?2) AND {HELD.format(now="?1")}"""  # noqa: S608
+_GROUP_HAS_READY: Final = """
+    SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
+    WHERE e.conversation_group_id = ? AND m.status = 1 LIMIT 1"""

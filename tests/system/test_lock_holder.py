@@ -1,0 +1,83 @@
+"""The error of a blocked writer names the process that holds the lock."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ssbroker import Instance, LockTimeoutError
+
+HOLD = """
+import sys
+from ssbroker import Instance
+
+with Instance.open(sys.argv[1], background=False) as instance, instance.database("Sales").transaction() as t:
+    t.receive_one("Orders")
+    t.connection.execute("SELECT 1")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "instance"
+    with Instance.create(folder, name="shop", background=False) as instance:
+        sales = instance.create_database("Sales")
+        sales.create_queue("Orders")
+        sales.create_service("//Orders", queue="Orders")
+        with sales.transaction() as t:
+            t.send(t.begin_dialog("//Orders", "//Orders"), b"one")
+    return folder
+
+
+def error_of_writing(folder: Path) -> str:
+    with (
+        Instance.open(folder, background=False, lock_timeout=0.01) as instance,
+        pytest.raises(LockTimeoutError) as refused,
+        instance.database("Sales").transaction() as t,
+    ):
+        t.begin_dialog("//Orders", "//Orders")
+    return str(refused.value)
+
+
+def test_another_process_is_named(folder: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        found = error_of_writing(folder)
+        holder.kill()
+    assert re.fullmatch(
+        rf".*Sales\.sqlite: locked by other writers for more than 0\.01 s\. Process {holder.pid} has held the lock since "
+        r"\d\d:\d\d:\d\d UTC, for \d+\.\d s, in a transaction that has received messages and executed SQL on its connection\. "
+        r"Do slow work outside transactions: take messages with a lease, with Database\.take",
+        found,
+    )
+
+
+def test_a_thread_of_the_same_process_is_named(folder: Path) -> None:
+    with Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
+        t.send(t.begin_dialog("//Orders", "//Orders"), b"two")
+        found = error_of_writing(folder)
+    assert f"Process {os.getpid()}" not in found
+    assert "of this process has held the lock" in found
+    assert "that has sent messages. " in found
+
+
+def test_another_program_is_not_mistaken_for_a_process_that_has_ended(folder: Path) -> None:
+    with Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
+        t.begin_dialog("//Orders", "//Orders")
+    shell = apsw.Connection(str(folder / "Sales.sqlite"))
+    shell.execute("BEGIN IMMEDIATE")
+    found = error_of_writing(folder)
+    shell.close()
+    assert "The holder is unknown: another program, such as the sqlite3 shell" in found
