@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.transaction import Message, Transaction
+    from ssbroker.broker.work_queue import Queue
     from ssbroker.catalog.catalog import Catalog
     from ssbroker.exceptions import (
         BrokerError,
@@ -77,6 +78,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "ProtocolSettings",
+    "Queue",
     "Reassembler",
     "Reassembly",
     "Router",
@@ -110,6 +112,7 @@ _HOMES = {
     "LinkLimits": "protocol.wire.connection",
     "Message": "broker.transaction",
     "ProtocolSettings": "protocol.config",
+    "Queue": "broker.work_queue",
     "Router": "router",
     "Server": "broker.network.server",
     "Transaction": "broker.transaction",

@@ -15,7 +15,7 @@ import pytest
 import ssbroker
 from ssbroker import BrokerError, Database, Instance, Job, LeaseLostError, OptionError
 from ssbroker.protocol.events import Event, QueueDisabled
-from tests.broker.conftest import BEGINNING, QUEUE, TARGET, Clock
+from tests.broker.conftest import QUEUE, START, TARGET, Clock
 
 LEASE = 60.0
 
@@ -230,10 +230,10 @@ def test_a_moved_conversation_is_processed_once(sales: Database) -> None:
 def test_a_lease_can_be_extended(sales: Database, clock: Clock) -> None:
     send(sales, b"one")
     with take(sales) as job:
-        assert job.lease_ends_at == BEGINNING + timedelta(seconds=LEASE)
+        assert job.lease_ends_at == START + timedelta(seconds=LEASE)
         clock.advance(seconds=LEASE - 1)
         job.extend(LEASE)
-        assert job.lease_ends_at == BEGINNING + timedelta(seconds=2 * LEASE - 1)
+        assert job.lease_ends_at == START + timedelta(seconds=2 * LEASE - 1)
         clock.advance(seconds=LEASE - 1)
         assert received(sales) == []
         clock.advance(seconds=1)
@@ -251,7 +251,7 @@ def test_a_clock_that_jumps_neither_blocks_a_group_nor_repeats_effects(
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE done (attempt)")
     with suppress(LeaseLostError), take(sales) as first:
-        clock.moment += jump
+        clock.now += jump
         with take(sales) as second:
             assert bodies(second) == [b"one"]
             with second.transaction() as t:
@@ -278,7 +278,7 @@ def test_a_retry_hides_the_group_and_keeps_its_place(instance: Instance, sales: 
         with pytest.raises(BrokerError, match="the job is over"):
             job.retry()
     assert leases(instance) == [("WAITING", 1, 0)]
-    assert instance.run_due() == BEGINNING + timedelta(seconds=30)
+    assert instance.run_due() == START + timedelta(seconds=30)
     with take(sales) as other:
         assert bodies(other) == [b"next group"]
     assert fail_to_take(sales)
@@ -339,9 +339,9 @@ def test_the_background_counts_lost_leases(instance: Instance, sales: Database, 
     send(sales, b"one")
     job = take(sales)
     job.__enter__()
-    assert instance.run_due() == BEGINNING + timedelta(seconds=LEASE)
+    assert instance.run_due() == START + timedelta(seconds=LEASE)
     clock.advance(seconds=LEASE)
-    assert instance.run_due() != BEGINNING + timedelta(seconds=LEASE)
+    assert instance.run_due() != START + timedelta(seconds=LEASE)
     assert leases(instance) == [("READY", 1, 1)]
 
 
@@ -573,7 +573,7 @@ def test_random_workers_process_each_message_once_and_in_order(sales: Database, 
     workers = Workers(sales, clock, random.Random(seed))
     for _ in range(150):
         workers.step()
-    clock.moment = BEGINNING + timedelta(days=999)
+    clock.now = START + timedelta(days=999)
     while True:
         with take(sales) as job:
             if not job:

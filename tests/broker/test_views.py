@@ -33,6 +33,8 @@ def busy(instance: Instance, sales: Database) -> Database:
         lost = t.begin_dialog("//Shop", "//Nowhere", lifetime=60, broker_instance=uuid.UUID(int=3))
         t.send(lost, b"one")
         t.send(lost, b"")
+    with sales.take("Orders") as job:
+        job.retry(after=60)
     return sales
 
 

@@ -2,7 +2,7 @@
 
 A page's blocks are run in order, in one folder that has the repository's `examples`:
 `python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
-fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`). `...` in shown output stands for anything within a line.
+fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`), `python` with such a line (`# name.py`). `...` in shown output stands for anything within a line.
 A block without a language is a figure, which only ARCHITECTURE.md may have.
 """
 
@@ -61,7 +61,9 @@ def try_page(path: Path, folder: Path, interpreter: Interpreter | None) -> None:
 
 def try_block(page: str, block: Block, following: Block | None, session: Session) -> None:
     where = f"{page}:{block.line}"
-    if block.language == "python":
+    if block.language == "python" and (program := re.match(r"# (\w+\.py)\n", block.text)):
+        session.write(program[1], block.text)
+    elif block.language == "python":
         printed = session.python(block.text)
         shown = following.text if following is not None and following.language == "text" else ""
         assert same(printed, shown), f"{where} prints\n{printed}"

@@ -26,6 +26,7 @@ from ssbroker.broker.validation import (
     queue_key,
     refusal,
 )
+from ssbroker.broker.work_queue import Queue
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT
@@ -185,6 +186,32 @@ class Database:
             b'two chairs'
         """
         return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
+
+    def queue(self, name: str) -> Queue:
+        """Returns a work queue of this database, and creates it with its service if it does not exist.
+
+        Args:
+            name: The name of the queue; the default schema is `dbo`.
+
+        Returns:
+            The queue.
+
+        Raises:
+            BrokerError: The name is not valid, or the service of this name belongs to another queue.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     queue = sales.queue("Jobs")
+            ...     with sales.transaction() as t:
+            ...         _ = t.connection.execute("CREATE TABLE orders (article)")
+            ...         queue.put(b"ship it", transaction=t)
+            ...     instance.view("dbo.Jobs")["message_body"].to_pylist()
+            [b'ship it']
+        """
+        return Queue(self._context, name)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and nobody receives them.

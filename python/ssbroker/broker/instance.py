@@ -22,6 +22,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
+from ssbroker.broker.work_queue import Queue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.notes import summary
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 MSDB_FILE: Final = "msdb.sqlite"
 _DATABASE_EXISTS: Final = 1801
+_QUEUES: Final = "Queues"
+"""The database of `Instance.queue`."""
 
 
 class Instance:
@@ -274,6 +277,32 @@ class Instance:
                 hint = f"get it with instance.database({name!r}), or create it only if it is missing with exist_ok=True"
                 raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
+
+    def queue(self, name: str) -> Queue:
+        """Returns a work queue of the database `Queues`, and creates both if they do not exist.
+
+        To commit messages together with your own tables, use `Database.queue` of the database that has the tables.
+
+        Args:
+            name: The name of the queue.
+
+        Returns:
+            The queue.
+
+        Raises:
+            BrokerError: The name is not valid, or the service of this name belongs to another queue.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"resize cat.png")
+            ...     with queue.take() as job:
+            ...         print(job.value)
+            b'resize cat.png'
+        """
+        return self.create_database(_QUEUES, exist_ok=True).queue(name)
 
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.transaction import COUNT_MAX, Message, ReceiveWait, Transaction, messages_of, work_of
-from ssbroker.broker.unit_of_work import instance_transaction
+from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.store.leases import Lease
 
+JSON: Final = "application/json"
+"""The message type of bodies that `Job.value` decodes."""
 _LEASE_MAX: Final = 366 * 24 * 3600.0
 
 
@@ -41,12 +44,12 @@ class Job:
         ...     sales.create_queue("Orders")
         ...     sales.create_service("//Orders", queue="Orders")
         ...     with sales.transaction() as t:
-        ...         t.connection.execute("CREATE TABLE invoices (body)")
+        ...         _ = t.connection.execute("CREATE TABLE invoices (body)")
         ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
         ...     with sales.take("Orders", lease=60) as job:
         ...         invoice = job.message.message_body.upper()  # slow work, which blocks nobody
         ...         with job.transaction() as t:
-        ...             t.connection.execute("INSERT INTO invoices VALUES (?)", (invoice,))
+        ...             _ = t.connection.execute("INSERT INTO invoices VALUES (?)", (invoice,))
         ...     instance.view("dbo.Orders").num_rows
         0
     """
@@ -57,6 +60,7 @@ class Job:
         "_has_entered",
         "_is_over",
         "_lease",
+        "_on_acknowledge",
         "_options",
         "_queue",
         "_timeout",
@@ -64,7 +68,14 @@ class Job:
     )
 
     def __init__(
-        self, context: DatabaseContext, queue: str, *, lease: float, timeout: float | None, top: int | None
+        self,
+        context: DatabaseContext,
+        queue: str,
+        *,
+        lease: float,
+        timeout: float | None,
+        top: int | None,
+        on_acknowledge: Callable[[Work, set[uuid.UUID]], None] | None = None,
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
@@ -73,6 +84,7 @@ class Job:
             _microseconds(lease, name="lease"),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
+        self._on_acknowledge: Final = on_acknowledge
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
@@ -113,6 +125,15 @@ class Job:
     def message(self) -> Message | None:
         """The first of the messages; None if there are none."""
         return self.messages[0] if self.messages else None
+
+    @property
+    def value(self) -> Any:
+        """The body of the first message: decoded if its message type is `application/json`, and bytes otherwise."""
+        message = self.message
+        if message is None:
+            raise BrokerError("the job has no messages; check it with `if job:`")
+        body = message.message_body
+        return json.loads(body) if body is not None and message.message_type_name == JSON else body
 
     @property
     def conversation_group_id(self) -> uuid.UUID:
@@ -163,6 +184,8 @@ class Job:
             with Transaction(self._context) as t:
                 with work_of(t) as work:
                     leasing.acknowledge(work, self._held_lease(), orders)
+                    if self._on_acknowledge is not None:
+                        self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
                 yield t
         except LeaseLostError:
             self._give_back(is_failure=False)  # other messages of the group

@@ -812,6 +812,11 @@ class Transaction:
         return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds)
 
 
+def context_of(transaction: Transaction) -> DatabaseContext:
+    """Returns the internal state of the database of a transaction."""
+    return transaction._context  # noqa: SLF001
+
+
 @contextmanager
 def work_of(transaction: Transaction) -> Iterator[Work]:
     """Runs a part of an open transaction, like one of its calls."""

@@ -75,6 +75,13 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
     return None
 
 
+def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
+    """Hides the messages of a new conversation group until a time."""
+    lease = Lease(group, queue_id, None, None, since=work.now(), until=until, attempts=0, failures=0)
+    leases.store(work.connection, lease)
+    work.effects.set_due(until)
+
+
 def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     """Removes the messages of a lease from the queue, and ends the lease; raises `LeaseLostError` if others have taken any of them."""
     _held(work, lease)

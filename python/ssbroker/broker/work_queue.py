@@ -1,0 +1,234 @@
+"""Work queues: messages without dialogs, for programs that need a queue and nothing else."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime
+from typing import Any, Final, Literal, NoReturn
+
+from ssbroker._arguments import epoch_microseconds, utc_datetime
+from ssbroker.broker import object_definitions
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.dialogs import begin_end, lease
+from ssbroker.broker.dialogs import send as sending
+from ssbroker.broker.job import JSON, Job
+from ssbroker.broker.transaction import Transaction, context_of, work_of
+from ssbroker.broker.unit_of_work import Work
+from ssbroker.broker.validation import queue_key
+from ssbroker.ddl.statements import QueueSettings
+from ssbroker.exceptions import BrokerError, OptionError, SchemaError
+from ssbroker.protocol.config import DEFAULT
+from ssbroker.store import endpoints
+from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
+from ssbroker.store.sqlite import Connection
+
+CONTRACT: Final = "//ssbroker/queue"
+"""The contract of the services of work queues."""
+Codec = Literal["json"]
+
+
+class Queue:
+    """A work queue: `put` adds a message, and `take` gives it to one worker. `Instance.queue` and `Database.queue` return it.
+
+    It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that workers in many
+    threads and processes take messages at the same time; the conversation ends with the job. Messages start in the order in which they
+    were put, and the views of the instance show them.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+        ...     queue = instance.queue("Jobs")
+        ...     queue.put({"resize": "cat.png"}, codec="json")
+        ...     with queue.take() as job:
+        ...         print(job.value["resize"])
+        cat.png
+    """
+
+    __slots__ = ("_context", "_name", "_service")
+
+    def __init__(self, context: DatabaseContext, name: str) -> None:
+        self._context: Final = context
+        self._name: Final = name
+        schema, unqualified = queue_key(name)
+        self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
+        if not self._is_complete(context.objects()):
+            context.change(self._create)
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._name
+
+    def put(
+        self,
+        body: Any,
+        *,
+        codec: Codec | None = None,
+        at: datetime | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Adds a message. When the call returns, the message is on the disk, unless it belongs to a transaction.
+
+        Args:
+            body: The message: bytes, or any object that the codec can encode.
+            codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
+            at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
+            transaction: An open transaction of the same database, such as that of another job: the message is put when it commits. None
+                commits at once.
+
+        Raises:
+            SchemaError: Without codec, `body` is not bytes.
+            OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
+            BrokerError: The message cannot be sent; see the number.
+
+        Examples:
+            >>> import tempfile
+            >>> from datetime import UTC, datetime, timedelta
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"tomorrow", at=datetime.now(UTC) + timedelta(days=1))
+            ...     queue.put(b"now")
+            ...     with queue.take() as job:
+            ...         print(job.value)
+            b'now'
+        """
+        message_type, content = _encoded(body, codec)
+        due = None if at is None else epoch_microseconds(utc_datetime(at, name="at"))
+        if transaction is None:
+            with Transaction(self._context) as t:
+                self._send(t, message_type, content, due)
+            return
+        if context_of(transaction) is not self._context:
+            other = context_of(transaction).name
+            raise OptionError(
+                f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {other!r}"
+            )
+        self._send(transaction, message_type, content, due)
+
+    def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
+        """Returns a job with the next message, as `Database.take` does. At the end of the job, its conversation ends too.
+
+        Args:
+            lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
+            timeout: Seconds to wait for a message; None waits until one arrives.
+
+        Returns:
+            The job, for one `with` block. It is false if no message arrived.
+
+        Raises:
+            BrokerError: When the block is entered: the queue is disabled (9617).
+            OptionError: An option has an invalid value.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     with queue.take(timeout=0) as job:
+            ...         bool(job)
+            False
+        """
+        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, on_acknowledge=self._end)
+
+    def _is_complete(self, objects: Objects) -> bool:
+        return (
+            queue_key(self._name) in objects.queues
+            and (service := objects.services.get(self._service)) is not None
+            and objects.queues_by_id[service.queue_id] is objects.queues[queue_key(self._name)]
+            and CONTRACT in objects.contracts
+        )
+
+    def _create(self, connection: Connection, objects: Objects) -> None:
+        """Creates what is missing of the queue, its service, their contract and its message types."""
+        if JSON not in objects.message_types:
+            object_definitions.create_message_type(connection, objects, name=JSON, validation="NONE")
+            objects = self._context.objects(connection)
+        if CONTRACT not in objects.contracts:
+            messages = {DEFAULT: "INITIATOR", JSON: "INITIATOR"}
+            object_definitions.create_contract(connection, objects, name=CONTRACT, messages=messages)
+            objects = self._context.objects(connection)
+        if queue_key(self._name) not in objects.queues:
+            settings = QueueSettings(status=True, poison_message_handling=True)
+            object_definitions.create_queue(connection, objects, name=self._name, settings=settings)
+            objects = self._context.objects(connection)
+        service = objects.services.get(self._service)
+        if service is None:
+            object_definitions.create_service(
+                connection, objects, name=self._service, queue=self._name, contracts=[CONTRACT]
+            )
+        elif objects.queues_by_id[service.queue_id] is not objects.queues[queue_key(self._name)]:
+            raise BrokerError(
+                f"the service {self._service!r} exists on another queue, so the queue cannot have a service of its name; "
+                "choose another name for the queue"
+            )
+
+    def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> None:
+        with work_of(transaction) as work:
+            endpoint = begin_end.begin(
+                work,
+                self._service,
+                self._service,
+                broker_instance=begin_end.CURRENT_DATABASE,
+                contract=CONTRACT,
+                lifetime=None,
+                encryption=False,
+                related_conversation=None,
+                related_conversation_group=None,
+            )
+            state = sending.check(work, endpoint, (message_type,), now=work.now())
+            sending.send(work, [(endpoint, state, [(message_type, content)])])
+            if due is not None and due > work.now():
+                self._hide(work, endpoint, until=due)
+
+    def _hide(self, work: Work, endpoint: ConversationEndpoint, *, until: int) -> None:
+        target = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
+        if target is None:
+            raise BrokerError(
+                f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled"
+            )
+        queue_id = work.objects.queues[queue_key(self._name)].queue_id
+        lease.schedule(work, target.conversation_group_id, queue_id, until=until)
+
+    def _end(self, work: Work, handles: set[uuid.UUID]) -> None:
+        """Ends both sides of conversations that `put` has begun; leaves those of other senders open."""
+        for handle in handles:
+            target = endpoints.by_handle(work.connection, handle.bytes)
+            if target is None or target.is_initiator or target.far_service != self._service:
+                continue
+            initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
+            if initiator is None:  # another instance has a service of this name
+                continue
+            begin_end.clean_up(work, target)
+            begin_end.clean_up(work, initiator)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses to pickle or copy: a queue belongs to an open instance of this process.
+
+        Raises:
+            TypeError: Always.
+        """
+        self._context.__reduce__()
+
+    def __repr__(self) -> str:
+        return f"Queue({self._name!r}, database={self._context.name!r})"
+
+
+def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:
+    """Returns the message type and the stored body."""
+    if codec is None:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise SchemaError(
+                f'body: expected bytes, got {type(body).__name__}; encode it, or use put(..., codec="json")',
+                column="body",
+            )
+        return DEFAULT, sending.body_bytes(body)
+    if codec != "json":
+        raise OptionError(f"codec: expected 'json' or None; got {codec!r:.80}")
+    try:
+        return JSON, json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:  # surrogates, too
+        raise OptionError(f"body: cannot be encoded as JSON: {error}") from error

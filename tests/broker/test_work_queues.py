@@ -1,0 +1,207 @@
+"""Work queues: `Instance.queue`, `Database.queue`, `Queue`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ssbroker
+from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, Queue, SchemaError
+from tests.broker.conftest import START, Clock
+
+
+@pytest.fixture
+def queue(instance: Instance) -> Queue:
+    return instance.queue("Jobs")
+
+
+def values(queue: Queue) -> list[Any]:
+    """Processes all messages."""
+    found: list[Any] = []
+    while True:
+        with queue.take(timeout=0) as job:
+            if not job:
+                return found
+            found.append(job.value)
+
+
+def rows(instance: Instance) -> int:
+    """Counts everything that messages leave in the database."""
+    views = ("sys.conversation_endpoints", "sys.conversation_groups", "sys.transmission_queue", "sys.dm_broker_leases")
+    return sum(instance.view(view).num_rows for view in (*views, "dbo.Jobs"))
+
+
+def test_messages_are_taken_in_the_order_in_which_they_were_put(queue: Queue) -> None:
+    for number in range(5):
+        queue.put(b"%d" % number)
+    assert values(queue) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("body", [b"", b"bytes", bytearray(b"array"), memoryview(b"view")])
+def test_bytes_arrive_as_bytes(queue: Queue, body: bytes) -> None:
+    queue.put(body)
+    assert values(queue) == [bytes(body)]
+
+
+@pytest.mark.parametrize("value", [None, "", "Grüße", 1, 1.5, [], {"a": [True, None]}])
+def test_json_arrives_decoded(queue: Queue, value: object) -> None:
+    queue.put(value, codec="json")
+    assert values(queue) == [value]
+
+
+def test_nothing_is_left_after_a_job(instance: Instance, queue: Queue) -> None:
+    for _ in range(3):
+        queue.put(b"one")
+    assert rows(instance) > 0
+    values(queue)
+    assert rows(instance) == 0
+
+
+def test_messages_are_visible_in_the_views(instance: Instance, queue: Queue) -> None:
+    queue.put({"a": 1}, codec="json")
+    (row,) = instance.view("dbo.Jobs", "Queues").to_pylist()
+    assert (row["message_body"], row["message_type_name"], row["service_name"]) == (
+        b'{"a": 1}',
+        "application/json",
+        "Jobs",
+    )
+
+
+def test_jobs_of_one_queue_run_at_the_same_time(queue: Queue) -> None:
+    queue.put(b"one")
+    queue.put(b"two")
+    with queue.take() as first, queue.take() as second:
+        assert (first.value, second.value) == (b"one", b"two")
+
+
+def test_a_failed_job_is_repeated(instance: Instance, queue: Queue) -> None:
+    queue.put(b"one")
+    with pytest.raises(ZeroDivisionError), queue.take():
+        raise ZeroDivisionError
+    with queue.take() as job:
+        assert (job.value, job.attempt) == (b"one", 2)
+    assert rows(instance) == 0
+
+
+def test_a_message_is_put_for_later(instance: Instance, queue: Queue, clock: Clock) -> None:
+    queue.put(b"later", at=START + timedelta(days=400))
+    queue.put(b"past", at=START - timedelta(days=1))
+    assert values(queue) == [b"past"]
+    (row,) = instance.view("sys.dm_broker_leases").to_pylist()
+    assert (row["state"], row["end_time"]) == ("WAITING", START + timedelta(days=400))
+    assert instance.run_due() == START + timedelta(days=400)
+    clock.advance(seconds=400 * 24 * 3600 - 1)
+    assert values(queue) == []
+    clock.advance(seconds=1)
+    with queue.take() as job:
+        assert (job.value, job.attempt) == (b"later", 1)
+    assert rows(instance) == 0
+
+
+def test_a_message_is_put_together_with_rows(sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    with pytest.raises(ZeroDivisionError), sales.transaction() as t:
+        t.connection.execute("CREATE TABLE done (body)")
+        queue.put(b"rolled back", transaction=t)
+        raise ZeroDivisionError
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE done (body)")
+        queue.put(b"one", transaction=t)
+    with queue.take() as job, job.transaction() as t:
+        t.connection.execute("INSERT INTO done VALUES (?)", (job.value,))
+        queue.put(b"next step", transaction=t)
+    assert values(queue) == [b"next step"]
+
+
+def test_a_transaction_of_another_database_is_refused(sales: Database, queue: Queue) -> None:
+    with sales.transaction() as t, pytest.raises(OptionError, match="expected one of the database 'Queues'"):
+        queue.put(b"one", transaction=t)
+
+
+def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: Queue, clock: Clock) -> None:
+    queue.put(b"one")
+    with pytest.raises(LeaseLostError), queue.take(lease=60):
+        clock.advance(seconds=60)
+        with queue.take() as job:
+            assert job.value == b"one"
+    assert rows(instance) == 0
+
+
+def test_dialogs_of_other_services_stay_open(instance: Instance, sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("//Shop", "Jobs", contract="//ssbroker/queue")
+        t.send(dialog, b"one")
+    with queue.take() as job, job.transaction() as t:
+        assert job.message is not None
+        t.end_conversation(job.message.conversation_handle)
+    with sales.transaction() as t:
+        assert t.receive("Replies").num_rows == 1
+
+
+def test_a_queue_is_created_once(instance: Instance, queue: Queue) -> None:
+    queue.put(b"one")
+    assert values(instance.queue("Jobs")) == [b"one"]
+    assert [database.name for database in instance.databases] == ["msdb", "Queues"]
+    assert repr(queue) == "Queue('Jobs', database='Queues')"
+    assert queue.name == "Jobs"
+
+
+def test_an_existing_queue_and_its_service_are_used(instance: Instance, sales: Database) -> None:
+    sales.queue("Orders").put(b"one")
+    assert instance.view("dbo.Orders")["message_body"].to_pylist() == [b"one"]
+    sales.create_queue("Other")
+    sales.create_service("Replies", queue="Other")
+    with pytest.raises(BrokerError, match="the service 'Replies' exists on another queue"):
+        sales.queue("Replies")
+
+
+def test_queues_of_different_schemas_are_different(sales: Database) -> None:
+    sales.queue("shop.Jobs").put(b"shop")
+    sales.queue("Jobs").put(b"dbo")
+    assert values(sales.queue("shop.Jobs")) == [b"shop"]
+    assert values(sales.queue("dbo.Jobs")) == [b"dbo"]
+
+
+@pytest.mark.parametrize("body", ["text", None, 1, {"a": 1}])
+def test_other_objects_need_a_codec(queue: Queue, body: object) -> None:
+    with pytest.raises(SchemaError, match=r'expected bytes, got .*codec="json"'):
+        queue.put(body)
+
+
+@pytest.mark.parametrize("body", [object(), float("nan"), "\ud800", {1, 2}])
+def test_what_json_cannot_express_is_refused(queue: Queue, body: object) -> None:
+    with pytest.raises(OptionError, match="cannot be encoded as JSON"):
+        queue.put(body, codec="json")
+    with pytest.raises(OptionError, match="codec: expected 'json'"):
+        queue.put(body, codec="pickle")  # type: ignore[arg-type]  # that is what is refused
+    assert values(queue) == []
+
+
+PUT = """
+from ssbroker import Instance
+queue = Instance.open("broker", create=True).queue("Jobs")
+queue.put({"resize": "cat.png"}, codec="json")
+"""
+TAKE = """
+from ssbroker import Instance
+with Instance.open("broker", create=True).queue("Jobs").take() as job:
+    print(job.value["resize"])
+"""
+
+
+def test_another_process_gets_the_message_in_a_few_lines(tmp_path: Path) -> None:
+    """Also if it starts first."""
+    worker = subprocess.Popen([sys.executable, "-c", TAKE], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    subprocess.run([sys.executable, "-c", PUT], cwd=tmp_path, check=True)
+    assert worker.communicate(timeout=120)[0] == "cat.png\n"
+    assert worker.returncode == 0
+
+
+def test_the_name_is_public() -> None:
+    assert ssbroker.Queue is Queue
