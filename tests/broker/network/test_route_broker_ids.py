@@ -20,6 +20,7 @@ from tests.broker.network.socket_instances import (
     wait_until_sent,
 )
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
+from tests.internals import instance_of
 
 
 @pytest.fixture
@@ -52,6 +53,24 @@ def test_route_with_a_broker_id_leads_to_that_copy_of_the_service(instance_group
         assert len(receive_count(copy, 4)) == 4
         near.instance.execute(f"USE Sales; DROP ROUTE [{copy.name}]")
     wait_until_sent(sales)
+
+
+@pytest.mark.rule("R24", "R13")
+def test_routes_with_one_broker_id_are_chosen_once(instance_group: InstanceGroup) -> None:
+    """The status names the address that the messages take; of two equal routes, one leads nowhere."""
+    near, far = (instance_group.create_instance(name) for name in ("near", "far"))
+    sales, stock = socket_instances.shop(near), socket_instances.stock(far)
+    broker, nowhere = uuid.UUID(str(stock.service_broker_guid)), "TCP://127.0.0.1:1"
+    far.add_route("Stock", SHOP, near.address)
+    near.add_route("Sales", STOCK, far.address, broker=broker)
+    near.instance.execute(
+        f"USE Sales; CREATE ROUTE twin WITH SERVICE_NAME = '{STOCK}', BROKER_INSTANCE = '{broker}', ADDRESS = '{nowhere}'"
+    )
+    for number in range(6):
+        order(sales, b"%d" % number)
+    assert len(receive_count(stock, 3)) == 3
+    statuses = instance_of(sales).view("sys.transmission_queue", "Sales")["transmission_status"].to_pylist()
+    assert not any(far.address in str(status) for status in statuses)
 
 
 @pytest.mark.rule("R26", "R31")

@@ -449,7 +449,13 @@ class DatabaseDialogs:
             starts = accumulate((number for _, number in senders), initial=0)
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
-            queries = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
+            queries = [
+                # Until it is bound, a conversation names no id itself, and takes the route whose id its messages name.
+                self._unbound[each[:2]][0]
+                if each[:2] in self._unbound
+                else RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2])
+                for each in new
+            ]
             decided = list(zip(queries, self._background.routes.decisions(self.database.name, queries), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
             self._route_requester.request_missing(each for each in decided if self.engine.is_loaded(each[0][:2]))
