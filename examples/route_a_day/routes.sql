@@ -23,8 +23,8 @@ USE Sales
 GO
 CREATE QUEUE dbo.OrderQueue
 CREATE QUEUE dbo.ReturnQueue
-CREATE SERVICE [//shop.example/Sales/Orders] ON QUEUE dbo.OrderQueue
-CREATE SERVICE [//shop.example/Sales/Returns] ON QUEUE dbo.ReturnQueue
+CREATE SERVICE [//shop.example/Sales/Orders] ON QUEUE dbo.OrderQueue ([DEFAULT])
+CREATE SERVICE [//shop.example/Sales/Returns] ON QUEUE dbo.ReturnQueue ([DEFAULT])
 GO
 -- This instance issues invoices. The route to the old server has expired and remains until finance approves its removal.
 CREATE ROUTE InvoicesHere WITH SERVICE_NAME = N'//shop.example/Billing/Invoices', ADDRESS = N'LOCAL'
@@ -56,8 +56,8 @@ USE Billing
 GO
 CREATE QUEUE dbo.InvoiceQueue
 CREATE QUEUE dbo.PaymentQueue
-CREATE SERVICE [//shop.example/Billing/Invoices] ON QUEUE dbo.InvoiceQueue
-CREATE SERVICE [//shop.example/Billing/Payments] ON QUEUE dbo.PaymentQueue
+CREATE SERVICE [//shop.example/Billing/Invoices] ON QUEUE dbo.InvoiceQueue ([DEFAULT])
+CREATE SERVICE [//shop.example/Billing/Payments] ON QUEUE dbo.PaymentQueue ([DEFAULT])
 GO
 DROP ROUTE AutoCreatedLocal   -- nothing leaves Billing but what is named
 CREATE ROUTE Orders WITH SERVICE_NAME = N'//shop.example/Sales/Orders', ADDRESS = N'LOCAL'
@@ -79,7 +79,7 @@ USE Warehouse
 GO
 CREATE QUEUE dbo.StockQueue
 CREATE QUEUE dbo.ConfigurationQueue
-CREATE SERVICE [//shop.example/Warehouse/Stock] ON QUEUE dbo.StockQueue
+CREATE SERVICE [//shop.example/Warehouse/Stock] ON QUEUE dbo.StockQueue ([DEFAULT])
 CREATE SERVICE [SQL/ServiceBroker/BrokerConfiguration] ON QUEUE dbo.ConfigurationQueue
     ([http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice])
 GO
@@ -100,7 +100,7 @@ GO
 USE Shipping
 GO
 CREATE QUEUE dbo.LabelQueue
-CREATE SERVICE [//shop.example/Shipping/Labels] ON QUEUE dbo.LabelQueue
+CREATE SERVICE [//shop.example/Shipping/Labels] ON QUEUE dbo.LabelQueue ([DEFAULT])
 GO
 ALTER ROUTE AutoCreatedLocal WITH ADDRESS = N'TRANSPORT'   -- whoever carries his address in his name is reached without a route
 CREATE ROUTE Orders WITH SERVICE_NAME = N'//shop.example/Sales/Orders', ADDRESS = N'LOCAL'

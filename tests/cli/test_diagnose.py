@@ -10,18 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker import Catalog
-from ssbroker.diagnose import CODES, Fleet, compare, html_report, lint, trace
+from ssbroker.diagnose import CODES, Fleet, compare, html_report, lint, not_checked, trace
 from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
 
 NORTH = """-- ssbroker: addresses=TCP://north:4022
 CREATE DATABASE Sales; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001
 USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;
 CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';
-CREATE ROUTE Soon WITH SERVICE_NAME = N'//Soon', LIFETIME = 3600, ADDRESS = N'TCP://south:4022';
+CREATE ROUTE Soon WITH SERVICE_NAME = N'//Soon', LIFETIME = 3600, ADDRESS = N'TCP://south:4022'; -- ssbroker: lifetime=2026-11-20T22:00:00Z
 """
 SOUTH = """-- ssbroker: addresses=TCP://south:4022
 CREATE DATABASE Stores; -- ssbroker: service_broker_guid=570c4000-0000-4000-8000-000000000003
-USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q; CREATE SERVICE [//Soon] ON QUEUE Q;
+USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]); CREATE SERVICE [//Soon] ON QUEUE Q ([DEFAULT]);
 """
 BACK = "CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';\n"
 AT = ("--at", NOW_TEXT)
@@ -51,15 +51,22 @@ def test_lint_prints_each_code_with_its_findings(folder: Path, run: Run) -> None
     found = run("lint", "--fleet", folder, *AT)
     assert (found.status, found.err) == (1, "")
     assert f"SSB017 error: {CODES['SSB017'].title}\n  {CODES['SSB017'].why}\n" in found.out
-    assert '  - SOUTH/Stores/database "Stores": accepts conversations for "//Soon" from NORTH/Sales' in found.out
+    assert (
+        '  - SOUTH/Stores/database "Stores" (SOUTH.sql:2): accepts conversations for "//Soon" from NORTH/Sales'
+        in found.out
+    )
     assert found.out.endswith("\n1 error, 1 warning\n")
 
 
 def test_lint_as_json_equals_the_function(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--json", "--level", "info")
     expected = lint(Fleet.load(folder, now=NOW), at=NOW)
-    expected_report = {"counts": expected.counts, "skipped_statements": {}, "findings": expected.table.to_pylist()}
-    assert json.loads(found.out) == expected_report
+    assert json.loads(found.out) == {
+        "counts": expected.counts,
+        "skipped_statements": {},
+        "findings": expected.table.to_pylist(),
+        "not_checked": list(not_checked(Fleet.load(folder))),
+    }
 
 
 def test_lint_of_several_catalogs_equals_lint_of_their_fleet(folder: Path, run: Run) -> None:
@@ -69,7 +76,19 @@ def test_lint_of_several_catalogs_equals_lint_of_their_fleet(folder: Path, run: 
 
 def test_lint_without_findings(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--ignore", "SSB017", "--expires-within", "0")
-    assert (found.status, found.out, found.err) == (0, "No problems found.\n", "")
+    assert (found.status, found.err) == (0, "")
+    assert found.out.startswith("No problems found.\nNot checked, because the catalogs do not tell: ")
+    assert "conversations that are left open" in found.out
+
+
+def test_lifetimes_count_from_now_whatever_the_time_of_the_check(run: Run, tmp_path: Path) -> None:
+    """Otherwise the routes of a script would never expire."""
+    script = tmp_path / "net.sql"
+    script.write_text(
+        "USE Sales; CREATE ROUTE R WITH SERVICE_NAME = N'//Stock', LIFETIME = 60, ADDRESS = N'TCP://south';"
+    )
+    found = json.loads(run("lint", script, "--at", "2100-01-01", "--json").out)
+    assert [each["code"] for each in found["findings"]] == ["SSB003"]
 
 
 def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -84,8 +103,26 @@ def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
     for each in done["results"]:
         assert rules[each["ruleIndex"]]["id"] == each["ruleId"]
         assert each["message"]["text"]
-    uris = [each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for each in done["results"]]
+    places = [each["locations"][0]["physicalLocation"] for each in done["results"]]
+    uris = [each["artifactLocation"]["uri"] for each in places]
     assert uris == [(folder / "SOUTH.sql").as_uri(), (folder / "NORTH.sql").as_uri()]
+    lines = [each["region"]["startLine"] for each in places]
+    assert "CREATE DATABASE Stores" in SOUTH.splitlines()[lines[0] - 1]
+    assert "CREATE ROUTE Soon" in NORTH.splitlines()[lines[1] - 1]
+    assert f'NORTH/Sales/route "Soon" (NORTH.sql:{lines[1]}): expires' in found.out
+
+
+def test_sarif_names_the_script_of_a_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance may consist of several scripts."""
+    monkeypatch.chdir(tmp_path)
+    net = tmp_path / "net"
+    net.mkdir()
+    (net / "1.sql").write_text("CREATE DATABASE Sales;")
+    (net / "2 routes.sql").write_text("\nUSE Sales;\nCREATE ROUTE R WITH SERVICE_NAME = N'//X', ADDRESS = N'LOCAL';")
+    run("lint", "net", "--sarif", "found.sarif")
+    (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("net/2%20routes.sql", 3)
 
 
 def test_sarif_uses_uris_and_lists_all_instances_of_a_loop(
@@ -128,7 +165,7 @@ def test_trace_prints_the_hops(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
     expected = trace(Fleet.load(folder, now=NOW), "//Stock", instance="NORTH", database="Sales", at=NOW)
     plain, as_json = run(*given), run(*given, "--json")
-    assert (plain.status, plain.out, plain.err) == (0, f"{expected}\n", "")
+    assert (plain.status, plain.out, plain.err) == (1, f"{expected}\n", "")
     assert json.loads(as_json.out) == expected.to_dict()
 
 
@@ -141,8 +178,12 @@ def test_trace_of_one_instance_does_not_require_from(folder: Path, run: Run) -> 
 def test_trace_from_an_instance_with_one_database(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--to-service", "//Stock", "--from")
     found = run(*given, "NORTH")
-    assert (found.status, found.err) == (0, "")
+    assert (found.status, found.err) == (1, "")
     assert found == run(*given, "NORTH/Sales")
+
+
+def test_status_of_trace_is_0_if_the_message_is_delivered(planned: Path, run: Run) -> None:
+    assert run("trace", "--fleet", planned, "--to-service", "//Stock", "--from", "NORTH").status == 0
 
 
 def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
@@ -172,7 +213,8 @@ def test_compare_over_files_equals_the_function(catalog: Path, run: Run, tmp_pat
     given = ("compare", catalog, other, *AT, "--conversations", tmp_path / "one.parquet", tmp_path / "two.parquet")
     found, as_json = run(*given), run(*given, "--json")
 
-    expected = compare(Catalog.load(catalog), Catalog.load(other), rows, at=NOW)
+    sides = [Fleet({catalog.name: Catalog.load(each)}) for each in (catalog, other)]
+    expected = compare(sides[0], sides[1], rows, at=NOW)
     assert expected.changes
     assert found.status == as_json.status == 1
     printed = json.loads(as_json.out)
@@ -182,13 +224,13 @@ def test_compare_over_files_equals_the_function(catalog: Path, run: Run, tmp_pat
         "changes": sorted(map(str, expected.to_dict()["changes"])),
     }
     assert f"{expected.changed_conversations} of 500 conversations change." in found.out
-    assert "route vanished: instance/Sales/route" in found.out
+    assert f"route vanished: {catalog.name}/Sales/route" in found.out
 
 
 def test_compare_one_catalog_at_two_times(folder: Path, run: Run) -> None:
     found = run("compare", folder / "NORTH.sql", folder / "NORTH.sql", "--before-at", NOW_TEXT, "--at", "2026-11-21")
     assert found.status == 1
-    assert 'route expired: instance/Sales/route "Soon"' in found.out
+    assert 'route expired: NORTH/Sales/route "Soon"' in found.out
 
 
 @pytest.mark.parametrize(
@@ -207,7 +249,7 @@ def test_compare_one_catalog_at_two_times(folder: Path, run: Run) -> None:
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock"),
-            "ssbroker: instance: specify one of NORTH, SOUTH\n",
+            "ssbroker: --from: specify where the conversation starts: NORTH/Sales, SOUTH/Stores\n",
         ),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock", "--from", "/Sales"),

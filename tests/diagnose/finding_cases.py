@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from ssbroker.catalog.details import (
+    BindingDetails,
+    ConversationCount,
+    EndpointDetails,
+    InstanceDetails,
+    QueueDetails,
+    ServiceDetails,
+)
 from ssbroker.diagnose import Fleet
 from tests.oracle.world import Database, World
 from tests.rules.setting import BCN, ELSEWHERE, MSDB, NOWHERE, SALES, STORES, here, route
@@ -59,6 +67,24 @@ def passing(own: str, to: str) -> World:
     """Returns an instance that forwards everything."""
     return here(route(1, to, table=MSDB), own=(own,), forwarding=True)
 
+
+def detailed(code: str, positive: InstanceDetails, negative: InstanceDetails, *objects: str) -> Case:
+    """Returns a case with one instance, named A, of which more is known than its routes."""
+    both = [
+        Fleet({"A": catalog_of(here(route(1, "LOCAL"), services=ORDERS)).with_details(each)})
+        for each in (positive, negative)
+    ]
+    return Case(code=code, positive=both[0], objects=objects, negative=both[1])
+
+
+def binding(*, has_certificate: bool) -> BindingDetails:
+    """Returns a binding whose user exists."""
+    return BindingDetails(
+        database="Sales", name="ToStock", service="Stock", user="Stores", has_user=True, has_certificate=has_certificate
+    )
+
+
+ORDERS_QUEUE = {("Sales", "Orders"): ServiceDetails(queue="dbo.q", accepts_conversations=True)}
 
 CASES = (
     one(
@@ -208,5 +234,52 @@ CASES = (
         positive=fleet(NORTH=north(sender="TCP://sauth"), SOUTH=south("TCP://north")),
         objects=('NORTH/Sales/route "route 1"',),
         negative=fleet(NORTH=north(), SOUTH=south("TCP://north")),
+    ),
+    one(
+        "SSB023",
+        here(route(1, "LOCAL", table=MSDB), services=(("Ops", "Stock"), ("Stores", "Stock")), own=OWN),
+        here(route(1, "LOCAL", table=MSDB), services=(("Ops", "Stock"), ("Stores", "Orders")), own=OWN),
+        'A/service "Stock"',
+    ),
+    Case(
+        code="SSB024",
+        positive=fleet(
+            NORTH=replace(north(), routes=(route(1, "TCP://south", service="Stock"),)),
+            SOUTH=south("TCP://north", service="Other"),
+        ),
+        objects=('SOUTH/msdb/service "Stock"',),
+        negative=fleet(
+            NORTH=replace(north(), routes=(route(1, "TCP://south", service="Stock"),)), SOUTH=south("TCP://north")
+        ),
+    ),
+    one(
+        "SSB025",
+        here(services=(("Sales", "Orders"), ("Sales", "Returns"))),
+        here(route(1, "LOCAL"), services=(("Sales", "Orders"), ("Sales", "Returns"))),
+        'A/Sales/database "Sales"',
+    ),
+    detailed(
+        "SSB026",
+        InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED")),
+        InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STARTED")),
+        'A/endpoint "Broker"',
+    ),
+    detailed(
+        "SSB027",
+        InstanceDetails(services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(is_enabled=False)}),
+        InstanceDetails(services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(is_enabled=True)}),
+        'A/Sales/queue "dbo.q"',
+    ),
+    detailed(
+        "SSB028",
+        InstanceDetails(conversations=(ConversationCount(database="Sales", state="DISCONNECTED_INBOUND", count=100),)),
+        InstanceDetails(conversations=(ConversationCount(database="Sales", state="DISCONNECTED_INBOUND", count=99),)),
+        "A/Sales/conversations DISCONNECTED_INBOUND",
+    ),
+    detailed(
+        "SSB029",
+        InstanceDetails(bindings=(binding(has_certificate=False),)),
+        InstanceDetails(bindings=(binding(has_certificate=True),)),
+        'A/Sales/binding "ToStock"',
     ),
 )

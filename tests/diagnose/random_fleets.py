@@ -7,12 +7,12 @@ from functools import cached_property
 from random import Random
 from uuid import UUID
 
-import ssbroker
-from ssbroker.diagnose import Fleet, RoutingEnd
-from tests.oracle.world import MSDB, Conversation, Decision, World
-from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from ssbroker.diagnose import Fleet
+from ssbroker.diagnose.assumed_ids import AssumedIds
+from tests.diagnose.observed_fleets import ObservedFleet, databases_with_conversations
+from tests.oracle.world import MSDB, World
+from tests.worlds.arrow import catalog_of
 from tests.worlds.seeded import SeededChooser
-from tests.worlds.universe import NOW
 from tests.worlds.world_maker import WorldMaker
 
 ADDRESSES = {
@@ -20,34 +20,28 @@ ADDRESSES = {
     "B": ("TCP://other.example:4022", "TCP://[::1]:4022"),
     "C": ("TCP://third.example:4022", "TCP://other.example:4023"),
 }
-SAMPLES = 80
-
-ConversationKey = tuple[str, str | None, str, UUID | None, bool]
-"""Instance, database (None from outside), service, broker id, and whether the initiator sends."""
 
 
-class SampledFleet:
+class SampledFleet(ObservedFleet):
     """A random fleet, and the decisions of its routers for many conversation ids."""
 
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.worlds = {name: self._world(own_addresses) for name, own_addresses in ADDRESSES.items()}
-        self.fleet = Fleet({name: catalog_of(world) for name, world in self.worlds.items()})
-        self._routers = {name: ssbroker.Router(catalog) for name, catalog in self.fleet.items()}
-        self._instance_by_address = {
-            address: name for name, own_addresses in ADDRESSES.items() for address in own_addresses
-        }
-        self._observed: dict[ConversationKey, set[Decision]] = {}
+        random = Random(seed)
+        self.worlds = {name: self._world(random, own_addresses) for name, own_addresses in ADDRESSES.items()}
+        # Unknown broker ids are assumed in the same way for the routers and for the diagnosis.
+        fleet = AssumedIds(Fleet({name: catalog_of(world) for name, world in self.worlds.items()})).fleet
+        super().__init__(fleet, random=random)
 
-    def _world(self, own_addresses: tuple[str, ...]) -> World:
-        maker = WorldMaker(SeededChooser(self.random))
+    @staticmethod
+    def _world(random: Random, own_addresses: tuple[str, ...]) -> World:
+        maker = WorldMaker(SeededChooser(random))
         world = maker.world()
         # Most arriving messages must be forwarded, otherwise there are no paths to follow.
         forwarding_routes = tuple(
             replace(route, database=MSDB, route_id=None, name=f"to {i}") for i, route in enumerate(world.routes[:3])
         )
         routes = tuple(replace(route, route_id=None) for route in world.routes)
-        forwarding = self.random.random() < 0.8
+        forwarding = random.random() < 0.8
         return replace(
             world, routes=(*routes, *forwarding_routes), addresses=own_addresses, message_forwarding=forwarding
         )
@@ -67,59 +61,7 @@ class SampledFleet:
     @cached_property
     def databases(self) -> list[tuple[str, str]]:
         """Every database in which conversations start."""
-        return [
-            (instance, name)
-            for instance, catalog in self.fleet.items()
-            for name in map(str, catalog.databases["name"].to_pylist())
-            if name != MSDB or any(service.database == MSDB for service in self.worlds[instance].services)
-        ]
-
-    def decisions(self, key: ConversationKey) -> set[Decision]:
-        """Returns all observed decisions."""
-        if key not in self._observed:
-            instance, database, service, broker, is_initiator = key
-            batch = batch_of(
-                [
-                    Conversation(
-                        to_service_name=service,
-                        database=database,
-                        to_broker_instance=broker,
-                        is_initiator=is_initiator,
-                        conversation_id=UUID(int=self.random.getrandbits(128)),
-                    )
-                    for _ in range(SAMPLES)
-                ]
-            )
-            self._observed[key] = set(decisions_of(self._routers[instance].route(batch, now=NOW)))
-        return self._observed[key]
-
-    def next_place(self, key: ConversationKey, decision: Decision) -> RoutingEnd | ConversationKey:
-        """Returns where a decision leads."""
-        instance, _, service, broker, is_initiator = key
-        if decision.outcome == "LOCAL":
-            return RoutingEnd("DELIVERED", instance, decision.target_database)
-        if decision.next_hop_address is None:
-            return RoutingEnd(
-                "DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason
-            )
-        next_instance = self._instance_by_address.get(decision.next_hop_address)
-        if next_instance is None:
-            return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop_address)
-        next_id = decision.broker_instance if decision.outcome == "REMOTE" else broker
-        return next_instance, None, service, next_id, is_initiator
-
-    def ends(self, key: ConversationKey, visited: tuple[ConversationKey, ...] = ()) -> set[RoutingEnd]:
-        """Returns every end, by trying every path; a path that returns to a visited place is a loop."""
-        found: set[RoutingEnd] = set()
-        for decision in self.decisions(key):
-            next_place = self.next_place(key, decision)
-            if isinstance(next_place, RoutingEnd):
-                found.add(next_place)
-            elif next_place in visited or next_place == key:
-                found.add(RoutingEnd("LOOP", reason="routing_loop"))
-            else:
-                found |= self.ends(next_place, (*visited, key))
-        return found
+        return databases_with_conversations(self.fleet)
 
     def can_circulate(self, service: str, broker: UUID | None) -> bool:
         """Returns whether a message that arrives anywhere can circulate."""

@@ -49,7 +49,7 @@ def test_related_routes_have_qualified_names() -> None:
     world = here(route(1, "TCP://other", service="Stock"), route(2, "TCP://other", service="Stock"))
     (finding,) = lint(Fleet({"NORTH": catalog_of(world)}), at=NOW)
     assert finding.related == ('NORTH/Sales/route 1 "route 1"',)
-    assert (finding.route_id, finding.remedy) == (2, "Drop one of the two: USE [Sales]; DROP ROUTE [route 2];")
+    assert (finding.route_id, finding.remedy) == (2, "USE [Sales]; DROP ROUTE [route 2];")
 
 
 def test_routes_of_different_classes_are_not_duplicates() -> None:
@@ -151,8 +151,9 @@ def test_remedy_covers_all_services_without_a_return_route() -> None:
     found = [each for each in lint(fleet(NORTH=several, SOUTH=south("LOCAL")), at=NOW) if each.code == "SSB017"]
     assert [each.remedy for each in found] == [
         (
-            "In SOUTH, for this and each of the other services: USE [Stores]; CREATE ROUTE <name> "
-            "WITH SERVICE_NAME = N'Orders', ADDRESS = N'TCP://north:4022';"
+            "In SOUTH: USE [Stores]; CREATE ROUTE [Orders] WITH SERVICE_NAME = N'Orders', ADDRESS = N'TCP://north:4022'; "
+            "CREATE ROUTE [Returns] WITH SERVICE_NAME = N'Returns', ADDRESS = N'TCP://north:4022'; "
+            "CREATE ROUTE [Gifts] WITH SERVICE_NAME = N'Gifts', ADDRESS = N'TCP://north:4022';"
         )
     ]
     assert len(found[0].related) == 3

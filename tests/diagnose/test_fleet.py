@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_invalid_folders_are_refused(tmp_path: Path) -> None:
 
 def test_address_must_belong_to_one_instance() -> None:
     with pytest.raises(DuplicateError, match="both 'A' and 'B' have the address TCP://north:4022"):
-        Fleet({"A": catalog_of(north()), "B": catalog_of(north())})
+        Fleet({"A": catalog_of(north()), "B": catalog_of(replace(south(), addresses=("TCP://north",)))})
     with pytest.raises(SchemaError, match="expected a str and a Catalog"):
         Fleet({"A": "catalog"})  # type: ignore[dict-item]
     one = catalog_of(north())
@@ -55,7 +56,7 @@ def test_instances_may_share_localhost(tmp_path: Path) -> None:
         (tmp_path / f"{name}.sql").write_text(
             f"-- ssbroker: addresses=TCP://{name.lower()}\n"
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\n"
-            f"CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q; CREATE SERVICE [{service}] ON QUEUE Q;\n"
+            f"CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q; CREATE SERVICE [{service}] ON QUEUE Q ([DEFAULT]);\n"
             f"CREATE ROUTE Other WITH ADDRESS = 'TCP://{to}';\n"
             "CREATE ROUTE Own WITH SERVICE_NAME = '//Own', ADDRESS = 'TCP://localhost:4022';\n"
         )

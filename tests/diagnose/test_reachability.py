@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from ssbroker import OptionError, SchemaError
-from ssbroker.diagnose import REACHABILITY, Fleet, Loop, RoutingEnd, lint, loops, reachability, trace
+from ssbroker.diagnose import REACHABILITY, Fleet, Loop, RoutingEnd, loops, reachability, trace
 from ssbroker.diagnose.context import quoted_name
+from tests.diagnose.observed_fleets import unproven_findings
 from tests.diagnose.random_fleets import ADDRESSES, SampledFleet
 from tests.rules.setting import BCN, here
 from tests.worlds.arrow import catalog_of
@@ -65,7 +66,7 @@ def test_missing_return_routes_equal_the_observed_failures(seed: int) -> None:
                 return_ends = sampled.ends((str(end.instance), end.database, name, guid, False))
                 if return_ends != {RoutingEnd("DELIVERED", instance, database)}:
                     expected.add((end.instance, end.database, f"{instance}/{database}/service {quoted_name(name)}"))
-    found = lint(sampled.fleet, at=NOW)
+    found = unproven_findings(sampled.fleet)
     reported = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}
     assert reported == expected
 

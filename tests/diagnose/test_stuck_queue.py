@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -137,3 +138,123 @@ def test_similar_service_name_is_the_cause() -> None:
     assert row["cause"] == 'the conversation is for "//stock", but B/Ops has "//Stock", which differs only in case'
     assert row["remedy"] == "Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
     assert explained(whole, "//Other")["code"] is None
+
+
+SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "remedy"),
+    [
+        (
+            "An error occurred while receiving data: '10054(An existing connection was forcibly closed by the remote host.)'.",
+            "the other side closes the connection",
+            "error log of the target",
+        ),
+        (
+            (
+                "Connection attempt failed with error: '10060(A connection attempt failed because the connected party did not properly "
+                "respond after a period of time.)'."
+            ),
+            "nothing answers at the address",
+            "firewall",
+        ),
+        (
+            "Connection attempt failed with error: '10061(No connection could be made because the target machine actively refused it.)'.",
+            "nothing listens on the port",
+            "sys.tcp_endpoints",
+        ),
+        (
+            "Connection handshake failed. An OS call failed: (8009030c) 0x8009030c(The logon attempt failed). State 67.",
+            "may not connect to the endpoint",
+            "GRANT CONNECT ON ENDPOINT",
+        ),
+        (
+            "Connection handshake failed. There is no compatible encryption algorithm. State 84.",
+            "no encryption algorithm in common",
+            "ALGORITHM",
+        ),
+        (
+            "Connection handshake failed. There is no compatible authentication protocol. State 85.",
+            "no method of authentication in common",
+            "AUTHENTICATION",
+        ),
+        (
+            "Connection handshake failed. The certificate used by this endpoint was not found: Certificate expired. State 89.",
+            "certificate of the endpoint is unknown",
+            "expiry_date",
+        ),
+        (
+            "Dialog security is not available for this conversation because there is no remote service binding for the target service.",
+            "dialog security cannot be set up",
+            "sys.remote_service_bindings",
+        ),
+        (
+            "The session keys for this conversation could not be created or accessed. The database master key is required for this operation.",
+            "a remote service binding, its user or a certificate is missing|no master key",
+            "MASTER KEY|sys.remote_service_bindings",
+        ),
+        (
+            "The broker in the sender's database is disabled.",
+            "broker of the sender's or the target's database is disabled",
+            "ENABLE_BROKER",
+        ),
+        (
+            (
+                "An exception occurred while enqueueing a message in the target queue. Error: 15517, State: 1. Cannot execute as the database "
+                'principal because the principal "dbo" does not exist.'
+            ),
+            "owner of the database does not exist",
+            "ALTER AUTHORIZATION ON DATABASE",
+        ),
+        (
+            "The Service Broker endpoint is in disabled or stopped state.",
+            "endpoint of the sending instance is stopped or missing",
+            "STATE = STARTED",
+        ),
+        ("The target queue is currently disabled.", "queue of the target is off", "STATUS = ON"),
+        (
+            "9754: the next hop TCP://south:4022 cannot be reached: [Errno 111] Connection refused",
+            "nothing listens",
+            "port",
+        ),
+        (
+            "9753: sent to TCP://south:4022, but not acknowledged yet.",
+            "nothing acknowledges it",
+            "Message Undeliverable",
+        ),
+    ],
+)
+def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, remedy: str) -> None:
+    row = explained(SOUND, "Stock", transmission_status=status)
+    assert row["end"] == "DELIVERED to SOUTH/Stores"
+    assert row["cause"].startswith("routing is sound; the status says that ")
+    assert re.search(cause, row["cause"])
+    assert re.search(remedy, row["remedy"])
+
+
+def test_status_about_routing_may_be_old() -> None:
+    status = "The message could not be delivered because it could not be classified. Enable broker message classification trace."
+    row = explained(SOUND, "Stock", transmission_status=status)
+    assert row["cause"] == (
+        "routing is sound now; the status is from an earlier attempt: when it was last tried, no route led to the service"
+    )
+    assert row["remedy"].startswith("Wait until it is tried again")
+
+
+def test_unknown_status_is_quoted() -> None:
+    row = explained(SOUND, "Stock", transmission_status="Something else happened.")
+    assert row["cause"] == 'routing is sound; the status says "Something else happened."'
+    assert explained(SOUND, "Stock", transmission_status="")["cause"] is None
+
+
+def test_fault_of_the_routing_goes_before_the_status() -> None:
+    """What the decision shows now is certain."""
+    row = explained(fleet(A=north(), SOUTH=south("LOCAL")), "Stock", transmission_status="10061")
+    assert row["code"] == "SSB017"
+    assert "routing is sound" not in row["cause"]
+
+
+def test_wrong_port_is_the_cause_of_a_message_that_leaves_the_fleet() -> None:
+    row = explained(fleet(A=north(sender="TCP://south:4023"), SOUTH=south("TCP://north")), "Stock")
+    assert row["code"] == "SSB022"

@@ -13,6 +13,7 @@ from ssbroker import schemas
 from ssbroker.broker.context import DatabaseContext, InstanceContext, LocalRoute, services_routed_locally
 from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.ddl import parser_objects
 from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
@@ -319,4 +320,32 @@ def _catalog(
         addresses=served or (() if endpoint is None else parser_objects.listener_addresses(endpoint.port, endpoint.ip)),
         message_forwarding=endpoint is not None and endpoint.is_message_forwarding_enabled,
         pending_requests=pending,
+    ).with_details(_details(databases))
+
+
+def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetails:
+    """Returns what the diagnosis knows of the instance beyond routing."""
+    services: dict[tuple[str, str], ServiceDetails] = {}
+    queues: dict[tuple[str, str], QueueDetails] = {}
+    for database, objects in databases:
+        names = {queue.queue_id: f"{queue.schema_name}.{queue.name}" for queue in objects.queues.values()}
+        for service in objects.services.values():
+            services[database.name, service.name] = ServiceDetails(
+                queue=names[service.queue_id].casefold(), accepts_conversations=bool(service.contracts)
+            )
+        for queue in objects.queues.values():
+            queues[database.name, names[queue.queue_id].casefold()] = QueueDetails(
+                is_enabled=queue.is_receive_enabled and queue.is_enqueue_enabled,
+                is_poison_handling_enabled=queue.is_poison_message_handling_enabled,
+            )
+    endpoint = databases[0][1].endpoint
+    return InstanceDetails(
+        services=services,
+        queues=queues,
+        endpoint=None if endpoint is None else EndpointDetails(name=endpoint.name, state=endpoint.state),
+        mirroring_roles={
+            database.name: objects.broker.mirroring_role
+            for database, objects in databases
+            if objects.broker.mirroring_role != "principal"
+        },
     )

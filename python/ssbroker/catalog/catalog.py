@@ -18,6 +18,7 @@ from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
 from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
+from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
 from ssbroker.exceptions import DdlWarning, InputError, MalformedDataError, OptionError, SchemaError
@@ -70,7 +71,7 @@ class Catalog:
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_counts", "_extra_columns", "_fingerprint", "_has_mirrors", "_native", "_script")
+    __slots__ = ("_counts", "_details", "_extra_columns", "_fingerprint", "_has_mirrors", "_native", "_script")
 
     def __init__(
         self,
@@ -107,6 +108,7 @@ class Catalog:
         )
         self._fingerprint: str | None = None
         self._script: ddl.ScriptTables | None = None
+        self._details: InstanceDetails | None = None
 
     @classmethod
     def load(
@@ -238,7 +240,7 @@ class Catalog:
             addresses=contents.addresses,
             message_forwarding=contents.message_forwarding,
             pending_requests=contents.pending_requests,
-        )
+        ).with_details(getattr(contents, "details", None))
 
     @property
     def routes(self) -> pa.Table:
@@ -319,6 +321,36 @@ class Catalog:
     def script(self) -> ddl.ScriptTables | None:
         """The result of the scripts that the catalog was loaded from; it is neither compared nor pickled."""
         return self._script
+
+    @property
+    def details(self) -> InstanceDetails:
+        """What the source tells about services, queues and the endpoint beyond routing; neither compared nor pickled."""
+        if self._details is not None:
+            return self._details
+        model = None if self._script is None else self._script.model
+        return NO_DETAILS if model is None else details_of_script(model)
+
+    def with_details(self, details: InstanceDetails | None) -> Self:
+        """Returns a copy of the catalog with other details.
+
+        Args:
+            details: The details; None for those of the script, if any.
+
+        Returns:
+            The copy.
+
+        Examples:
+            >>> from ssbroker import Catalog, schemas
+            >>> from ssbroker.catalog.details import EndpointDetails, InstanceDetails
+            >>> details = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED"))
+            >>> Catalog(schemas.ROUTES.empty_table()).with_details(details).details.endpoint.state
+            'STOPPED'
+        """
+        copied = object.__new__(type(self))
+        for slot in Catalog.__slots__:
+            object.__setattr__(copied, slot, getattr(self, slot))
+        object.__setattr__(copied, "_details", details)
+        return copied
 
     @property
     def native(self) -> _core.Catalog:

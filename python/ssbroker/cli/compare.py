@@ -21,8 +21,7 @@ from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
-    from ssbroker.catalog.catalog import Catalog
-    from ssbroker.diagnose import Comparer, Comparison, Expiry, Fleet
+    from ssbroker.diagnose import Comparer, Comparison, Expiry
 
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -73,7 +72,7 @@ def compare(
     Exit status: 1 if anything changes, 0 otherwise.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose import Comparer, expiries, html_report  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same
     from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
@@ -86,11 +85,9 @@ def compare(
     time = min(now, before_now)
     old = load_fleet([before], is_fleet=fleet, now=time, options=options)
     new = load_fleet([after], is_fleet=fleet, now=time, options=options)
-    # A single instance has the same name on both sides, whatever the names of the files.
+    # A single instance has the name of the first file on both sides.
     is_single = not fleet and len(old) == len(new) == 1
-    sides: tuple[Catalog | Fleet, Catalog | Fleet] = (old, new)
-    if is_single:
-        sides = (next(iter(old.values())), next(iter(new.values())))
+    sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)
     if conversations:
         comparer = Comparer(*sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request)
         _add_traffic(comparer, conversations, progress=progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -86,6 +86,23 @@ def instance_name(path: Path) -> str:
     resolved = path.resolve()
     with os_errors_as_input_errors(path):
         return resolved.name if resolved.is_dir() else resolved.stem
+
+
+def require_start(instance: str | None, database: str | None, fleet: Fleet) -> None:
+    """Raises InputError if a conversation could start in several databases, and lists them."""
+    starts = [
+        f"{name}/{each}"
+        for name, catalog in fleet.items()
+        if instance in (None, name)
+        for each in map(str, catalog.databases["name"].to_pylist())
+        if database in (None, each) and each not in ("master", "model", "msdb", "tempdb")
+    ]
+    if len(starts) > 1:
+        shown = ", ".join([*starts[:_SHOWN_STARTS_MAX], *(["..."] if len(starts) > _SHOWN_STARTS_MAX else [])])
+        raise InputError(f"--from: specify where the conversation starts: {shown}")
+
+
+_SHOWN_STARTS_MAX: Final = 10
 
 
 def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
@@ -87,14 +87,14 @@ def lint(
 
     Exit status: 1 if anything is found, 0 otherwise.
     """
-    from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient, collects=True)
-    instances, uris, duplicate_id_findings = _load_instances(paths, now=now, options=options)
+    instances, uris, duplicate_id_findings = _load_instances(paths, options=options)
     notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
     warn_about(notes, about="routing", verbose=verbose)
     fleet_findings = find_problems(
@@ -108,10 +108,15 @@ def lint(
         write_text(html, html_report(instances, findings=found, at=now))
     if as_json:
         findings = [finding.to_dict() for finding in found]
-        report = {"counts": found.counts, "skipped_statements": ddl.counts(notes), "findings": findings}
+        report = {
+            "counts": found.counts,
+            "skipped_statements": ddl.counts(notes),
+            "findings": findings,
+            "not_checked": not_checked(instances),
+        }
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        print_findings(found, Console())
+        print_findings(found, Console(), unchecked=not_checked(instances))
     if found:
         raise typer.Exit(1)
 
@@ -122,12 +127,16 @@ def _uri(path: Path) -> str:
 
 
 def _load_instances(
-    paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions
+    paths: Mapping[str, Path], *, options: ddl.ScriptOptions
 ) -> tuple[Fleet, dict[str, str], list[Finding]]:
-    """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice."""
-    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose.checks import duplicate_enabled_id  # noqa: PLC0415 - the same
+    """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice.
 
+    LIFETIME counts from the current time, whatever the time of the check.
+    """
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.instance_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
+
+    now = parse_now(None, option="--at")
     usable: dict[str, Catalog] = {}
     uris: dict[str, str] = {}
     duplicate_id_findings: list[Finding] = []
@@ -151,12 +160,17 @@ def _load_instances(
     return Fleet(usable), uris, duplicate_id_findings
 
 
+def _position(finding: Finding) -> str:
+    """Returns the place of the statement that made the object."""
+    return "" if finding.line is None else f" ({Path(finding.file).name if finding.file else ''}:{finding.line})"
+
+
 _SHOWN_FINDINGS_MAX: Final = 10
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-def print_findings(found: Findings, console: Console) -> None:
-    """Prints the findings grouped by code, the most severe first."""
+def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str] = ()) -> None:
+    """Prints the findings grouped by code, the most severe first; without findings, what was not checked."""
     from ssbroker.diagnose import CODES  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str | None = None) -> None:
@@ -167,7 +181,7 @@ def print_findings(found: Findings, console: Console) -> None:
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
         line(f"  {CODES[code].why}")
         for finding in findings[:_SHOWN_FINDINGS_MAX]:
-            line(f"  - {finding.where}: {finding.message}")
+            line(f"  - {finding.where}{_position(finding)}: {finding.message}")
             line(f"    {finding.remedy}", "dim")
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
@@ -178,3 +192,5 @@ def print_findings(found: Findings, console: Console) -> None:
         if number
     )
     line(counts or "No problems found.")
+    if not found and unchecked:
+        line(f"Not checked, because the catalogs do not tell: {'; '.join(unchecked)}.")

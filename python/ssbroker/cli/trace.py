@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker.cli.diagnose_options import CatalogsArgument, FleetOption, load_fleet, parse_start
+from ssbroker.cli.diagnose_options import CatalogsArgument, FleetOption, load_fleet, parse_start, require_start
 from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Trace
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -57,15 +60,18 @@ def trace(
 ) -> None:
     """Follow a conversation from instance to instance, and its acknowledgement back.
 
-    The last hop ends in delivery, delay, a drop, a loop or an unknown instance.
+    The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance.
+
+    Exit status: 0 if the message is delivered and acknowledged however ties are broken, 1 otherwise.
     """
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - keeps --help fast
 
     now = parse_now(at, option="--at")
-    instances = load_fleet(
-        catalogs, is_fleet=fleet, now=now, options=parse_options(variable, encoding, lenient=lenient)
-    )
+    options = parse_options(variable, encoding, lenient=lenient)
+    # LIFETIME counts from the current time, whatever the time of the check.
+    instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
     instance, database = parse_start(start, instances)
+    require_start(instance, database, instances)
     found = follow(
         instances,
         to_service,
@@ -79,7 +85,13 @@ def trace(
     )
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-        return
+    else:
+        _print(found)
+    if not found.always_delivered:
+        raise typer.Exit(1)
+
+
+def _print(found: Trace) -> None:
     console = Console()
     if not console.is_terminal:
         typer.echo(str(found))
@@ -87,5 +99,5 @@ def trace(
     coloured = Text(str(found))
     coloured.highlight_regex(r"(?m)^  => DELIVERED.*$", "green")
     coloured.highlight_regex(r"(?m)^  => (?:DELAYED|ELSEWHERE).*$", "yellow")
-    coloured.highlight_regex(r"(?m)^  => (?:DROPPED|LOOP).*$|^It does not come back.*$", "red")
+    coloured.highlight_regex(r"(?m)^  => (?:DROPPED|LOOP|REFUSED).*$|^It does not (?:arrive|return).*$", "red")
     console.print(coloured, soft_wrap=True)

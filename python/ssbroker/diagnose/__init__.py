@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.diagnose.checks import lint
+from ssbroker.diagnose.checks import lint, not_checked
 from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, Comparison, compare
 from ssbroker.diagnose.expiry import Expiry, expiries
 from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
@@ -38,6 +38,7 @@ __all__ = [
     "html_report",
     "lint",
     "loops",
+    "not_checked",
     "reachability",
     "sarif",
     "stuck",

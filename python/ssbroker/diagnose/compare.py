@@ -660,10 +660,10 @@ def _change_of_class(instance: str, each: ConversationClass, differences: Differ
     removed, added = [end for end in ends[0] if end not in new], [end for end in ends[1] if end not in old]
     routes = [route for _, route in (*removed, *added)]
     first = (removed or list(ends[0]))[0][0], (added or list(ends[1]))[0][0]
-    texts = [" | ".join(dict.fromkeys(str(side) for side, _ in found)) for found in ends]
+    # In any order: the answers of a tie have none.
+    texts = [" | ".join(sorted({str(side) for side, _ in found})) for found in ends]
     route_labels = [
-        " | ".join(dict.fromkeys(text for _, route in found if (text := _route_label(route)) is not None))
-        for found in ends
+        " | ".join(sorted({text for _, route in found if (text := _route_label(route)) is not None})) for found in ends
     ]
     return Change(
         instance=instance,

@@ -1,17 +1,49 @@
-"""The input of all checks, and helpers that create findings."""
+"""The input of all checks, and helpers that create problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import NamedTuple
 
-from ssbroker._text import quoted, restore_spaces, route_name
+from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
+from ssbroker.diagnose import scripts
 from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import Fleet, RouteRow, Tables
+from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import RoutingGraph
+
+
+class Step(NamedTuple):
+    """A script for one instance."""
+
+    instance: str
+    script: str
+
+
+Candidate = tuple[Step, ...]
+"""A possible remedy."""
+
+
+class Concern(NamedTuple):
+    """A conversation that must be delivered after a remedy."""
+
+    instance: str
+    database: str | None
+    """Where it starts; None if it arrives at the instance from outside."""
+    service: str
+
+
+class Problem(NamedTuple):
+    """A finding without a remedy, the possible remedies, and what they must achieve."""
+
+    finding: Finding
+    """Its `remedy` is the advice if no candidate is proven."""
+    candidates: Sequence[Candidate] = ()
+    """The best first."""
+    concerns: Sequence[Concern] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +54,12 @@ class CheckContext:
     now: datetime
     until: datetime
     """Routes that expire before this time are reported in advance."""
+    assumed: frozenset[tuple[str, str]] = frozenset()
+    """The instances and databases whose broker ids are assumed, because their source does not tell them."""
+    base: CheckContext | None = None
+    """A context whose instances are the same but for `changed`; what it has computed is used again."""
+    changed: frozenset[str] = frozenset()
+    used_by_instance: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
 
     @cached_property
     def tables(self) -> dict[str, Tables]:
@@ -29,32 +67,93 @@ class CheckContext:
         return {name: behaviour.tables for name, behaviour in self.graph.behaviours.items()}
 
     @cached_property
-    def used_routes(self) -> dict[str, set[tuple[str, int]]]:
+    def used_routes(self) -> Mapping[str, set[tuple[str, int]]]:
         """The routes of each instance that some conversation uses."""
-        return {name: used_routes_of(self.fleet[name], behaviour) for name, behaviour in self.graph.behaviours.items()}
+        shared = {} if self.base is None else self.base.used_routes
+        return {
+            name: shared[name]
+            if name in shared and name not in self.changed
+            else used_routes_of(self.fleet[name], behaviour)
+            for name, behaviour in self.graph.behaviours.items()
+        }
 
     @cached_property
     def graph(self) -> RoutingGraph:
         """All routing paths through the fleet."""
-        return RoutingGraph(self.fleet, now=self.now)
+        kept = (
+            {}
+            if self.base is None
+            else {name: each for name, each in self.base.graph.behaviours.items() if name not in self.changed}
+        )
+        return RoutingGraph(self.fleet, now=self.now, behaviours=kept)
+
+    @cached_property
+    def mirrored(self) -> frozenset[tuple[str, str]]:
+        """The instances and databases that are partners of a mirrored pair, or replicas of an availability group."""
+        found = {
+            (instance, database)
+            for instance, catalog in self.fleet.items()
+            for database in catalog.details.mirroring_roles
+        }
+        for instance, tables in self.tables.items():
+            for route in tables.routes:
+                if route.mirror is None or route.broker is None:
+                    continue
+                partners = [self.fleet.at(each, seen_from=instance) for each in (route.address, route.mirror)]
+                found |= {
+                    (partner, database)
+                    for partner in partners
+                    if partner is not None
+                    for database, row in self.tables[partner].databases.items()
+                    if row.broker == route.broker
+                }
+        replicas = self.fleet.roles
+        names = {database for instance in replicas for database in self.tables[instance].databases}
+        for database in names - SYSTEM_DATABASES:
+            holders = [instance for instance in replicas if database in self.tables[instance].databases]
+            if len(holders) > 1:
+                found |= {(instance, database) for instance in holders}
+        return frozenset(found)
 
     def is_live(self, route: RouteRow) -> bool:
         """Returns whether the route has not expired."""
         return route.lifetime is None or route.lifetime > self.now
 
+    def hosts(self, service: str) -> list[tuple[str, str]]:
+        """Returns the instances and databases that have a service, enabled or not."""
+        return [
+            (instance, database)
+            for instance, tables in self.tables.items()
+            for database in tables.hosts.get(service, ())
+        ]
 
-def route_finding(
+    def accepts(self, instance: str, database: str, service: str) -> bool:
+        """Returns whether conversations with a service can be started, as far as that is known."""
+        details = self.fleet[instance].details.services.get((database, service))
+        return details is None or details.accepts_conversations
+
+    def address_for(self, instance: str, *, seen_from: str) -> str | None:
+        """Returns the address by which a route of one instance reaches another; None if no address is known."""
+        if instance == seen_from:
+            return "LOCAL"
+        addresses = self.fleet.addresses
+        return next((address for address in self.fleet[instance].addresses if addresses.get(address) == instance), None)
+
+
+def route_problem(
     code: str,
     instance: str,
     route: RouteRow,
     message: str,
-    remedy: str,
+    advice: str,
     *,
     related: Sequence[RouteRow | str] = (),
     severity: Severity | None = None,
-) -> Finding:
-    """Creates a finding about a route."""
-    return Finding(
+    candidates: Iterable[str | Candidate] = (),
+    concerns: Sequence[Concern] | None = None,
+) -> Problem:
+    """Creates a problem of a route; by default it concerns the conversations for the route's service."""
+    finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
         instance=instance,
@@ -62,33 +161,45 @@ def route_finding(
         object=f"route {quoted_name(route.name)}",
         route_id=route.route_id,
         message=restore_spaces(message),
-        remedy=restore_spaces(remedy),
+        remedy=restore_spaces(advice),
         related=tuple(other if isinstance(other, str) else qualified_route(instance, other) for other in related),
     )
+    if concerns is None:
+        start = None if route.database == "msdb" else route.database
+        concerns = [] if route.service is None else [Concern(instance, start, route.service)]
+    return Problem(finding, _candidates(instance, candidates), concerns)
 
 
-def finding_about(
+def problem_about(
     code: str,
     what: str,
     message: str,
-    remedy: str,
+    advice: str,
     *,
     instance: str | None = None,
     database: str | None = None,
     related: Sequence[str] = (),
     severity: Severity | None = None,
-) -> Finding:
-    """Creates a finding about another object."""
-    return Finding(
+    candidates: Iterable[str | Candidate] = (),
+    concerns: Sequence[Concern] = (),
+) -> Problem:
+    """Creates a problem of another object."""
+    finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
         instance=instance,
         database=database,
         object=what,
         message=restore_spaces(message),
-        remedy=restore_spaces(remedy),
+        remedy=restore_spaces(advice),
         related=tuple(related),
     )
+    return Problem(finding, _candidates(instance or "", candidates), concerns)
+
+
+def _candidates(instance: str, candidates: Iterable[str | Candidate]) -> tuple[Candidate, ...]:
+    given = [(Step(instance, each),) if isinstance(each, str) else each for each in candidates]
+    return tuple(tuple(Step(name, restore_spaces(script)) for name, script in each) for each in given)
 
 
 def quoted_name(text: str) -> str:
@@ -99,3 +210,27 @@ def quoted_name(text: str) -> str:
 def qualified_route(instance: str, route: RouteRow) -> str:
     """Returns instance, database, id and name of a route."""
     return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"
+
+
+def alter_route(route: RouteRow, clauses: str) -> str:
+    """Returns the statements that change a route."""
+    return f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH {clauses};"
+
+
+def drop_route(route: RouteRow) -> str:
+    """Returns the statements that drop a route."""
+    return scripts.drop_route(route.database, route.name)
+
+
+def new_route(tables: Tables, database: str, *, service: str | None, address: str, broker: str | None = None) -> str:
+    """Returns the statements that create a route, under a name that the table does not have."""
+    taken = {route.name.casefold() for route in tables.routes if route.database == database}
+    wanted = "AutoCreatedLocal" if service is None and address == "LOCAL" else (service or "AllServices").strip("/")
+    wanted = wanted.rpartition("/")[2] or "Route"
+    name, number = wanted, 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{wanted} {number}"
+    clauses = [] if service is None else [f"SERVICE_NAME = {string_literal(service)}"]
+    clauses += [] if broker is None else [f"BROKER_INSTANCE = N'{broker}'"]
+    return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {', '.join([*clauses, f'ADDRESS = {string_literal(address)}'])};"

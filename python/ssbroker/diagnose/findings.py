@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import Any, Final, Literal, overload
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -208,6 +210,58 @@ _ALL: Final = (
         title="No instance of the fleet has this address",
         why="Either the instance is not part of the fleet, or the host or port is wrong.",
     ),
+    Code(
+        code="SSB023",
+        name="service-in-several-databases",
+        severity="warning",
+        title="Several databases of an instance have the same service",
+        why="A conversation that names no broker id goes to any of them, and another one to another: that shares the load between "
+        "copies, and is an error if only one of them is meant.",
+    ),
+    Code(
+        code="SSB024",
+        name="messages-dropped",
+        severity="error",
+        title="An instance drops messages that the routes of others send to it",
+        why="Nothing acknowledges them, so their sender resends them until the conversation ends.",
+    ),
+    Code(
+        code="SSB025",
+        name="own-services-unreachable",
+        severity="warning",
+        title="Services of a database cannot reach each other",
+        why="A conversation within a database needs a route to LOCAL too. Every database is created with one, AutoCreatedLocal; here it "
+        "was dropped or changed.",
+    ),
+    Code(
+        code="SSB026",
+        name="endpoint-not-started",
+        severity="error",
+        title="The Service Broker endpoint is not started",
+        why="Without a started endpoint, an instance neither sends messages to other instances nor receives any.",
+    ),
+    Code(
+        code="SSB027",
+        name="queue-off",
+        severity="error",
+        title="The queue of a service is off",
+        why="Nothing can be received from the queue, and messages for it wait. Five rollbacks in a row of transactions that receive from "
+        "it switch a queue off; it stays off until it is switched on again.",
+    ),
+    Code(
+        code="SSB028",
+        name="conversations-left-open",
+        severity="warning",
+        title="Conversations are not ended",
+        why="A conversation takes space until both sides have ended it. The endpoints grow without limit and slow down every message.",
+    ),
+    Code(
+        code="SSB029",
+        name="binding-incomplete",
+        severity="error",
+        title="A remote service binding lacks its user or certificate",
+        why="A dialog with encryption waits until the user of the binding owns the certificate of the remote service's owner.",
+    ),
 )
 
 _SCRIPTS: Final = (
@@ -256,7 +310,18 @@ _COLUMNS: Final[list[pa.Field[Any]]] = [
     pa.field("message", pa.string(), nullable=False),
     pa.field("why", pa.string(), nullable=False),
     pa.field("remedy", pa.string(), nullable=False),
+    pa.field(
+        "scripts",
+        pa.list_(
+            pa.struct(
+                [pa.field("instance", pa.string(), nullable=False), pa.field("script", pa.string(), nullable=False)]
+            )
+        ),
+        nullable=False,
+    ),
     pa.field("related", pa.list_(pa.string()), nullable=False),
+    pa.field("file", pa.string()),
+    pa.field("line", pa.int32()),
 ]
 FINDINGS: Final = pa.schema(_COLUMNS)
 """The schema of `Findings.table`: one row per finding."""
@@ -274,8 +339,11 @@ class Finding:
         object: The object, such as `route "Orders"`.
         route_id: The id of the route, if the object is a route.
         message: What was found.
-        remedy: What to do, in T-SQL if possible.
+        remedy: What to do: the T-SQL of `scripts` if there is any, else advice.
         related: Other objects that are involved.
+        scripts: The instances and scripts of a remedy that was proven on a copy; empty for advice.
+        file: The script with the statement that made the object; None if the catalog was not loaded from scripts.
+        line: The line of this statement.
     """
 
     code: str
@@ -287,6 +355,9 @@ class Finding:
     message: str
     remedy: str
     related: tuple[str, ...] = ()
+    scripts: tuple[tuple[str, str], ...] = ()
+    file: str | None = None
+    line: int | None = None
 
     @property
     def kind(self) -> Code:
@@ -308,8 +379,10 @@ class Finding:
         columns = {
             name: getattr(self, name) for name in ("severity", "instance", "database", "object", "route_id", "message")
         }
-        rest = {"why": self.why, "remedy": self.remedy, "related": list(self.related)}
-        return {"code": self.code, "name": self.kind.name, **columns, **rest}
+        scripts = [{"instance": instance, "script": script} for instance, script in self.scripts]
+        rest = {"why": self.why, "remedy": self.remedy, "scripts": scripts, "related": list(self.related)}
+        position = {"file": self.file, "line": self.line}
+        return {"code": self.code, "name": self.kind.name, **columns, **rest, **position}
 
     def __str__(self) -> str:
         return f"{self.code} {self.severity}: {self.where}: {self.message}"
@@ -449,14 +522,16 @@ def sarif(findings: Findings, *, uris: Mapping[str, str] | None = None) -> dict[
 
 def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, str]) -> dict[str, Any]:
     logical_locations = [{"fullyQualifiedName": finding.where}]
-    # A finding has no line, but viewers require one.
     locations = [
         {
-            "physicalLocation": {"artifactLocation": {"uri": uris[instance]}, "region": {"startLine": 1}},
+            "physicalLocation": {
+                "artifactLocation": {"uri": uri},
+                # Viewers require a line, even for what no statement made.
+                "region": {"startLine": finding.line or 1},
+            },
             "logicalLocations": logical_locations,
         }
-        for instance in _instances_of(finding)
-        if instance in uris
+        for uri in _uris_of(finding, uris)
     ]
     return {
         "ruleId": finding.code,
@@ -468,8 +543,18 @@ def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, s
     }
 
 
-def _instances_of(finding: Finding) -> list[str]:
-    """Returns the instance of a finding, or those of the related objects if it concerns several."""
-    if finding.instance is not None:
-        return [finding.instance]
+def _uris_of(finding: Finding, uris: Mapping[str, str]) -> list[str]:
+    """Returns the script of the statement that made the object, else the file or folder of each instance that is involved."""
+    instances = [finding.instance] if finding.instance is not None else _instances_of_related(finding)
+    if finding.file is not None:
+        # An instance may be a folder of scripts.
+        folder = uris.get(instances[0], "") if instances else ""
+        name = quote(PurePath(finding.file).name)
+        return (
+            [folder if folder.endswith(name) else f"{folder.rstrip('/')}/{name}"] if folder else [quote(finding.file)]
+        )
+    return [uris[instance] for instance in instances if instance in uris]
+
+
+def _instances_of_related(finding: Finding) -> list[str]:
     return list(dict.fromkeys(related.partition("/")[0] for related in finding.related))

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
@@ -26,6 +26,7 @@ from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.ddl import ScriptOptions, summary
 from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError
 
+SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 SINGLE_INSTANCE = "instance"
 """The name of the instance if a single catalog is given without a name."""
 _LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
@@ -42,7 +43,8 @@ class Fleet(Mapping[str, Catalog]):
     Raises:
         SchemaError: `instances` is not a mapping, a name is not a str, or a value is not a `Catalog`.
         DuplicateError: Two instances have the same address, so a route to it is ambiguous. Loopback addresses such as `localhost`
-            may be shared, because each instance uses them for itself.
+            may be shared, because each instance uses them for itself. So may the address of the listener of an availability group:
+            its replicas have databases with the same broker id, or the same name and services.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -52,7 +54,7 @@ class Fleet(Mapping[str, Catalog]):
         ('NORTH', None)
     """
 
-    __slots__ = ("_addresses_of", "_by_address", "_instances")
+    __slots__ = ("_addresses_of", "_by_address", "_instances", "_replicas")
 
     def __init__(self, instances: Mapping[str, Catalog]) -> None:
         given: object = instances
@@ -64,6 +66,7 @@ class Fleet(Mapping[str, Catalog]):
         self._by_address: dict[str, str] = {}
         self._addresses_of: dict[str, frozenset[str]] = {}
         shared: set[str] = set()
+        self._replicas: dict[str, list[str]] = {}
         for name, catalog in self._instances.items():
             item: tuple[object, object] = (name, catalog)
             if not isinstance(item[0], str) or not isinstance(item[1], Catalog):
@@ -75,14 +78,21 @@ class Fleet(Mapping[str, Catalog]):
                 other = self._by_address.setdefault(address, name)
                 if other != name and _LOOPBACK.match(address):
                     shared.add(address)
+                elif other != name and _common_databases(self._instances[other], catalog):
+                    self._replicas.setdefault(address, [other]).append(name)
                 elif other != name:
                     raise DuplicateError(
-                        f"instances: both {other!r} and {name!r} have the address {address}",
+                        f"instances: both {other!r} and {name!r} have the address {address}, and no database in common; correct the "
+                        "addresses of one of them",
                         value=address,
-                        expected="an address of a single instance",
+                        expected="an address of a single instance, or of the listener of an availability group",
                     )
         for address in shared:
             del self._by_address[address]
+        for address, replicas in self._replicas.items():
+            # The listener leads to the primary, whose databases are enabled.
+            replicas.sort(key=lambda name: -_enabled_databases(self._instances[name]))
+            self._by_address[address] = replicas[0]
 
     @classmethod
     def of(cls, what: Fleet | Catalog) -> Fleet:
@@ -215,6 +225,15 @@ class Fleet(Mapping[str, Catalog]):
         """The instance of each address, without addresses that several instances share, such as `localhost`."""
         return dict(self._by_address)
 
+    @property
+    def roles(self) -> Mapping[str, Literal["primary", "secondary"]]:
+        """The role of each replica of an availability group: instances that have the same address, that of the listener."""
+        return {
+            name: "secondary" if number else "primary"
+            for replicas in self._replicas.values()
+            for number, name in enumerate(replicas)
+        }
+
     def at(self, address: str, *, seen_from: str | None = None) -> str | None:
         """Returns the instance that has an address.
 
@@ -247,6 +266,31 @@ class Fleet(Mapping[str, Catalog]):
 
     def __repr__(self) -> str:
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
+
+
+def _common_databases(one: Catalog, other: Catalog) -> set[str]:
+    """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id, or name and services."""
+    ids = {broker for _, broker in _user_databases(one) if broker is not None}
+    names = {name for name, _ in _user_databases(one) if _services_of(one, name)}
+    return {
+        name
+        for name, broker in _user_databases(other)
+        if broker in ids or (broker is None and name in names and _services_of(one, name) == _services_of(other, name))
+    }
+
+
+def _user_databases(catalog: Catalog) -> list[tuple[str, bytes | None]]:
+    rows: list[dict[str, Any]] = catalog.databases.select(["name", "service_broker_guid"]).to_pylist()
+    return [(row["name"], row["service_broker_guid"]) for row in rows if row["name"] not in SYSTEM_DATABASES]
+
+
+def _services_of(catalog: Catalog, database: str) -> set[str]:
+    rows: list[dict[str, Any]] = catalog.services.select(["database", "name"]).to_pylist()
+    return {row["name"] for row in rows if row["database"] == database}
+
+
+def _enabled_databases(catalog: Catalog) -> int:
+    return sum(row["is_broker_enabled"] for row in catalog.databases.to_pylist() if row["name"] not in SYSTEM_DATABASES)
 
 
 _Parameters = ParamSpec("_Parameters")

@@ -20,9 +20,9 @@ from ssbroker.diagnose.behaviour import Answer, Behaviour, Origin, Question, Tar
 from ssbroker.diagnose.fleet import MSDB, Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 
-Ending = Literal["DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
-"""What can happen to a message: delivered to a queue; delayed at its sender; dropped on the path; sent to an address outside the fleet;
-circulating until its hop limit or lifetime is reached.
+Ending = Literal["DELIVERED", "REFUSED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
+"""What can happen to a message: delivered to a queue; refused by a service without a contract; delayed at its sender; dropped on the
+path; sent to an address outside the fleet; circulating until its hop limit or lifetime is reached.
 """
 
 
@@ -30,11 +30,12 @@ class RoutingEnd(NamedTuple):
     """A possible end of a message's path.
 
     Attributes:
-        outcome: `DELIVERED`, `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) or `LOOP`.
+        outcome: `DELIVERED`, `REFUSED` (by a service without a contract), `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no
+            instance of the fleet has) or `LOOP`.
         instance: The instance where it ends; None for a loop.
-        database: The database that accepted the message, if delivered.
+        database: The database that accepted or refused the message.
         address: The address that it was sent to, if `ELSEWHERE`.
-        reason: The reason of the decision, if delayed, dropped or a loop.
+        reason: The reason of the decision, if refused, delayed, dropped or a loop.
     """
 
     outcome: Ending
@@ -45,6 +46,8 @@ class RoutingEnd(NamedTuple):
 
 
 LOOP: Final = RoutingEnd("LOOP", reason="routing_loop")
+NO_CONTRACT: Final = "no_contract"
+"""The reason of a refusal."""
 
 
 Ends = frozenset[RoutingEnd]
@@ -69,17 +72,25 @@ class MessageKey(NamedTuple):
 
 
 class RoutingGraph:
-    """All routing paths through a fleet."""
+    """All routing paths through a fleet; `behaviours` are those of instances for which they are already computed."""
 
-    def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest = "continue") -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        now: datetime,
+        pending_request: PendingRequest = "continue",
+        behaviours: Mapping[str, Behaviour] | None = None,
+    ) -> None:
         self.fleet: Final = fleet
         self._options: Final[dict[str, Any]] = {"now": now, "pending_request": pending_request}
-        self._behaviours: Final[dict[str, Behaviour]] = {}
+        self._behaviours: Final[dict[str, Behaviour]] = dict(behaviours or {})
         self._normalized: Final[dict[str, str]] = {}
         self._instances_by_address: Final = fleet.addresses
         self.transitions: Final[list[Transition]] = []
         """Every transition by its number."""
         self._numbers: Final[dict[Transition, int]] = {}
+        self._arrival_transitions: Final[dict[int, Transition]] = {}
         self._transition_numbers: Final[defaultdict[str, list[int]]] = defaultdict(list)
         self._arrivals: Final[defaultdict[bool, defaultdict[Target, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -160,11 +171,42 @@ class RoutingGraph:
         number = self._arrivals[is_initiator].get((service, broker), _NO_ARRIVALS).get(instance)
         if number is None:
             number = self.transition_of(instance, (None, is_initiator), service, broker)
-        return self.transitions[number]
+        if number not in self._arrival_transitions:
+            transition = self.transitions[number]
+            ends = frozenset(map(_after_arrival, transition.ends))
+            self._arrival_transitions[number] = (
+                transition if ends == transition.ends else transition._replace(ends=ends)
+            )
+        return self._arrival_transitions[number]
 
     def ends(self, instance: str, question: Question) -> Ends:
         """Returns every possible end of a conversation, over all tie breaks."""
-        return self.ends_after(self.transition(instance, question), MessageKey(*question[1:]))
+        key = MessageKey(*question[1:])
+        return self.with_refusals(self.ends_after(self.transition(instance, question), key), key)
+
+    @cached_property
+    def refusing(self) -> dict[str, frozenset[tuple[str, str]]]:
+        """The instances and databases whose service of a name has no contract, so that it accepts no conversation."""
+        found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+        for instance, catalog in self.fleet.items():
+            for (database, service), details in catalog.details.services.items():
+                if not details.accepts_conversations:
+                    found[service].add((instance, database))
+        return {service: frozenset(places) for service, places in found.items()}
+
+    def with_refusals(self, ends: Ends, key: MessageKey) -> Ends:
+        """Returns ends in which a delivery to a service without a contract is a refusal."""
+        places = self.refusing.get(key.service) if key.is_initiator else None
+        if not places:
+            return ends
+        return frozenset(self.end_at(end, key) for end in ends)
+
+    def end_at(self, end: RoutingEnd, key: MessageKey) -> RoutingEnd:
+        """Returns an end; a refusal instead of a delivery if the service has no contract there."""
+        places = self.refusing.get(key.service, frozenset()) if key.is_initiator else frozenset()
+        if end.outcome == "DELIVERED" and (end.instance, end.database) in places:
+            return end._replace(outcome="REFUSED", reason=NO_CONTRACT)
+        return end
 
     def ends_after(self, transition: Transition, key: MessageKey) -> Ends:
         """Returns every possible end after a transition."""
@@ -188,7 +230,7 @@ class RoutingGraph:
         """Returns where an answer leads: to an end, or to the next instance."""
         onward = self._end_or_hop(instance, answer)
         if isinstance(onward, RoutingEnd):
-            return onward
+            return onward if question.database is not None else _after_arrival(onward)
         next_instance, broker_id = onward
         return next_instance, Question(None, question.service, question.broker or broker_id, question.is_initiator)
 
@@ -253,6 +295,11 @@ class RoutingGraph:
         _solve_cycles(
             {instance: transitions[instance] for instance, count in unsolved.items() if count > 0}, senders, ends
         )
+
+
+def _after_arrival(end: RoutingEnd) -> RoutingEnd:
+    """Returns the end of a message from another instance: nothing waits here for a route; the sender sends it again."""
+    return end._replace(outcome="DROPPED") if end.outcome == "DELAYED" else end
 
 
 def _sorted(ids: Mapping[str, set[bytes | None]]) -> dict[str, Ids]:
@@ -329,8 +376,8 @@ def reachability(
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        One row per possible outcome, with the columns of `REACHABILITY`. Outcomes are `DELIVERED`, `DELAYED`, `DROPPED`,
-        `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
+        One row per possible outcome, with the columns of `REACHABILITY`. Outcomes are `DELIVERED`, `REFUSED` (by a service without a
+        contract), `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -405,6 +452,10 @@ class ReachabilitySets:
         known = _EndsByTransition(self, MessageKey(service, broker, self._is_initiator))
         codes = list(map(known.__getitem__, transitions))
         self.graph.clear_ends()
+        if self._is_initiator and service in self.graph.refusing:
+            key = MessageKey(service, broker, is_initiator=True)
+            refined = {code: self._code(self.graph.with_refusals(self.ends[code], key)) for code in set(codes)}
+            codes = [refined[code] for code in codes]
         return codes
 
     def end(self, transition: int, key: MessageKey) -> int:
@@ -444,11 +495,14 @@ class _EndsByTransition(dict[int, int]):
 
 def all_starts(graph: RoutingGraph) -> list[Start]:
     """Returns every database in which conversations can start."""
+    roles = graph.fleet.roles
     return [
         Start(instance, database)
         for instance, behaviour in graph.behaviours.items()
-        for database in behaviour.tables.databases
-        if database != "msdb" or behaviour.tables.services.get("msdb")
+        for database, row in behaviour.tables.databases.items()
+        if (database != "msdb" or behaviour.tables.services.get("msdb"))
+        # No conversation starts in a secondary replica.
+        and (row.enabled or roles.get(instance) != "secondary")
     ]
 
 

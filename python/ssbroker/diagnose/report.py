@@ -37,7 +37,7 @@ svg .address rect { stroke: #888; stroke-dasharray: 4 3; }
 svg .edge { fill: none; stroke: #888; stroke-width: 1.4; } svg .edge:hover { stroke: var(--info); stroke-width: 3; } svg marker path { fill: #888; }
 .matrix td { text-align: center; padding: .15rem .4rem; } .matrix th[scope=col] { vertical-align: bottom; height: 9rem; padding: .2rem; }
 .matrix th[scope=col] span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 22rem; overflow: hidden; }
-.delivered { color: var(--fine); } .delayed { color: var(--warning); } .elsewhere { color: var(--info); }
+.delivered { color: var(--fine); } .delayed { color: var(--warning); } .refused { color: #888; } .elsewhere { color: var(--info); }
 .dropped, .loop { color: var(--error); font-weight: bold; }
 td.dropped, td.loop { background: #c6282822; } td.delayed { background: #b26a0018; }
 .legend span { margin-right: 1rem; }
@@ -240,8 +240,8 @@ def _box(name: str, centre: Point, style: str) -> str:
 _CELLS_MAX: Final = 20_000
 """The maximum number of cells of the matrix."""
 _ROWS_MAX: Final = 500
-_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "ELSEWHERE", "DELIVERED")
-_SYMBOLS: Final = {"DELIVERED": "✓", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
+_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
+_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
 
 
 def html_report(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker.ddl import ScriptNote
-from ssbroker.diagnose.context import CheckContext
+from ssbroker.diagnose.context import Problem
 from ssbroker.diagnose.findings import CODES, Finding
+from ssbroker.diagnose.fleet import Fleet
 
 _CODES: Final = {"refused": "SSB101", "unknown": "SSB102", "not_carried_out": "SSB103", "empty": "SSB104"}
 _REMEDIES: Final = {
@@ -20,12 +21,12 @@ _REMEDIES: Final = {
 }
 
 
-def script_problems(context: CheckContext) -> Iterator[Finding]:
+def script_problems(fleet: Fleet) -> Iterator[Problem]:
     """Yields a finding for each statement because of which the catalog may not be what its script says."""
-    for instance, catalog in context.fleet.items():
+    for instance, catalog in fleet.items():
         for note in catalog.notes:
             if note.is_problem:
-                yield _finding(instance, note)
+                yield Problem(_finding(instance, note))
 
 
 def _finding(instance: str, note: ScriptNote) -> Finding:
@@ -39,4 +40,6 @@ def _finding(instance: str, note: ScriptNote) -> Finding:
         object=f"line {line}" if file is None else f"{Path(file).name}:{line}",
         message=": ".join(part for part in (note.subject, note.text) if part),
         remedy=_REMEDIES[note.kind],
+        file=file,
+        line=line,
     )

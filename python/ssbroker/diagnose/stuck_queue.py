@@ -15,12 +15,15 @@ from ssbroker._compat import is_string_view
 from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.checks import SimilarServices, lint
+from ssbroker.diagnose.checks import lint
 from ssbroker.diagnose.context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet
 from ssbroker.diagnose.reachability import RoutingGraph
+from ssbroker.diagnose.similar_names import SimilarServices
+from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
@@ -53,7 +56,8 @@ def stuck(
     """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
-    the conversation uses, about its service, or about its return path.
+    the conversation uses, about its service, or about its return path. If routing is sound, the cause and the remedy are those of
+    `transmission_status`.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
@@ -82,14 +86,15 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    given, now = Fleet.of(fleet), utc_datetime(at)
+    whole_fleet = AssumedIds(given).fleet
     messages = as_table(queue, name="queue")
     for column in _REQUIRED:
         if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
     if messages.num_rows:
         _check(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
-    explainer = _Explainer(whole_fleet, now=now, pending_request=pending_request)
+    explainer = _Explainer(whole_fleet, lint(given, at=now), now=now, pending_request=pending_request)
     rows = [
         explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
         for row in messages.to_pylist()
@@ -135,13 +140,13 @@ def _is_text(kind: pa.DataType) -> bool:
 class _Explainer:
     """Traces each distinct conversation once."""
 
-    def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
+    def __init__(self, fleet: Fleet, found: Findings, *, now: datetime, pending_request: PendingRequest) -> None:
         self._graph = RoutingGraph(fleet, now=now, pending_request=pending_request)
         self._similar_services = SimilarServices(
             {instance: each.tables for instance, each in self._graph.behaviours.items()}
         )
         self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
-        for finding in lint(fleet, at=now):
+        for finding in found:
             self._by_table[finding.instance, finding.database].append(finding)
         self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
         self._results: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
@@ -157,11 +162,12 @@ class _Explainer:
         key = instance, question, row.get("from_service_name")
         if key not in self._results:
             self._results[key] = self._explain(*key)
+        status = row.get("transmission_status")
         return {
             "database": database,
             "to_service_name": question.service,
-            "transmission_status": row.get("transmission_status"),
-            **self._results[key],
+            "transmission_status": status,
+            **_with_status(self._results[key], None if status is None else str(status)),
         }
 
     def _explain(self, instance: str, question: Question, from_service_name: str | None) -> dict[str, Any]:
@@ -172,11 +178,20 @@ class _Explainer:
         finding = self._cause(forward, acknowledgement if is_lost else None)
         decision = forward.hops[0].decision
         result: dict[str, Any] = {
+            # A message to an address outside the fleet is routed too.
+            "is_sound": forward.end.outcome in ("DELIVERED", "ELSEWHERE") and not is_lost,
             "outcome": decision["outcome"],
             "reason": decision["reason"],
             "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(last.end)}" if is_lost else "")),
         }
+        if forward.end.outcome == "REFUSED":
+            return result | {
+                "code": None,
+                "cause": f"{quoted_name(question.service)} has no contract, so it accepts no conversations; this one ends with error -8408",
+                "remedy": "Add a contract to the service: ALTER SERVICE ... (ADD CONTRACT [DEFAULT]).",
+            }
         if finding is not None:
+            result["is_sound"] = False
             return result | {
                 "code": finding.code,
                 "cause": f"{finding.where}: {finding.message}",
@@ -193,7 +208,7 @@ class _Explainer:
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
         """Returns the most closely related finding: about a route that is used, about the service, or about the end."""
-        if forward.end.outcome in ("DELIVERED", "ELSEWHERE") and acknowledgement is None:
+        if forward.end.outcome == "DELIVERED" and acknowledgement is None:
             return None
         if acknowledgement is not None:
             target = forward.end.instance, forward.end.database
@@ -201,6 +216,10 @@ class _Explainer:
         used_routes = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in forward.hops}
         tables = dict.fromkeys((instance, table) for instance, table, _ in used_routes)
         candidates = [finding for table in tables for finding in self._by_table[table]]
+        if forward.end.outcome == "ELSEWHERE":
+            # The address may be right, and its instance not in the fleet, unless another port of the host is known.
+            candidates = [each for each in candidates if (each.code, each.severity) == ("SSB022", "error")]
+            tables = {}
         return (
             _most_severe(
                 f for f in candidates if f.route_id is not None and (f.instance, f.database, f.route_id) in used_routes
@@ -215,7 +234,7 @@ class _Explainer:
             routes = self._graph.at(instance).tables.routes
             route_ids = {route.route_id for route in routes if (route.database, route.service) == (table, service)}
             for finding in self._by_table[instance, table]:
-                if finding.route_id in route_ids or quoted_name(service) in finding.message:
+                if finding.route_id in route_ids or quoted_name(service) in f"{finding.object} {finding.message}":
                     yield finding
 
     def _findings_at_end(self, forward: Trace) -> Iterator[Finding]:
@@ -226,6 +245,26 @@ class _Explainer:
                     yield finding
         if forward.end.reason == "sender_disabled":
             yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
+
+
+def _with_status(result: dict[str, Any], status: str | None) -> dict[str, Any]:
+    """Adds what the status says, unless the decision of now explains why the message waits."""
+    said = cause_of(status)
+    if not result.pop("is_sound"):
+        return result
+    if said is None:
+        if not status:
+            return result
+        return result | {
+            "cause": f"routing is sound; the status says {quoted_name(status)}",
+            "remedy": "Look into the error log of both instances for this text.",
+        }
+    if said.is_routing:
+        return result | {
+            "cause": f"routing is sound now; the status is from an earlier attempt: {said.cause}",
+            "remedy": "Wait until it is tried again, at most about a minute; the status changes then.",
+        }
+    return result | {"cause": f"routing is sound; the status says that {said.cause}", "remedy": said.remedy}
 
 
 def _most_severe(findings: Iterator[Finding]) -> Finding | None:

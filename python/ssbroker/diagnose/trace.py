@@ -11,9 +11,10 @@ from typing import Any, Final
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import LOOP, Node, RoutingEnd, RoutingGraph
+from ssbroker.diagnose.reachability import LOOP, MessageKey, Node, RoutingEnd, RoutingGraph
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -30,10 +31,16 @@ def _lines(trace: Trace) -> Iterator[str]:
     acknowledgement = trace.acknowledgement
     if acknowledgement is not None:
         yield ""
-        yield f"The acknowledgement returns to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
+        subject = "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
+        yield f"{subject} to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
         yield from _path(acknowledgement)
         if not acknowledgement.returned_to(trace):
-            yield "It does not arrive: the initiator resends the message about every minute until the conversation times out."
+            # Within an instance nothing has to be acknowledged over a route.
+            yield (
+                "It does not arrive: answers wait at the target until the conversation times out."
+                if trace.end.instance == trace.instance
+                else "It does not arrive: the initiator resends the message about every minute until the conversation times out."
+            )
 
 
 def _location(trace: Trace) -> str:
@@ -81,6 +88,11 @@ def end_text(end: RoutingEnd) -> str:
     instance = printable(end.instance or "")
     if end.outcome == "DELIVERED":
         return f"DELIVERED to {instance}/{printable(end.database or '')}"
+    if end.outcome == "REFUSED":
+        return (
+            f"REFUSED by {instance}/{printable(end.database or '')}: the service has no contract, so it accepts no conversations; "
+            "the conversation ends with error -8408"
+        )
     if end.outcome == "DELAYED":
         return f"DELAYED: waits in {instance} ({end.reason})"
     if end.outcome == "DROPPED":
@@ -140,6 +152,12 @@ class Trace:
         """Whether the message reaches a queue and its acknowledgement returns."""
         is_delivered = self.end.outcome == "DELIVERED"
         return is_delivered and (self.acknowledgement is None or self.acknowledgement.returned_to(self))
+
+    @property
+    def always_delivered(self) -> bool:
+        """Whether the message reaches a queue and its acknowledgement returns, however ties are broken."""
+        paths = [self] if self.acknowledgement is None else [self, self.acknowledgement]
+        return self.delivered and all(end.outcome == "DELIVERED" for path in paths for end in path.possible)
 
     def returned_to(self, first: Trace) -> bool:
         """Returns whether this path, of an acknowledgement, ends where another one starts.
@@ -215,7 +233,7 @@ def trace(
         >>> found.end.outcome, found.end.address
         ('ELSEWHERE', 'TCP://orders:4022')
     """
-    whole_fleet = Fleet.of(fleet)
+    whole_fleet = AssumedIds(Fleet.of(fleet)).fleet
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
@@ -290,7 +308,7 @@ class Tracer:
             hops.append(hop)
             onward = self._graph.onward(node[0], node[1], _answer(hop.decision))
             if isinstance(onward, RoutingEnd):
-                end = onward
+                end = self._graph.end_at(onward, MessageKey(*question[1:]))
             elif onward in seen:
                 end = LOOP
             else:
@@ -308,7 +326,7 @@ class Tracer:
 
     def acknowledgement(self, forward: Trace, from_service_name: str | None) -> Trace | None:
         """Follows the acknowledgement of a delivered message."""
-        if forward.end.instance is None or forward.end.database is None:
+        if forward.end.outcome != "DELIVERED" or forward.end.instance is None or forward.end.database is None:
             return None
         rows = self._graph.at(forward.instance).tables
         service = from_service_name

@@ -1,0 +1,143 @@
+"""What a source tells about an instance beyond its routing tables; used by the diagnosis only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ssbroker.ddl.model import InstanceModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceDetails:
+    """A service of a database.
+
+    Attributes:
+        queue: Its queue, as schema and name in lower case.
+        accepts_conversations: Whether it has a contract, so that conversations with it can be started.
+    """
+
+    queue: str
+    accepts_conversations: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueDetails:
+    """A queue of a database.
+
+    Attributes:
+        is_enabled: Whether it is on.
+        is_poison_handling_enabled: Whether five rollbacks switch it off.
+    """
+
+    is_enabled: bool
+    is_poison_handling_enabled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointDetails:
+    """The Service Broker endpoint.
+
+    Attributes:
+        name: Its name.
+        state: `STARTED`, `STOPPED` or `DISABLED`.
+    """
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConversationCount:
+    """Conversation endpoints of a database in one state.
+
+    Attributes:
+        database: The database.
+        state: The state, such as `DISCONNECTED_INBOUND`.
+        count: Their number.
+    """
+
+    database: str
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BindingDetails:
+    """A remote service binding of a database.
+
+    Attributes:
+        database: The database.
+        name: Its name.
+        service: The remote service.
+        user: The user that stands for the owner of the remote service.
+        has_user: Whether the database has this user.
+        has_certificate: Whether the user owns a certificate.
+    """
+
+    database: str
+    name: str
+    service: str
+    user: str
+    has_user: bool
+    has_certificate: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceDetails:
+    """What is known of an instance beyond routing. None means that the source does not tell.
+
+    Attributes:
+        services: By database and name.
+        queues: By database, and schema and name in lower case.
+        endpoint: The endpoint; None if there is none or it is unknown.
+        is_endpoint_known: Whether the source would show an endpoint if there was one.
+        mirroring_roles: The role of each database that is not a principal.
+        conversations: The number of conversation endpoints by database and state.
+        bindings: The remote service bindings, if the source shows users and certificates too.
+    """
+
+    services: Mapping[tuple[str, str], ServiceDetails] = field(default_factory=dict)
+    queues: Mapping[tuple[str, str], QueueDetails] = field(default_factory=dict)
+    endpoint: EndpointDetails | None = None
+    is_endpoint_known: bool = False
+    mirroring_roles: Mapping[str, str] = field(default_factory=dict)
+    conversations: tuple[ConversationCount, ...] | None = None
+    bindings: tuple[BindingDetails, ...] | None = None
+
+
+NO_DETAILS = InstanceDetails()
+
+
+def details_of_script(model: InstanceModel) -> InstanceDetails:
+    """Returns what a script tells of its instance."""
+    users = {(database, name.casefold()) for database, name in model.users}
+    owners = {
+        (database, (certificate.owner or "dbo").casefold()) for (database, _), certificate in model.certificates.items()
+    }
+    endpoint = model.endpoint
+    return InstanceDetails(
+        services={
+            key: ServiceDetails(queue=".".join(service.queue[1:]), accepts_conversations=bool(service.contracts))
+            for key, service in model.services.items()
+        },
+        queues={
+            (database, f"{schema}.{name}"): QueueDetails(is_enabled=queue.settings.status is not False)
+            for (database, schema, name), queue in model.queues.items()
+        },
+        # A new endpoint is stopped unless its statement starts it.
+        endpoint=None
+        if endpoint is None
+        else EndpointDetails(name=endpoint.name, state=endpoint.settings.state or "STOPPED"),
+        bindings=tuple(
+            BindingDetails(
+                database=database,
+                name=name,
+                service=binding.service,
+                user=binding.user,
+                has_user=(database, binding.user.casefold()) in users,
+                has_certificate=(database, binding.user.casefold()) in owners,
+            )
+            for (database, name), binding in model.bindings.items()
+        ),
+    )

@@ -1,0 +1,84 @@
+"""Assumes broker ids for databases whose id a script cannot know, so that unknown is not taken for different."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker import schemas
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.fleet import LOCAL, Fleet, RouteRow, Tables, read
+
+_NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
+
+
+class AssumedIds:
+    """A fleet in which every database has a broker id.
+
+    A database with an unknown id gets the one that routes to its services name, if no known database has that; else any unused one.
+    In SQL Server each database has an id, and a reply finds its database by it.
+
+    Attributes:
+        fleet: The fleet with all ids.
+        databases: The instances and databases whose ids are assumed.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        tables = {instance: read(catalog) for instance, catalog in fleet.items()}
+        known = {row.broker for each in tables.values() for row in each.databases.values() if row.broker is not None}
+        named = _named_ids(fleet, tables, known)
+        assumed: dict[tuple[str, str], bytes] = {}
+        used = set(known)
+        for instance, each in tables.items():
+            for database, row in each.databases.items():
+                if row.broker is not None:
+                    continue
+                candidates = [broker for broker, _ in named[instance, database].most_common() if broker not in used]
+                new = uuid.uuid5(_NAMESPACE, f"{instance}\n{database}").bytes
+                assumed[instance, database] = broker = candidates[0] if candidates else new
+                used.add(broker)
+        self.databases: Final = frozenset(assumed)
+        self.fleet: Final = (
+            Fleet({instance: _with_ids(catalog, instance, assumed) for instance, catalog in fleet.items()})
+            if assumed
+            else fleet
+        )
+
+
+def _named_ids(
+    fleet: Fleet, tables: dict[str, Tables], known: set[bytes]
+) -> defaultdict[tuple[str, str], Counter[bytes]]:
+    """Counts the unknown broker ids with which routes lead to the services of each database."""
+    found: defaultdict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
+    for instance, each in tables.items():
+        for route in each.routes:
+            if route.service is None or route.broker is None or route.broker in known:
+                continue
+            for target in _targets(fleet, instance, route):
+                for host in tables[target].hosts.get(route.service, ()):
+                    found[target, host][route.broker] += 1
+    return found
+
+
+def _targets(fleet: Fleet, instance: str, route: RouteRow) -> set[str]:
+    addresses = [address for address in (route.address, route.mirror) if address is not None]
+    found = {instance if address == LOCAL else fleet.at(address, seen_from=instance) for address in addresses}
+    return {each for each in found if each is not None}
+
+
+def _with_ids(catalog: Catalog, instance: str, assumed: dict[tuple[str, str], bytes]) -> Catalog:
+    rows: list[dict[str, Any]] = catalog.databases.select(schemas.DATABASES.names).to_pylist()
+    for row in rows:
+        if row["service_broker_guid"] is None:
+            row["service_broker_guid"] = assumed[instance, row["name"]]
+    return Catalog(
+        catalog.routes,
+        pa.Table.from_pylist(rows, schema=schemas.DATABASES),
+        catalog.services,
+        addresses=catalog.addresses,
+        message_forwarding=catalog.message_forwarding,
+        pending_requests=catalog.pending_requests,
+    ).with_details(catalog.details)

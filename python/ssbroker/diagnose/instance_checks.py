@@ -1,0 +1,215 @@
+"""The checks of databases, broker ids, queues, endpoints, conversations and bindings."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from ssbroker._text import bracketed, quantity
+from ssbroker.diagnose.context import CheckContext, Concern, Problem, problem_about, quoted_name
+from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, DatabaseRow
+from ssbroker.exceptions import DuplicateError
+
+LEAKED_MIN: Final = 100
+"""The number of conversations in one state from which they are reported as left open."""
+_LEFT_OPEN: Final = {
+    "DISCONNECTED_INBOUND": "the other side has ended them, and this side has not: END CONVERSATION is missing in the program that reads the queue",
+    "ERROR": "they have failed, and END CONVERSATION is missing in the program that reads the queue",
+    "STARTED_OUTBOUND": "they were started, and nothing was sent: the program starts a dialog for each message and does not use it",
+}
+
+
+def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
+    """Checks for duplicate broker ids."""
+    holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
+    for instance, tables in context.tables.items():
+        for database in tables.databases.values():
+            # `master` and `model` have zeros, which are not an id.
+            if (
+                database.broker is not None
+                and any(database.broker)
+                and (instance, database.name) not in context.assumed
+            ):
+                holders[database.broker].append((instance, database))
+    for broker, found in holders.items():
+        by_instance: defaultdict[str, list[DatabaseRow]] = defaultdict(list)
+        for instance, database in found:
+            by_instance[instance].append(database)
+        for instance, databases in by_instance.items():
+            if len(databases) > 1:
+                yield _twice_in_instance(instance, broker, databases)
+        if len(by_instance) > 1 and not all((instance, row.name) in context.mirrored for instance, row in found):
+            enabled = sum(any(database.enabled for database in databases) for databases in by_instance.values())
+            yield problem_about(
+                "SSB012",
+                f"broker id {uuid.UUID(bytes=broker)}",
+                f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
+                "If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
+                "conversations. If they are a mirrored pair or replicas of an availability group, they must keep the id: nothing is to do.",
+                related=[f"{instance}/{database.name}" for instance, database in found],
+                severity="error" if enabled > 1 else "warning",
+            )
+
+
+def _twice_in_instance(instance: str, broker: bytes, databases: list[DatabaseRow]) -> Problem:
+    disabled = [database.name for database in databases if not database.enabled]
+    copy = disabled[-1] if disabled else databases[-1].name
+    new = f"ALTER DATABASE {bracketed(copy)} SET NEW_BROKER;"
+    return problem_about(
+        "SSB013",
+        f"broker id {uuid.UUID(bytes=broker)}",
+        f"is shared by {_names(databases)}",
+        "If one of them is a copy, give the copy a new broker id before its broker is enabled; with this id it cannot be enabled (error 9772).",
+        instance=instance,
+        database=copy,
+        related=[f"{instance}/{database.name}" for database in databases],
+        candidates=[new, f"{new} ALTER DATABASE {bracketed(copy)} SET DISABLE_BROKER;"] if len(disabled) == 1 else [],
+    )
+
+
+def _names(databases: list[DatabaseRow]) -> str:
+    return " and ".join(f"{quoted_name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
+
+
+def duplicate_enabled_id(error: DuplicateError, *, instance: str) -> Finding | None:
+    """Returns the finding for a catalog that cannot be loaded because two enabled databases have the same broker id (I7), else None."""
+    if error.column != "databases.service_broker_guid":
+        return None
+    return problem_about(
+        "SSB013",
+        f"broker id {error.value}",
+        f"is shared by two enabled databases, so the catalog cannot be loaded and was not checked further: {error}",
+        "SQL Server never enables both. Correct the source of the catalog; if one is a copy, its broker is disabled, or it has a new broker id.",
+        instance=instance,
+        severity="error",
+    ).finding
+
+
+def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
+    """Checks for disabled databases that have services."""
+    for instance, tables in context.tables.items():
+        for database, services in tables.services.items():
+            if tables.databases[database].enabled or (instance, database) in context.mirrored:
+                continue
+            yield problem_about(
+                "SSB021",
+                f"database {quoted_name(database)}",
+                f"message delivery is disabled, and it has {quantity(len(services), 'service')}",
+                "Enable the broker if the database is in use, and no other database has its broker id. A copy, a mirror or a secondary "
+                "replica stays disabled.",
+                instance=instance,
+                database=database,
+                related=[f"service {quoted_name(service)}" for service in services[:10]],
+                candidates=[f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"],
+            )
+
+
+def check_endpoints(context: CheckContext) -> Iterator[Problem]:
+    """Checks for endpoints that are stopped or missing although messages go to or come from other instances."""
+    any_known = any(catalog.details.endpoint is not None for catalog in context.fleet.values())
+    for instance, catalog in context.fleet.items():
+        endpoint = catalog.details.endpoint
+        if endpoint is not None and endpoint.state != "STARTED":
+            yield problem_about(
+                "SSB026",
+                f"endpoint {quoted_name(endpoint.name)}",
+                f"is {endpoint.state}, so the instance neither sends to other instances nor receives from them",
+                "Start the endpoint.",
+                instance=instance,
+                candidates=[f"ALTER ENDPOINT {bracketed(endpoint.name)} STATE = STARTED;"],
+            )
+        elif endpoint is None and (catalog.details.is_endpoint_known or any_known):
+            peers = _peers(context, instance)
+            if peers:
+                yield problem_about(
+                    "SSB026",
+                    "endpoint",
+                    f"{'the instance has' if catalog.details.is_endpoint_known else 'its script creates'} no Service Broker endpoint, but "
+                    f"exchanges messages with {', '.join(peers)}",
+                    "Create an endpoint with STATE = STARTED FOR SERVICE_BROKER, on the port that the routes of the other instances name.",
+                    instance=instance,
+                    severity=None if catalog.details.is_endpoint_known else "warning",
+                )
+
+
+def _peers(context: CheckContext, instance: str) -> list[str]:
+    """Returns the instances or addresses to which an instance has routes, and the instances that have routes to it."""
+    found: dict[str, None] = {}
+    for other, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.address in (LOCAL, TRANSPORT):
+                continue
+            target = context.fleet.at(route.address, seen_from=other)
+            if other == instance and target != instance:
+                found[target or route.address] = None
+            elif target == instance and other != instance:
+                found[other] = None
+    return list(found)
+
+
+def check_queues(context: CheckContext) -> Iterator[Problem]:
+    """Checks for queues of services that are off."""
+    for instance, catalog in context.fleet.items():
+        users: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for (database, service), details in catalog.details.services.items():
+            users[database, details.queue].append(service)
+        for (database, queue), state in catalog.details.queues.items():
+            services = users[database, queue]
+            if state.is_enabled or not services:
+                continue
+            schema, _, name = queue.partition(".")
+            yield problem_about(
+                "SSB027",
+                f"queue {quoted_name(queue)}",
+                f"is off: messages for {', '.join(map(quoted_name, services[:3]))} wait in the transmission queue",
+                "Find the message that cannot be processed, then switch the queue on.",
+                instance=instance,
+                database=database,
+                related=[f"service {quoted_name(service)}" for service in services[:10]],
+                candidates=[
+                    f"USE {bracketed(database)}; ALTER QUEUE {bracketed(schema)}.{bracketed(name)} WITH STATUS = ON;"
+                ],
+            )
+
+
+def check_conversations(context: CheckContext) -> Iterator[Problem]:
+    """Checks for conversations that are left open."""
+    for instance, catalog in context.fleet.items():
+        for database, state, count in (
+            (each.database, each.state, each.count) for each in catalog.details.conversations or ()
+        ):
+            if state in _LEFT_OPEN and count >= LEAKED_MIN:
+                yield problem_about(
+                    "SSB028",
+                    f"conversations {state}",
+                    f"{count:,} conversations are left open: {_LEFT_OPEN[state]}",
+                    "End each conversation when its EndDialog or Error message is received; end those that are left with END CONVERSATION.",
+                    instance=instance,
+                    database=database,
+                )
+
+
+def check_bindings(context: CheckContext) -> Iterator[Problem]:
+    """Checks for remote service bindings whose user or certificate is missing."""
+    for instance, catalog in context.fleet.items():
+        for binding in catalog.details.bindings or ():
+            if binding.has_user and binding.has_certificate:
+                continue
+            missing = (
+                f"the user {quoted_name(binding.user)} owns no certificate"
+                if binding.has_user
+                else f"the database has no user {quoted_name(binding.user)}"
+            )
+            yield problem_about(
+                "SSB029",
+                f"binding {quoted_name(binding.name)}",
+                f"{missing}, so dialogs with {quoted_name(binding.service)} cannot be secured",
+                "Create the user, and a certificate that it owns from the public key of the owner of the remote service: "
+                "CREATE CERTIFICATE ... AUTHORIZATION ... FROM FILE.",
+                instance=instance,
+                database=binding.database,
+                concerns=[Concern(instance, binding.database, binding.service)],
+            )

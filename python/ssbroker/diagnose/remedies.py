@@ -1,0 +1,200 @@
+"""Proves remedies: each is applied to a copy of the fleet, and offered only if the copy is better and nothing is worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.context import Candidate, CheckContext, Concern, Problem, Step
+from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.reachability import RoutingEnd
+from ssbroker.diagnose.scripts import ScriptOnCopies
+from ssbroker.exceptions import SsbrokerError
+
+Check = Callable[[CheckContext], Sequence[Problem]]
+_Key = tuple[str, str | None, str | None, str, int | None]
+_TRIALS_MAX: Final = 16
+"""The combinations to try for one finding."""
+_STEPS_MAX: Final = 3
+"""The remedies of how many findings may be combined."""
+WORK_MAX: Final = 20_000
+"""The routes and services to check in copies, over all remedies; for larger fleets fewer remedies are proven."""
+UNPROVEN: Final = (
+    "Not determined, because the remedies of the findings above were checked first: correct these, and run lint again."
+)
+
+
+class Conversations:
+    """Which conversations of a fleet are delivered, whatever the tie breaks."""
+
+    def __init__(self, context: CheckContext) -> None:
+        self._context: Final = context
+        self._graph: Final = context.graph
+        self._replies: dict[tuple[str, str, str, str], bool] = {}
+        self._hosted: Final = {
+            service for tables in context.tables.values() for names in tables.services.values() for service in names
+        }
+
+    def is_delivered(self, concern: Concern) -> bool:
+        """Returns whether a conversation is delivered and acknowledged in all outcomes, or leaves the fleet for an unknown target."""
+        instance, database, service = concern
+        if instance not in self._graph.fleet or (
+            database is not None and database not in self._context.tables[instance].databases
+        ):
+            return False
+        return all(
+            (end.outcome == "ELSEWHERE" and service not in self._hosted)
+            # The service only starts conversations: what comes to it are answers, and they take the same path.
+            or end.outcome == "REFUSED"
+            or (end.outcome == "DELIVERED" and self._returns(instance, database, end))
+            for end in self._graph.ends(instance, Question(database, service))
+        )
+
+    @cached_property
+    def delivered(self) -> frozenset[Concern]:
+        """All conversations that are delivered: from each database and from outside, to each service that a route or a database names."""
+        starts = [
+            (instance, database)
+            for instance, tables in self._context.tables.items()
+            for database in (None, *tables.databases)
+            if database != "msdb"
+        ]
+        concerns = (Concern(*start, service) for start in starts for service in self._graph.ids)
+        return frozenset(each for each in concerns if self.is_delivered(each))
+
+    def _returns(self, instance: str, database: str | None, end: RoutingEnd) -> bool:
+        if database is None or (instance, database) == (end.instance, end.database):
+            return True
+        key = str(end.instance), str(end.database), instance, database
+        if key not in self._replies:
+            tables = self._context.tables[instance]
+            back = RoutingEnd("DELIVERED", instance, database)
+            broker = tables.databases[database].broker
+            self._replies[key] = all(
+                self._graph.ends(key[0], Question(key[1], service, broker, is_initiator=False)) == {back}
+                for service in tables.services.get(database, ())
+            )
+        return self._replies[key]
+
+
+class RemedyProver:
+    """Proves the remedies of the problems of one fleet."""
+
+    def __init__(self, context: CheckContext, check: Check, problems: Sequence[Problem]) -> None:
+        self._context: Final = context
+        self._check: Final = check
+        self._conversations: Final = Conversations(context)
+        self._errors: Final = {_key(each.finding) for each in problems if each.finding.severity == "error"}
+        self._copies: dict[str, ScriptOnCopies | None] = {}
+        self._tried: dict[Candidate, tuple[CheckContext, Sequence[Problem]] | None] = {}
+        size = sum(len(each.routes) + len(each.hosts) for each in context.tables.values())
+        self._trials_left = WORK_MAX // max(1, size)
+
+    def finding(self, problem: Problem) -> Finding:
+        """Returns the finding with a proven remedy, or with general advice."""
+        if not problem.candidates:
+            return problem.finding
+        if self._trials_left <= 0:
+            return replace(problem.finding, remedy=UNPROVEN)
+        steps = self._proven(problem)
+        if steps is None:
+            return problem.finding
+        return replace(
+            problem.finding,
+            remedy=remedy_text(steps, fleet=self._context.fleet),
+            scripts=tuple((instance, script) for instance, script in steps),
+        )
+
+    def _proven(self, problem: Problem) -> Candidate | None:
+        """Returns the first candidate that is proven; else the first combination with remedies of other errors that is."""
+        tried = 0
+        partial: list[Candidate] = list(problem.candidates)
+        for candidate in partial:  # grows during iteration
+            if tried >= _TRIALS_MAX or self._trials_left <= 0:
+                return None
+            tried += 1
+            after = self._after(candidate)
+            if after is None:
+                continue
+            context, problems = after
+            remaining = {_key(each.finding) for each in problems}
+            if _key(problem.finding) in remaining:
+                continue
+            errors = {_key(each.finding) for each in problems if each.finding.severity == "error"}
+            conversations = Conversations(context)
+            if errors <= self._errors and all(map(conversations.is_delivered, problem.concerns)):
+                if self._keeps_deliveries(conversations):
+                    return candidate
+            elif len(candidate) < _STEPS_MAX:
+                # The fault is gone, and another one of the same conversation is left or appears.
+                partial += _extended(candidate, problems)
+        return None
+
+    def _keeps_deliveries(self, conversations: Conversations) -> bool:
+        return all(map(conversations.is_delivered, self._conversations.delivered))
+
+    def _after(self, candidate: Candidate) -> tuple[CheckContext, Sequence[Problem]] | None:
+        """Returns the fleet after a candidate, with its problems; None if a statement is refused."""
+        if candidate not in self._tried:
+            self._trials_left -= 1
+            self._tried[candidate] = self._apply(candidate)
+        return self._tried[candidate]
+
+    def _apply(self, candidate: Candidate) -> tuple[CheckContext, Sequence[Problem]] | None:
+        scripts: dict[str, list[str]] = {}
+        for instance, script in candidate:
+            scripts.setdefault(instance, []).append(script)
+        instances = dict(self._context.fleet)
+        try:
+            for instance, each in scripts.items():
+                if instance not in self._copies:
+                    self._copies[instance] = ScriptOnCopies(instances[instance], now=self._context.now)
+                run = self._copies[instance]
+                if run is None:
+                    return None
+                instances[instance] = run("\n".join(each))
+            fleet = AssumedIds(Fleet(instances)).fleet
+        except SsbrokerError:
+            self._copies.setdefault(instance, None)
+            return None
+        context = CheckContext(
+            fleet=fleet,
+            now=self._context.now,
+            until=self._context.until,
+            assumed=self._context.assumed,
+            base=self._context,
+            changed=frozenset(scripts),
+        )
+        return context, self._check(context)
+
+
+def _extended(candidate: Candidate, problems: Sequence[Problem]) -> Iterator[Candidate]:
+    """Yields a candidate with the possible remedies of each error that is left."""
+    for other in problems:
+        if other.finding.severity == "error":
+            for more in other.candidates:
+                yield (*candidate, *more)
+
+
+def _key(finding: Finding) -> _Key:
+    return finding.code, finding.instance, finding.database, finding.object, finding.route_id
+
+
+def remedy_text(steps: Sequence[Step], *, fleet: Fleet) -> str:
+    """Returns the text of proven scripts; they name their instance if there are several."""
+    parts: list[str] = []
+    previous: str | None = None
+    database = ""
+    for instance, script in steps:
+        if instance != previous:
+            parts += [f"In {instance}:"] if len(fleet) > 1 else []
+            database = ""
+        used = script[: script.index(";") + 1] if script.startswith("USE ") else ""
+        parts.append(script.removeprefix(f"{used} ") if used and used == database else script)
+        previous, database = instance, used or database
+    return " ".join(parts)

@@ -1,0 +1,518 @@
+"""The checks of routes."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from ssbroker import schemas
+from ssbroker._text import bracketed, quantity, string_literal
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.behaviour import preferred_routes
+from ssbroker.diagnose.context import (
+    Candidate,
+    CheckContext,
+    Concern,
+    Problem,
+    Step,
+    alter_route,
+    drop_route,
+    new_route,
+    quoted_name,
+    route_problem,
+)
+from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow, Tables
+from ssbroker.diagnose.scripts import UNKNOWN_ENDPOINT
+from ssbroker.diagnose.similar_names import SimilarServices
+from ssbroker.router import Router
+
+SYSTEM_SERVICES: Final = "http://schemas.microsoft.com/SQL/"
+"""The prefix of the services that every database of SQL Server has."""
+LISTED_MAX: Final = 3
+
+
+def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
+    """Checks for routes that no conversation ever uses, and finds the cause."""
+    for instance, tables in context.tables.items():
+        used = context.used_routes[instance]
+        addressed_names = _names_with_address(tables)
+        first = _first_of_identical(context, tables)
+        for route in tables.routes:
+            if route.lifetime is not None and route.lifetime <= context.now:
+                yield route_problem(
+                    "SSB003",
+                    instance,
+                    route,
+                    f"expired on {_expiry_text(context, route.lifetime)}",
+                    "Create it again without LIFETIME, or drop it if it is no longer needed.",
+                    candidates=[
+                        *_moved(context, instance, route, recreate=True),
+                        _recreated(route),
+                        drop_route(route),
+                    ],
+                )
+                continue
+            if route.key in used:
+                continue
+            identical = first.get(_identity(route))
+            if route.service is None and route.broker is not None:
+                yield route_problem(
+                    "SSB001",
+                    instance,
+                    route,
+                    "has a broker id but no service name",
+                    "Add the name of the service, or drop the route.",
+                    candidates=[*_named(context, route), drop_route(route)],
+                    concerns=(),
+                )
+            elif identical is not None and identical is not route:
+                yield route_problem(
+                    "SSB005",
+                    instance,
+                    route,
+                    f"duplicates route {quoted_name(identical.name)}",
+                    "Drop one of the two.",
+                    related=[identical],
+                    candidates=[drop_route(route)],
+                    concerns=(),
+                )
+            else:
+                yield from _unused_route(context, instance, route, addressed_names=addressed_names)
+
+
+def _unused_route(
+    context: CheckContext, instance: str, route: RouteRow, *, addressed_names: frozenset[str]
+) -> Iterator[Problem]:
+    """Yields why a valid, live route that is not a duplicate is never used."""
+    tables, used = context.tables[instance], context.used_routes[instance]
+    service = route.service
+    if service is not None and service.startswith(SYSTEM_SERVICES):
+        return
+    if service is not None and route.address == TRANSPORT and service not in addressed_names:
+        yield route_problem(
+            "SSB007",
+            instance,
+            route,
+            f"has the address TRANSPORT, but {quoted_name(service)} does not begin with an address",
+            "Set the address of the instance that has the service.",
+            candidates=[
+                *_moved(context, instance, route),
+                *_moved(context, instance, route, recreate=True),
+                drop_route(route),
+            ],
+        )
+    elif service is not None and route.address == LOCAL and not _can_locate(tables, service, route.broker):
+        hosts = tables.hosts.get(service, [])
+        where = (
+            f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
+        )
+        yield route_problem(
+            "SSB008",
+            instance,
+            route,
+            f"leads to LOCAL, but {where if hosts else f'no database of this instance has {quoted_name(service)}'}",
+            "Enable the database, create the service, or change the route to the address of the instance that has the service.",
+            candidates=[
+                *_spelled(context, route),
+                *_with_ids_of(tables, route, hosts),
+                *_enabled(context, instance, service),
+                *_moved(context, instance, route),
+                drop_route(route),
+            ],
+        )
+    elif route.database != MSDB and not tables.databases[route.database].enabled:
+        return  # nothing starts in a disabled database
+    elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(tables):
+        return  # its services are unknown, or all their databases are disabled, which is reported for these
+    elif others := preferred_routes(route, tables, used):
+        verb = "takes" if len(others) == 1 else "take"
+        yield route_problem(
+            "SSB002",
+            instance,
+            route,
+            f"is never used, because {', '.join(quoted_name(other.name) for other in others[:3])} always {verb} precedence",
+            "Drop this route, or those that take precedence.",
+            related=others,
+            candidates=[drop_route(route)],
+            concerns=(),
+        )
+    elif service is None and route.address == LOCAL:
+        yield route_problem(
+            "SSB002",
+            instance,
+            route,
+            "delivers nothing, because every service of this instance has its own route in this table",
+            "It is harmless, and will deliver to services that are created later.",
+            severity="info",
+        )
+
+
+def _moved(context: CheckContext, instance: str, route: RouteRow, *, recreate: bool = False) -> Iterator[str]:
+    """Yields scripts that lead a route to each instance that has its service."""
+    if route.service is None or route.mirror is not None:
+        return
+    targets = {
+        host for host, database in context.hosts(route.service) if context.tables[host].databases[database].enabled
+    }
+    for target in sorted(targets, key=lambda each: (each != instance, each)):
+        address = context.address_for(target, seen_from=instance)
+        if address is None or address == route.address:
+            continue
+        yield (
+            _recreated(route, address=address)
+            if recreate
+            else alter_route(route, f"ADDRESS = {string_literal(address)}")
+        )
+
+
+def _recreated(route: RouteRow, *, address: str | None = None, mirror: bool = True) -> str:
+    """Returns the statements that create a route again without LIFETIME."""
+    broker = None if route.broker is None else str(uuid.UUID(bytes=route.broker))
+    clauses = [
+        f"{name} = {string_literal(value)}"
+        for name, value in (
+            ("SERVICE_NAME", route.service),
+            ("BROKER_INSTANCE", broker),
+            ("ADDRESS", address or route.address),
+            ("MIRROR_ADDRESS", route.mirror if mirror else None),
+        )
+        if value is not None
+    ]
+    return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {', '.join(clauses)};"
+
+
+def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
+    """Yields scripts that give a route the name of the only service of the database that has its broker id."""
+    for tables in context.tables.values():
+        for database, names in tables.services.items():
+            if tables.databases[database].broker == route.broker and len(names) == 1:
+                yield alter_route(route, f"SERVICE_NAME = {string_literal(names[0])}")
+
+
+def _spelled(context: CheckContext, route: RouteRow) -> Iterator[str]:
+    """Yields a script that corrects a service name that is nearly right."""
+    services = SimilarServices(context.tables)
+    if route.service is not None and services.of(route.service) is not None:
+        yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
+
+
+def _with_ids_of(tables: Tables, route: RouteRow, hosts: list[str]) -> Iterator[str]:
+    for host in hosts:
+        broker = tables.databases[host].broker
+        if route.broker is not None and broker is not None and broker != route.broker:
+            yield alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'")
+
+
+def _enabled(context: CheckContext, instance: str, service: str) -> Iterator[str]:
+    """Yields scripts that enable the databases of an instance that have a service."""
+    tables = context.tables[instance]
+    for host in tables.hosts.get(service, ()):
+        if not tables.databases[host].enabled and (instance, host) not in context.mirrored:
+            yield f"ALTER DATABASE {bracketed(host)} SET ENABLE_BROKER;"
+
+
+def _expiry_text(context: CheckContext, lifetime: datetime) -> str:
+    days = abs(context.now - lifetime).days
+    distance = "less than a day" if days == 0 else quantity(days, "day")
+    when = f"{distance} ago" if lifetime <= context.now else f"in {distance}"
+    return f"{lifetime:%Y-%m-%d %H:%M:%S} UTC, {when}"
+
+
+def check_expiring_routes(context: CheckContext) -> Iterator[Problem]:
+    """Checks for routes that are about to expire."""
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if route.lifetime is not None and context.now < route.lifetime <= context.until:
+                yield route_problem(
+                    "SSB004",
+                    instance,
+                    route,
+                    f"expires on {_expiry_text(context, route.lifetime)}",
+                    "Extend its LIFETIME, or create it again without one.",
+                    candidates=[_recreated(route)],
+                    concerns=(),
+                )
+
+
+def check_wildcards(context: CheckContext) -> Iterator[Problem]:
+    """Checks for tables that send all services of other instances to the network."""
+    for instance, tables in context.tables.items():
+        by_table: defaultdict[str, list[RouteRow]] = defaultdict(list)
+        for route in tables.routes:
+            if context.is_live(route) and route.service is None and route.broker is None:
+                by_table[route.database].append(route)
+        for group in by_table.values():
+            local = [route for route in group if route.address == LOCAL]
+            for route in group:
+                if local and route.address not in (LOCAL, TRANSPORT) and route.key in context.used_routes[instance]:
+                    yield route_problem(
+                        "SSB006",
+                        instance,
+                        route,
+                        f"sends all services that are not in this instance to {route.address}, next to {quoted_name(local[0].name)} to LOCAL",
+                        "If this is intended, ignore this code; otherwise create one route for each service.",
+                        related=local,
+                    )
+
+
+def check_own_addresses(context: CheckContext) -> Iterator[Problem]:
+    """Checks for routes to the network address of the instance itself."""
+    for instance, tables in context.tables.items():
+        own = set(context.fleet[instance].addresses)
+        for route in tables.routes:
+            if context.is_live(route) and route.address in own:
+                yield route_problem(
+                    "SSB009",
+                    instance,
+                    route,
+                    f"leads to {route.address}, which is an address of this instance itself",
+                    "If the service is in this instance, change the address to LOCAL; otherwise correct it.",
+                    severity="error" if route.database == MSDB else "warning",
+                    candidates=[
+                        *_moved(context, instance, route),
+                        alter_route(route, "ADDRESS = N'LOCAL'"),
+                        drop_route(route),
+                    ],
+                )
+
+
+def check_mirrors(context: CheckContext) -> Iterator[Problem]:
+    """Checks for mirrored routes that CREATE ROUTE would refuse."""
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.mirror is None:
+                continue
+            if route.mirror == route.address:
+                yield route_problem(
+                    "SSB010",
+                    instance,
+                    route,
+                    f"has {route.address} as both address and mirror address",
+                    "Set the mirror address to that of the partner.",
+                    candidates=[_recreated(route, mirror=False)],
+                    concerns=(),
+                )
+            if route.broker is None or route.service is None:
+                missing = " or ".join(
+                    text
+                    for text, value in (("service name", route.service), ("broker id", route.broker))
+                    if value is None
+                )
+                yield route_problem(
+                    "SSB011",
+                    instance,
+                    route,
+                    f"has a mirror address but no {missing}",
+                    "Specify both SERVICE_NAME and BROKER_INSTANCE, the service_broker_guid of the mirrored database.",
+                )
+
+
+def check_forwarding(context: CheckContext) -> Iterator[Problem]:
+    """Checks for routes of msdb to other instances if forwarding is disabled."""
+    for instance, tables in context.tables.items():
+        catalog = context.fleet[instance]
+        if catalog.message_forwarding:
+            continue
+        endpoint = catalog.details.endpoint
+        name = UNKNOWN_ENDPOINT if endpoint is None else endpoint.name
+        for route in tables.routes:
+            if route.database == MSDB and route.key in context.used_routes[instance] and route.address != LOCAL:
+                enabled = f"ALTER ENDPOINT {bracketed(name)} FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+                local = [] if route.service is None else [alter_route(route, "ADDRESS = N'LOCAL'")]
+                is_here = route.service is not None and bool(tables.hosts.get(route.service))
+                yield route_problem(
+                    "SSB016",
+                    instance,
+                    route,
+                    f"forwards messages from outside to {route.address}, but message forwarding is disabled",
+                    "Enable message forwarding of the endpoint, or drop the route.",
+                    candidates=[*(local if is_here else []), enabled, *([] if is_here else local), drop_route(route)],
+                )
+
+
+def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
+    """Checks for local services that are hidden by dynamic routing."""
+    for instance, tables in context.tables.items():
+        behaviour = context.graph.at(instance)
+        dynamic_routes = {
+            route.database: route
+            for route in tables.routes
+            if route.service == BROKER_CONFIGURATION and context.is_live(route)
+        }
+        for database, route in dynamic_routes.items():
+            hidden = [
+                service
+                for service, hosts in tables.hosts.items()
+                if any(tables.databases[host].enabled and context.accepts(instance, host, service) for host in hosts)
+                and any(answer.reason == "route_requested" for answer in behaviour.from_database(database, service))
+            ]
+            if hidden:
+                shown_names = ", ".join(
+                    [*map(quoted_name, hidden[:LISTED_MAX]), *(["..."] if len(hidden) > LISTED_MAX else [])]
+                )
+                created: Candidate = tuple(
+                    Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in hidden
+                )
+                yield route_problem(
+                    "SSB015",
+                    instance,
+                    route,
+                    f"hides {quantity(len(hidden), 'service')} of this instance: {shown_names}",
+                    "Create a route to LOCAL for each service.",
+                    candidates=[created],
+                    concerns=[Concern(instance, None if database == MSDB else database, service) for service in hidden],
+                )
+
+
+def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
+    """Checks for service names of routes that are similar to that of an existing service."""
+    services = SimilarServices(context.tables)
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if route.service is not None and context.is_live(route) and (differs := services.of(route.service)):
+                nearest = services.nearest(route.service)
+                yield route_problem(
+                    "SSB018",
+                    instance,
+                    route,
+                    f"is for {quoted_name(route.service)}, but {differs}",
+                    f"Change the service name of the route to {quoted_name(nearest)}.",
+                    candidates=[
+                        alter_route(route, f"SERVICE_NAME = {string_literal(nearest)}"),
+                        drop_route(route),
+                    ],
+                    concerns=[Concern(instance, None if route.database == MSDB else route.database, nearest)],
+                )
+
+
+def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
+    """Checks for routes with the id of a database that no longer exists, to an instance where the service has another id."""
+    for instance, route, target_instance, hosts in stale_routes(context):
+        ids = [
+            broker for broker in (context.tables[target_instance].databases[host].broker for host in hosts) if broker
+        ]
+        yield route_problem(
+            "SSB014",
+            instance,
+            route,
+            f"has broker id {uuid.UUID(bytes=route.broker)}, which belongs to no known database; "
+            f"{quoted_name(str(route.service))} in {target_instance} has {', '.join(str(uuid.UUID(bytes=broker)) for broker in ids)}",
+            "Change the broker id of the route to the service_broker_guid of the database.",
+            related=[f"{target_instance}/{host}" for host in hosts],
+            candidates=[alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'") for broker in ids]
+            + [drop_route(route)],
+        )
+
+
+def stale_routes(context: CheckContext) -> Iterator[tuple[str, RouteRow, str, list[str]]]:
+    """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
+    known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.service is None or route.broker is None or route.broker in known:
+                continue
+            target = instance if route.address == LOCAL else context.fleet.at(route.address, seen_from=instance)
+            if target is None:
+                continue
+            hosts = context.tables[target].hosts.get(route.service, [])
+            if hosts and not any((target, host) in context.assumed for host in hosts):
+                yield instance, route, target, hosts
+
+
+def check_next_hops(context: CheckContext) -> Iterator[Problem]:
+    """Checks for addresses that no instance of the fleet has; only if it has several instances."""
+    if len(context.fleet) == 1:
+        return
+    ports: defaultdict[str, set[str]] = defaultdict(set)
+    owners: dict[str, str] = {}
+    for address, owner in context.fleet.addresses.items():
+        ports[address.rpartition(":")[0]].add(address.rpartition(":")[2])
+        owners[address.rpartition(":")[0]] = owner
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if not context.is_live(route) or route.address in (LOCAL, TRANSPORT):
+                continue
+            if context.fleet.at(route.address, seen_from=instance) is not None:
+                continue
+            host = route.address.rpartition(":")[0]
+            candidates = list(_moved(context, instance, route))
+            if host in ports:
+                right = [f"{host}:{port}" for port in sorted(ports[host])]
+                moved = [alter_route(route, f"ADDRESS = {string_literal(each)}") for each in right]
+                yield route_problem(
+                    "SSB022",
+                    instance,
+                    route,
+                    f"leads to {route.address}, but {owners[host]} listens on port {' and '.join(sorted(ports[host]))}",
+                    "Correct the port.",
+                    severity="error",
+                    candidates=[*moved, *candidates, drop_route(route)],
+                )
+            else:
+                yield route_problem(
+                    "SSB022",
+                    instance,
+                    route,
+                    f"leads to {route.address}, which is not an address of any instance",
+                    "Add the catalog of that instance with its addresses, or correct the route.",
+                    candidates=candidates,
+                )
+
+
+_NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
+
+
+def _names_with_address(tables: Tables) -> frozenset[str]:
+    """Returns the service names of routes to TRANSPORT that begin with an address, according to the router."""
+    names = sorted(
+        {route.service for route in tables.routes if route.address == TRANSPORT and route.service is not None}
+    )
+    if not names:
+        return frozenset()
+    transport = dict.fromkeys(schemas.ROUTES.names) | {
+        "database": "one",
+        "name": "all",
+        "route_id": 1,
+        "address": TRANSPORT,
+    }
+    router = Router(Catalog(pa.Table.from_pylist([transport], schema=_NULLABLE)), tie_break="first")
+    conversations = pa.RecordBatch.from_pydict(
+        {
+            "database": pa.array(["one"] * len(names), pa.string()),
+            "to_service_name": pa.array(names, pa.string()),
+            "to_broker_instance": pa.nulls(len(names), pa.binary(16)),
+        }
+    )
+    hops = router.route(conversations)["next_hop_address"].to_pylist()
+    return frozenset(service for service, hop in zip(names, hops, strict=True) if hop is not None)
+
+
+def _hosts_anything(tables: Tables) -> bool:
+    return any(tables.databases[database].enabled for database in tables.services)
+
+
+def _can_locate(tables: Tables, service: str, broker: bytes | None) -> bool:
+    return any(
+        tables.databases[host].enabled and (broker is None or tables.databases[host].broker == broker)
+        for host in tables.hosts.get(service, ())
+    )
+
+
+def _identity(route: RouteRow) -> tuple[str, str | None, bytes | None, str, bool]:
+    return route.database, route.service, route.broker, route.address, route.mirror is not None
+
+
+def _first_of_identical(
+    context: CheckContext, tables: Tables
+) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
+    """Returns the first of each group of identical live routes."""
+    found: dict[tuple[str, str | None, bytes | None, str, bool], RouteRow] = {}
+    for route in sorted(tables.routes, key=lambda route: route.route_id):
+        if context.is_live(route):
+            found.setdefault(_identity(route), route)
+    return found

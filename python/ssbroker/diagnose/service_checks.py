@@ -1,0 +1,573 @@
+"""The checks of services: who reaches them, how replies return, and loops."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
+from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.context import (
+    Candidate,
+    CheckContext,
+    Concern,
+    Problem,
+    Step,
+    alter_route,
+    drop_route,
+    new_route,
+    problem_about,
+    qualified_route,
+    quoted_name,
+)
+from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow
+from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
+from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
+from ssbroker.diagnose.scripts import UNKNOWN_ENDPOINT
+from ssbroker.diagnose.similar_names import SimilarServices, difference
+from ssbroker.diagnose.trace import end_text
+
+_LOST: Final = ("no_route", "service_not_found", "address_unusable")
+"""The reasons of drops that no other check reports."""
+
+
+def check_loops(context: CheckContext) -> Iterator[Problem]:
+    """Checks for loops between instances."""
+    for loop in find_loops(context.graph):
+        services = list(dict.fromkeys(service for service in loop.services if service is not None))
+        others = ["every service that no route names"] if None in loop.services else []
+        shown_names = list(map(quoted_name, services))
+        shown = [*others, *shown_names[:LISTED_MAX], *(["..."] if len(shown_names) > LISTED_MAX else [])]
+        routes = list(_routes_between(context, loop.instances))
+        yield problem_about(
+            "SSB020",
+            f"loop {loop}",
+            f"messages for {', '.join(shown)} circulate",
+            "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
+            related=[qualified_route(instance, route) for instance, route in routes],
+            candidates=_out_of_loop(context, routes),
+            concerns=[
+                Concern(instance, None, service)
+                for service in services
+                if context.hosts(service)
+                for instance in loop.instances
+            ],
+        )
+
+
+def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterator[tuple[str, RouteRow]]:
+    for instance, following in zip(instances, (*instances[1:], instances[0]), strict=True):
+        for route in context.tables[instance].routes:
+            if route.database == MSDB and context.is_live(route) and context.fleet.at(route.address) == following:
+                yield instance, route
+
+
+def _out_of_loop(context: CheckContext, routes: list[tuple[str, RouteRow]]) -> Iterator[Candidate]:
+    for instance, route in routes:
+        hosts = [] if route.service is None else context.hosts(route.service)
+        for target in dict.fromkeys(target for target, _ in hosts):
+            address = context.address_for(target, seen_from=instance)
+            if address is not None and address != route.address:
+                yield (Step(instance, alter_route(route, f"ADDRESS = {string_literal(address)}")),)
+    for instance, route in routes:
+        yield (Step(instance, alter_route(route, "ADDRESS = N'LOCAL'")),)
+        yield (Step(instance, drop_route(route)),)
+
+
+class _Reached(NamedTuple):
+    """What conversations reach."""
+
+    accepted: dict[int, dict[int, str]]
+    """By start: the starts whose services it reaches, each with one of these services."""
+    places: set[tuple[str, str, str]]
+    """Instances, databases and services that some conversation reaches."""
+    lost: dict[tuple[str, str, str], list[Start]]
+    """By instance, reason and service: the starts of dropped messages."""
+    ambiguous: dict[tuple[str, str], frozenset[str]]
+    """By instance and service: the databases among which a conversation ends up in any."""
+
+
+def check_services(context: CheckContext) -> Iterator[Problem]:
+    """Checks for services that no conversation reaches, messages that are dropped, and targets without a return route."""
+    reach = ReachabilitySets(context.graph)
+    reached = _reached(context, reach)
+    yield from _unreachable_services(context, reached.places)
+    numbers = {start: number for number, start in enumerate(reach.starts)}
+    yield from _lost_messages(context, reached, numbers)
+    yield from _ambiguous_services(reached.ambiguous)
+    yield from _check_return_routes(context, reached.accepted)
+
+
+def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
+    targets_of = _TargetsByEnds(reach)
+    places: set[tuple[int, str]] = set()
+    accepted: list[dict[int, str]] = [{} for _ in reach.starts]
+    targets: dict[int, dict[int, str]] = {}
+    lost: defaultdict[tuple[str, str, str], list[Start]] = defaultdict(list)
+    ambiguous = dict(_ambiguous_arrivals(context))
+    intends = _Intentions(context)
+    for service in sorted(all_services(context.graph)):
+        codes = reach.codes(service)
+        places.update((target, service) for code in set(codes) for target in targets_of[code])
+        if service == BROKER_CONFIGURATION or service.startswith(SYSTEM_SERVICES):
+            continue  # the instance itself requests routes from it, and has the system services
+        for number, (code, used) in enumerate(zip(codes, accepted, strict=True)):
+            for target in targets_of[code]:
+                if target not in used and target != number:
+                    used[target] = service
+                    targets[number] = used
+        for code in set(codes):
+            ambiguous = dict(_ambiguities(reach.ends[code], service)) | ambiguous
+        for start, end in _drops(reach, codes):
+            if intends(start, service, str(end.instance), str(end.reason)):
+                lost[str(end.instance), str(end.reason), service].append(start)
+    named = {(*reach.starts[number], service) for number, service in places}
+    return _Reached(targets, named, dict(lost), ambiguous)
+
+
+def _drops(reach: ReachabilitySets, codes: list[int]) -> Iterator[tuple[Start, RoutingEnd]]:
+    """Yields the starts from which messages are dropped for a reason that no other check reports."""
+    drops = {
+        code: [end for end in reach.ends[code] if end.outcome == "DROPPED" and end.reason in _LOST]
+        for code in set(codes)
+    }
+    if not any(drops.values()):
+        return
+    for number, code in enumerate(codes):
+        for end in drops[code]:
+            yield reach.starts[number], end
+
+
+def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
+    """Yields the services of which messages from outside reach several databases."""
+    for instance, tables in context.tables.items():
+        for service, hosts in tables.hosts.items():
+            if len(hosts) > 1:
+                arriving = {
+                    RoutingEnd("DELIVERED", instance, answer.target_database)
+                    for answer in context.graph.at(instance).arriving(service)
+                    if answer.outcome == "LOCAL" and context.accepts(instance, str(answer.target_database), service)
+                }
+                yield from _ambiguities(arriving, service)
+
+
+def _ambiguities(ends: Iterable[RoutingEnd], service: str) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
+    databases: defaultdict[str, set[str]] = defaultdict(set)
+    for end in ends:
+        if end.outcome == "DELIVERED":
+            databases[str(end.instance)].add(str(end.database))
+    for instance, found in databases.items():
+        if len(found) > 1:
+            yield (instance, service), frozenset(found)
+
+
+class _Intentions:
+    """Whether the routes show that a database is to send to a service."""
+
+    def __init__(self, context: CheckContext) -> None:
+        self._context = context
+        self._named = {
+            (instance, route.database, route.service)
+            for instance, tables in context.tables.items()
+            for route in tables.routes
+            if context.is_live(route) and route.service is not None and route.address not in (LOCAL, TRANSPORT)
+        }
+        # What is lost by a stale id or a route to LOCAL is reported for that route.
+        self._reported = {
+            (instance, route.database, route.service) for instance, route, _, _ in stale_routes(context)
+        } | {
+            (instance, MSDB, route.service)
+            for instance, tables in context.tables.items()
+            for route in tables.routes
+            if route.database == MSDB
+            and context.is_live(route)
+            and route.service is not None
+            and route.address == LOCAL
+        }
+
+    def __call__(self, start: Start, service: str, dropped_by: str, reason: str) -> bool:
+        """Returns whether a drop of a conversation is worth a finding of its own."""
+        instance, database = start
+        if instance == dropped_by or (instance, database, service) in self._reported:
+            return False
+        if reason == "service_not_found" and (dropped_by, MSDB, service) in self._reported:
+            return False
+        return (instance, database, service) in self._named
+
+
+class _TargetsByEnds(dict[int, tuple[int, ...]]):
+    """The starts at which messages are delivered, by number of the set of ends; computed on first access."""
+
+    def __init__(self, reach: ReachabilitySets) -> None:
+        super().__init__()
+        self._ends = reach.ends
+        self._numbers = {start: number for number, start in enumerate(reach.starts)}
+
+    def __missing__(self, code: int) -> tuple[int, ...]:
+        delivered = (end for end in self._ends[code] if end.outcome == "DELIVERED")
+        places = (Start(str(end.instance), str(end.database)) for end in delivered)
+        self[code] = found = tuple(self._numbers[place] for place in places if place in self._numbers)
+        return found
+
+
+def _unreachable_services(context: CheckContext, reached: set[tuple[str, str, str]]) -> Iterator[Problem]:
+    for instance, tables in context.tables.items():
+        for database, names in tables.services.items():
+            if not tables.databases[database].enabled:
+                continue  # reported for the database
+            for service in names:
+                if (
+                    (instance, database, service) in reached
+                    or not context.accepts(instance, database, service)
+                    or _is_reached_from_outside(context, instance, database, service)
+                ):
+                    continue
+                yield problem_about(
+                    "SSB019",
+                    f"service {quoted_name(service)}",
+                    "no conversation reaches it",
+                    "If it should receive conversations, create a route to it in the databases that start them.",
+                    instance=instance,
+                    database=database,
+                )
+
+
+def _is_reached_from_outside(context: CheckContext, instance: str, database: str, service: str) -> bool:
+    """Returns whether messages from unknown instances reach the service; a fleet of several instances is considered complete."""
+    if len(context.fleet) > 1:
+        return False
+    answers = context.graph.at(instance).arriving(service)
+    return any(answer.target_database == database for answer in answers)
+
+
+def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
+    for (instance, reason, service), starts in reached.lost.items():
+        # If the service here has conversations with these databases, their routes may be for the answers only, which need no route.
+        hosts = [Start(*place) for place in context.hosts(service) if place[0] == instance]
+        for_answers = all(
+            any(numbers[start] in reached.accepted.get(numbers.get(host, -1), {}) for host in hosts) for start in starts
+        )
+        where = {
+            "no_route": "no route of its msdb leads to it",
+            "service_not_found": "none of its enabled databases has the service",
+            "address_unusable": "its route takes the address from the service name, which contains none",
+        }[reason]
+        yield problem_about(
+            "SSB024",
+            f"service {quoted_name(service)}",
+            f"messages from {'/'.join(starts[0])}{_and_others(len(starts))} are dropped, because {where}",
+            "Create a route in msdb of this instance, or correct the routes that lead to it.",
+            instance=instance,
+            database=MSDB,
+            related=["/".join(start) for start in starts],
+            severity="warning" if for_answers else None,
+            candidates=_found_again(context, instance, service, starts),
+            concerns=[Concern(start.instance, start.database, service) for start in starts],
+        )
+
+
+def _and_others(number: int) -> str:
+    return "" if number == 1 else f" and {quantity(number - 1, 'other database')}"
+
+
+def _found_again(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
+    """Yields remedies for messages that an instance drops: a route of its msdb, its database, or the routes that lead to it."""
+    tables = context.tables[instance]
+    hosts = context.hosts(service)
+    here = [database for where, database in hosts if where == instance]
+    wildcards = [
+        route for route in tables.routes if route.database == MSDB and route.service is None and context.is_live(route)
+    ]
+    if here and not wildcards:
+        yield (Step(instance, new_route(tables, MSDB, service=None, address=LOCAL)),)
+    if here:
+        yield (Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)),)
+    for database in here:
+        if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
+            yield (Step(instance, f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"),)
+    others = [
+        where for where, database in hosts if where != instance and context.tables[where].databases[database].enabled
+    ]
+    senders: list[tuple[str, RouteRow]] = [
+        (start.instance, route)
+        for start in starts
+        for route in context.tables[start.instance].routes
+        if route.database == start.database
+        and route.service == service
+        and context.is_live(route)
+        and context.fleet.at(route.address, seen_from=start.instance) == instance
+    ]
+    for other in dict.fromkeys(others):
+        moved = tuple(
+            Step(sender, alter_route(route, f"ADDRESS = {string_literal(address)}"))
+            for sender, route in senders
+            if (address := context.address_for(other, seen_from=sender)) is not None
+        )
+        if moved:
+            yield moved
+    if senders:
+        yield tuple(Step(sender, drop_route(route)) for sender, route in senders)
+    for other in dict.fromkeys(others):
+        address = context.address_for(other, seen_from=instance)
+        if address is not None:
+            onward = Step(instance, new_route(tables, MSDB, service=service, address=address))
+            yield (onward,)
+            yield (onward, Step(instance, _forwarding_on(context, instance)))
+
+
+def _forwarding_on(context: CheckContext, instance: str) -> str:
+    endpoint = context.fleet[instance].details.endpoint
+    name = UNKNOWN_ENDPOINT if endpoint is None else endpoint.name
+    return f"ALTER ENDPOINT {bracketed(name)} FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+
+
+def _ambiguous_services(ambiguous: dict[tuple[str, str], frozenset[str]]) -> Iterator[Problem]:
+    for (instance, service), databases in sorted(ambiguous.items()):
+        yield problem_about(
+            "SSB023",
+            f"service {quoted_name(service)}",
+            f"is in {' and '.join(map(quoted_name, sorted(databases)))}: a conversation that names no broker id goes to any of them",
+            "If they are copies that share the load, ignore this code. Otherwise drop the service or disable the broker in the databases that "
+            "should not receive, or name the broker id of the right one in the routes and in BEGIN DIALOG.",
+            instance=instance,
+            related=[f"{instance}/{database}" for database in sorted(databases)],
+        )
+
+
+def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
+    """Checks for a single instance whose msdb has no route for what arrives; in a fleet, the messages that are lost are found."""
+    if len(context.fleet) > 1:
+        return
+    for instance, tables in context.tables.items():
+        catalog = context.fleet[instance]
+        if not catalog.addresses and not catalog.details.services:
+            continue  # a table of routes only, which may not show those of msdb
+        lost = [
+            service
+            for service, hosts in tables.hosts.items()
+            if service != BROKER_CONFIGURATION
+            and any(tables.databases[host].enabled and context.accepts(instance, host, service) for host in hosts)
+            and any(answer.reason == "no_route" for answer in context.graph.at(instance).arriving(service))
+        ]
+        if not lost:
+            continue
+        shown = ", ".join([*map(quoted_name, lost[:LISTED_MAX]), *(["..."] if len(lost) > LISTED_MAX else [])])
+        per_service = tuple(Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)) for service in lost)
+        yield problem_about(
+            "SSB024",
+            "routes",
+            f"messages from other instances for {shown} are dropped, because no route of msdb leads to "
+            f"{'it' if len(lost) == 1 else 'them'}",
+            "Create a route to LOCAL in msdb.",
+            instance=instance,
+            database=MSDB,
+            severity="warning",
+            candidates=[(Step(instance, new_route(tables, MSDB, service=None, address=LOCAL)),), per_service],
+            concerns=[Concern(instance, None, service) for service in lost],
+        )
+
+
+def check_own_services(context: CheckContext) -> Iterator[Problem]:
+    """Checks for databases with several services that cannot reach each other, because AutoCreatedLocal was dropped or changed."""
+    for instance, tables in context.tables.items():
+        for database, names in tables.services.items():
+            if len(names) < 2 or not tables.databases[database].enabled:  # noqa: PLR2004 - two services can talk to each other
+                continue
+            named = {route.service for route in tables.routes if route.database == database and context.is_live(route)}
+            missed: dict[str, RoutingEnd] = {}
+            for service in names:
+                if service in named or service.startswith(SYSTEM_SERVICES) or service == BROKER_CONFIGURATION:
+                    continue
+                if not context.accepts(instance, database, service):
+                    continue
+                answers = context.graph.at(instance).from_database(database, service)
+                wrong = [
+                    answer
+                    for answer in answers
+                    if answer.outcome != "LOCAL" and answer.reason not in ("route_requested", "sender_disabled")
+                ]
+                if wrong:
+                    end = context.graph.onward(instance, Question(database, service), wrong[0])
+                    missed[service] = (
+                        end
+                        if isinstance(end, RoutingEnd)
+                        else RoutingEnd("ELSEWHERE", instance, address=wrong[0].next_hop)
+                    )
+            if missed:
+                yield _own_services(context, instance, database, missed)
+
+
+def _own_services(context: CheckContext, instance: str, database: str, missed: dict[str, RoutingEnd]) -> Problem:
+    tables = context.tables[instance]
+    names = list(missed)
+    end = next(iter(missed.values()))
+    shown = ", ".join([*map(quoted_name, names[:LISTED_MAX]), *(["..."] if len(names) > LISTED_MAX else [])])
+    fate = (
+        f"leave the instance to {end.address}"
+        if end.outcome == "ELSEWHERE"
+        else "are delayed, because no route leads to it"
+    )
+    if len(names) > 1:
+        fate = fate.replace(" to it", " to them")
+    per_service = tuple(
+        Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in names
+    )
+    return problem_about(
+        "SSB025",
+        f"database {quoted_name(database)}",
+        f"conversations of its services with {shown}, which {'is' if len(names) == 1 else 'are'} in the same database, {fate}",
+        "Create a route to LOCAL in the database.",
+        instance=instance,
+        database=database,
+        related=[f"service {quoted_name(name)}" for name in names[:10]],
+        candidates=[(Step(instance, new_route(tables, database, service=None, address=LOCAL)),), per_service],
+        concerns=[Concern(instance, database, service) for service in names],
+    )
+
+
+def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Problem]:
+    """Checks that the targets of each database can reach each of its services that may have started the conversation."""
+    reach = ReachabilitySets(context.graph, is_initiator=False)
+    initiators: list[tuple[int, str]] = []
+    missing: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, used in targets.items():
+        origin = reach.starts[number]
+        tables = context.tables[origin.instance]
+        certain_end = {RoutingEnd("DELIVERED", *origin)}
+        for service in tables.services.get(origin.database, ()):
+            codes = reach.codes(service, tables.databases[origin.database].broker)
+            certain = {code for code in set(codes) if reach.ends[code] == certain_end}
+            for target in used:
+                if codes[target] not in certain:
+                    missing[target].append((len(initiators), codes[target]))
+            initiators.append((number, service))
+    shown_names = [f"{'/'.join(reach.starts[number])}/service {quoted_name(service)}" for number, service in initiators]
+    for target, numbers in sorted(missing.items()):
+        first, code = numbers[0]
+        origin = reach.starts[initiators[first][0]]
+        ends = sorted(reach.ends[code] - {RoutingEnd("DELIVERED", *origin)}, key=str)
+        yield _no_return_route(
+            context,
+            reach.starts[target],
+            [(reach.starts[initiators[number][0]], initiators[number][1]) for number, _ in numbers],
+            ends={end for _, each in numbers for end in reach.ends[each]},
+            end=ends[0],
+            used={reach.starts[initiators[number][0]]: targets[initiators[number][0]][target] for number, _ in numbers},
+            related=[shown_names[number] for number, _ in numbers],
+        )
+
+
+def _no_return_route(
+    context: CheckContext,
+    target: Start,
+    initiators: list[tuple[Start, str]],
+    *,
+    ends: set[RoutingEnd],
+    end: RoutingEnd,
+    used: dict[Start, str],
+    related: list[str],
+) -> Problem:
+    others = len(related) - 1
+    others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
+    origin, service = initiators[0]
+    fate = restore_spaces(end_text(end)).partition(":")[0] if end.outcome == "LOOP" else restore_spaces(end_text(end))
+    return problem_about(
+        "SSB017",
+        f"database {quoted_name(target.database)}",
+        f"accepts conversations for {quoted_name(used[origin])} from {'/'.join(origin)}, but has no reliable return route to "
+        f"{quoted_name(service)}{others_text}: {fate}",
+        f"Replies to {quoted_name(service)} must reach {'/'.join(origin)} in every case. Check the routes of {'/'.join(target)}, "
+        "and of msdb in the instances between; a route in both directions needs an address that the other instance knows.",
+        instance=target.instance,
+        database=target.database,
+        related=related,
+        candidates=list(_return_candidates(context, target, initiators, ends)),
+        concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
+    )
+
+
+def _return_candidates(
+    context: CheckContext, target: Start, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]
+) -> Iterator[Candidate]:
+    """Yields remedies: routes of the target's database that are missing or wrong, then what is wrong on the path."""
+    tables = context.tables[target.instance]
+    created: list[Step] = []
+    corrected: list[Step] = []
+    replaced: list[Step] = []
+    for origin, service in initiators:
+        address = context.address_for(origin.instance, seen_from=target.instance)
+        if address is None:
+            return
+        routes = [
+            route
+            for route in tables.routes
+            if route.database == target.database
+            and route.service == service
+            and route.mirror is None
+            and context.is_live(route)
+        ]
+        new = Step(target.instance, new_route(tables, target.database, service=service, address=address))
+        created.append(new)
+        wrong = [route for route in routes if route.address != address]
+        replaced += [Step(target.instance, drop_route(route)) for route in wrong] + [new]
+        if not routes:
+            corrected.append(new)
+        elif len(wrong) == len(routes):
+            first, *more = wrong
+            corrected.append(Step(target.instance, alter_route(first, f"ADDRESS = {string_literal(address)}")))
+            corrected += [Step(target.instance, drop_route(route)) for route in more]
+        else:
+            corrected += [Step(target.instance, drop_route(route)) for route in wrong]
+    on_path = list(dict.fromkeys(_path_steps(context, initiators, ends)))
+    for own in (corrected, created, replaced):
+        if own:
+            yield tuple(own)
+    for step in on_path:
+        yield (step,)
+    for own in (corrected, created):
+        if own and on_path:
+            yield (*own, *on_path)
+
+
+def _path_steps(context: CheckContext, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]) -> Iterator[Step]:
+    """Yields statements for the instances that drop replies."""
+    for end in ends:
+        if end.outcome != "DROPPED" or end.instance is None:
+            continue
+        tables = context.tables[end.instance]
+        if end.reason == "forwarding_disabled":
+            yield Step(end.instance, _forwarding_on(context, end.instance))
+        for origin, service in initiators:
+            address = context.address_for(origin.instance, seen_from=end.instance)
+            if address is None:
+                continue
+            routes = [
+                route
+                for route in tables.routes
+                if route.database == MSDB and route.service == service and context.is_live(route)
+            ]
+            if routes:
+                for route in routes:
+                    if route.address != address:
+                        yield Step(end.instance, alter_route(route, f"ADDRESS = {string_literal(address)}"))
+            else:
+                yield Step(end.instance, new_route(tables, MSDB, service=service, address=address))
+
+
+def check_similar_service_names(context: CheckContext) -> Iterator[Problem]:
+    """Checks for services whose names are similar."""
+    for similar in SimilarServices(context.tables).groups.values():
+        first, *others = sorted(similar)
+        for service in others:
+            instance, database = similar[service]
+            place = "/".join(similar[first])
+            yield problem_about(
+                "SSB018",
+                f"service {quoted_name(service)}",
+                f"differs from {quoted_name(first)} in {place} only in {difference(service, first)}",
+                "If both are meant to be the same service, drop one and create it again under the other name; a service cannot be renamed.",
+                instance=instance,
+                database=database,
+                related=[f"{place}/service {quoted_name(first)}"],
+            )

@@ -1,0 +1,62 @@
+"""Service names that differ only in case, white space or Unicode form."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping
+
+from ssbroker.diagnose.context import quoted_name
+from ssbroker.diagnose.fleet import Tables
+
+
+class SimilarServices:
+    """The services of a fleet, searchable by a similar name."""
+
+    def __init__(self, tables: Mapping[str, Tables]) -> None:
+        self._folded = _FoldedNames()
+        self.groups: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        """Services with similar names, each with an instance and database that have it."""
+        for instance, each in tables.items():
+            for service, databases in each.hosts.items():
+                self.groups[self._folded[service]].setdefault(service, (instance, databases[0]))
+
+    def of(self, wanted: str) -> str | None:
+        """Describes how an existing service differs from `wanted`; None if there is no similar one, or if `wanted` exists."""
+        similar = self.groups.get(self._folded[wanted], {})
+        if not similar or wanted in similar:
+            return None
+        service, where = next(iter(similar.items()))
+        return f"{'/'.join(where)} has {quoted_name(service)}, which differs only in {difference(wanted, service)}"
+
+    def nearest(self, wanted: str) -> str:
+        """Returns the service that `of` describes."""
+        return next(iter(self.groups[self._folded[wanted]]))
+
+
+class _FoldedNames(dict[str, str]):
+    """Names without their invisible differences, each computed once."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = folded = _without_invisible_characters(unicodedata.normalize("NFKC", text).casefold())
+        return folded
+
+
+def _without_invisible_characters(text: str) -> str:
+    """Removes white space, control and format characters."""
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf")
+    )
+
+
+def difference(one: str, other: str) -> str:
+    """Returns in what two similar names differ."""
+    if one.casefold() == other.casefold():
+        return "case"
+    if _without_invisible_characters(one) == _without_invisible_characters(other):
+        return "white space"
+    if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
+        return "Unicode form"
+    return "case, white space or Unicode form"

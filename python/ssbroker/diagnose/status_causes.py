@@ -1,0 +1,162 @@
+"""What the usual texts of `transmission_status` mean: the cause, the place to look, and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+
+class StatusCause(NamedTuple):
+    """What a status means.
+
+    Attributes:
+        cause: Why the message waits.
+        remedy: Where to look, and what to do.
+        is_routing: Whether the status is about routing, which the decision of now judges better.
+    """
+
+    cause: str
+    remedy: str
+    is_routing: bool = False
+
+
+class _Pattern(NamedTuple):
+    text: re.Pattern[str]
+    cause: StatusCause
+
+
+def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) -> _Pattern:
+    return _Pattern(re.compile(text, re.IGNORECASE), StatusCause(cause, remedy, is_routing))
+
+
+# The more specific pattern comes first: many texts contain the same words.
+_PATTERNS: Final = (
+    _pattern(
+        r"State 84\b",
+        "the two endpoints have no encryption algorithm in common",
+        "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints; ALTER ENDPOINT one of them so that they "
+        "agree, such as ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
+    ),
+    _pattern(
+        r"State 85\b",
+        "the two endpoints have no method of authentication in common",
+        "Compare AUTHENTICATION of both endpoints in sys.service_broker_endpoints: both must offer WINDOWS, or both CERTIFICATE.",
+    ),
+    _pattern(
+        r"State 67\b|lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
+        "the login of the other instance may not connect to the endpoint",
+        "At the instance that refuses: GRANT CONNECT ON ENDPOINT::<endpoint> TO <login>, for the login of the certificate or of the service "
+        "account of the other instance.",
+    ),
+    _pattern(
+        r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
+        "the certificate of the endpoint is unknown to the other instance, or has expired",
+        "Check expiry_date in sys.certificates of master at both instances, and whether each has the certificate of the other; renew it and "
+        "exchange the public keys.",
+    ),
+    _pattern(
+        r"handshake failed|connection handshake",
+        "the endpoints do not agree on authentication or encryption",
+        "Look into the error log of both instances, where the target gives the reason. Compare AUTHENTICATION and ENCRYPTION in "
+        "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
+    ),
+    _pattern(
+        r"\b10054\b|forcibly closed|reset by peer",
+        "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service has the port",
+        "Look into the error log of the target for a handshake error. Check that the port of the route is that of its Service Broker "
+        "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
+    ),
+    _pattern(
+        r"\b10060\b|timed? ?out|did not properly respond|failed to respond",
+        "nothing answers at the address of the route: a firewall drops the connection, or the host is down or wrong",
+        "Test host and port of the route from the sending machine. Open the port in the firewall of the target, for incoming and outgoing "
+        "connections, and correct the address with ALTER ROUTE if it is wrong.",
+    ),
+    _pattern(
+        r"\b10061\b|actively refused|connection refused",
+        "nothing listens on the port of the route: the endpoint is stopped or has another port",
+        "At the target, check state and port in sys.tcp_endpoints; ALTER ENDPOINT ... STATE = STARTED, or correct the port with ALTER ROUTE.",
+    ),
+    _pattern(
+        r"\b1100[14]\b|host (?:is )?(?:not )?(?:known|found)|name or service not known|could not be resolved|getaddrinfo",
+        "the host name of the route cannot be resolved",
+        "Resolve the name on the sending machine; correct the DNS entry, or the address with ALTER ROUTE.",
+    ),
+    _pattern(
+        r"dialog security|security context could not be retrieved|remote service binding|public key certificate|"
+        r"could not (?:find|obtain).*(?:certificate|remote service)|\b28050\b|session key",
+        "dialog security cannot be set up: a remote service binding, its user or a certificate is missing at one side",
+        "At the sender, check sys.remote_service_bindings for the target service, and that the user of the binding owns a certificate with the "
+        "public key of the service's owner; at the target, that the sender's certificate belongs to a user with SEND on the service. Or "
+        "begin the dialog with ENCRYPTION = OFF (in Python, encryption=False).",
+    ),
+    _pattern(
+        r"master key",
+        "the database has no master key that the service master key opens",
+        "In the database that is named: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists and came with a restore, OPEN MASTER KEY and "
+        "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
+    ),
+    _pattern(
+        r"\b15517\b|\b916\b|cannot execute as the database principal|owner.*SID",
+        "the owner of the database does not exist as a login here, as often after a restore",
+        "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that is named; then the messages are delivered.",
+    ),
+    _pattern(
+        r"endpoint.*(?:disabled|stopped|not (?:been )?(?:started|configured|available))|transport is (?:disabled|not)|\b9666\b|\b9748\b",
+        "the Service Broker endpoint of the sending instance is stopped or missing",
+        "Check sys.service_broker_endpoints: CREATE ENDPOINT, or ALTER ENDPOINT ... STATE = STARTED. For an ssbroker instance: run "
+        "`ssbroker serve`.",
+    ),
+    _pattern(
+        r"broker.{0,40}(?:is |are )?(?:disabled|not enabled)|\b97?91\b|\b28012\b|disabled.{0,30}broker|broker.{0,80}currently administratively disabled",
+        "the broker of the sender's or the target's database is disabled",
+        "Check is_broker_enabled and service_broker_guid in sys.databases. If no other enabled database has the same id: ALTER DATABASE "
+        "<database> SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE.",
+    ),
+    _pattern(
+        r"queue.{0,40}(?:is |are )?(?:currently )?(?:disabled|off)\b|\b9617\b|\b11219\b|\b9712\b",
+        "the queue of the target is off, usually after five rollbacks of the transaction that receives (a poison message)",
+        "Find the message that cannot be processed and correct the program; then ALTER QUEUE <queue> WITH STATUS = ON.",
+    ),
+    _pattern(
+        r"no route|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
+        r"\b97(?:50|70|8[57]|9[2356])\b|does not match any route",
+        "when it was last tried, no route led to the service",
+        "Compare service name (case counts), broker id and lifetime of the routes with the conversation; it is tried again by itself after at "
+        "most about a minute.",
+        is_routing=True,
+    ),
+    _pattern(
+        r"\b9753\b|not acknowledged",
+        "the message was sent, and nothing acknowledges it: it is dropped on its way, or the acknowledgement has no way back",
+        "Look for events at the target (Message Undeliverable, Message Classify) and at forwarders; check the route from the target back to the "
+        "initiator's service.",
+    ),
+    _pattern(
+        r"\b9754\b|cannot be reached|connection attempt failed",
+        "the next hop cannot be reached",
+        "Test host and port of the route from the sending machine; check that the endpoint of the target is started.",
+    ),
+    _pattern(
+        r"\b9749\b|locked|busy",
+        "the target queue or database is busy",
+        "Look for a transaction that is left open in the target database; delivery is tried again by itself.",
+    ),
+    _pattern(
+        r"access is denied|permission|not authori[sz]ed|\b8494\b",
+        "the sender may not send to the service",
+        "At the target: GRANT SEND ON SERVICE::[<service>] TO the user of the sender, or to public without dialog security.",
+    ),
+)
+
+
+def cause_of(status: str | None) -> StatusCause | None:
+    """Returns what a status means; None if it is empty or unknown.
+
+    Examples:
+        >>> cause_of("Connection attempt failed with error: '10061(No connection could be made because the target actively refused it.)'").cause
+        'nothing listens on the port of the route: the endpoint is stopped or has another port'
+    """
+    if not status:
+        return None
+    return next((each.cause for each in _PATTERNS if each.text.search(status)), None)
