@@ -70,6 +70,7 @@ def verdict(condition: str) -> str:
         "EXISTS (SELECT * FROM sys.database_principals WHERE name = N'ann')",
         "NOT EXISTS (SELECT * FROM sys.symmetric_keys WHERE symmetric_key_id = 101)",
         "EXISTS (SELECT * FROM sys.service_broker_endpoints WHERE name = 'broker')",
+        "IS_SRVROLEMEMBER(N'sysadmin') = 1",
         "EXISTS (SELECT * FROM sys.tables WHERE name = 'settings')",
         "EXISTS (SELECT * FROM master.dbo.sysdatabases WHERE ('[' + name + ']' = 'Sales' OR name = 'Sales'))",
         "@@TRANCOUNT = 0 AND @@ERROR = 0",
@@ -122,6 +123,13 @@ def test_undecided_condition_takes_no_branch(condition: str) -> None:
 )
 def test_text_of_exec_is_carried_out(call: str) -> None:
     assert names(read("USE Sales", "GO", call)) == ["AutoCreatedLocal", "R"]
+
+
+def test_options_that_are_not_about_service_broker_are_no_loss() -> None:
+    with pytest.warns(
+        DdlWarning, match="skipped 1 statement not about routing: 1 EXEC of a text that the script does not determine"
+    ):
+        read("USE Sales", "EXEC ('ALTER DATABASE Sales SET RECOVERY ' + @model)", "DROP ROUTE AutoCreatedLocal")
 
 
 def test_use_in_a_text_ends_with_the_text() -> None:

@@ -630,6 +630,11 @@ _FUNCTIONS: Final[dict[str, Function]] = {
     "DB_NAME": lambda scope, arguments: UNDECIDED if arguments else scope.database_name(),
     "ERROR_NUMBER": lambda scope, _: scope.variable("error_number()"),
     "ISNULL": _first_known,
+    # Whoever runs a script has the permissions that it needs.
+    "HAS_PERMS_BY_NAME": lambda _scope, _arguments: 1,
+    "IS_MEMBER": lambda _scope, _arguments: 1,
+    "IS_ROLEMEMBER": lambda _scope, _arguments: 1,
+    "IS_SRVROLEMEMBER": lambda _scope, _arguments: 1,
     "LEN": _on_text(lambda text: len(text.rstrip(" "))),
     "LOWER": _on_text(lambda text: text.lower()),
     "LTRIM": _on_text(lambda text: text.lstrip(" ")),

@@ -27,6 +27,9 @@ _HELD: Final = re.compile(
 )
 
 
+_BROKER_OPTION: Final = re.compile(r"BROKER|\bMODIFY\s+NAME\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedBatch:
     """The statements of a batch, and its annotations about the instance."""
@@ -52,7 +55,9 @@ def held_statements(text: str) -> tuple[str, ...]:
         >>> held_statements("USE Sales; create  route R WITH")
         ('CREATE ROUTE',)
     """
-    return tuple(dict.fromkeys(f"{verb} {' '.join(noun.split())}".upper() for verb, noun in _HELD.findall(text)))
+    found = (f"{match[1]} {' '.join(match[2].split())}".upper() for match in _HELD.finditer(text))
+    is_about_broker = _BROKER_OPTION.search(text) is not None
+    return tuple(dict.fromkeys(verb for verb in found if is_about_broker or verb != "ALTER DATABASE"))
 
 
 def _statements(
