@@ -80,3 +80,11 @@ def test_colours_do_not_change_the_text() -> None:
     coloured = command._coloured(text)
     assert coloured.plain == text
     assert {span.style for span in coloured.spans} >= {"bold", "green", "yellow", "red", "cyan"}
+
+
+def test_explain_reads_scripts_with_variables(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text("USE Sales\nCREATE ROUTE R WITH SERVICE_NAME = '//S', ADDRESS = 'TCP://$(Host):4022'\n")
+    found = run("explain", script, "--to-service", "//S", "-v", "Host=north")
+    assert (found.status, "TCP://north:4022" in found.out) == (0, True)
+    assert run("explain", script, "--to-service", "//S").status == 2

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
+from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.exceptions import OptionError
 from ssbroker.router import Router
 
@@ -56,6 +57,9 @@ def explain(
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as a JSON object.")] = False,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
 ) -> None:
     """Explain the routing of one conversation.
 
@@ -66,7 +70,7 @@ def explain(
             "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
     time = parse_now(at)
-    loaded = Catalog.load(catalog, now=time)
+    loaded = Catalog.load(catalog, now=time, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,
         to_broker_instance=broker_instance,

@@ -45,13 +45,18 @@ def parse_options(
     variables: Sequence[str] | None, encoding: str | None, *, lenient: bool, collects: bool = False
 ) -> ScriptOptions:
     """Returns how scripts are read; with `collects`, errors of statements become notes."""
+    return script_options(variables=parse_variables(variables), encoding=encoding, lenient=lenient, collects=collects)
+
+
+def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
+    """Returns the values of variables by name."""
     given: dict[str, str] = {}
     for variable in variables or ():
         name, equals, value = variable.partition("=")
         if not equals:
             raise OptionError("-v: expected NAME=VALUE")
         given[name] = value
-    return script_options(variables=given, encoding=encoding, lenient=lenient, collects=collects)
+    return given
 
 
 def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
