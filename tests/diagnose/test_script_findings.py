@@ -112,3 +112,11 @@ def test_script_with_connect_is_a_fleet(tmp_path: Path, capsys: pytest.CaptureFi
     assert status in (0, 1)
     assert found(report) == []
     assert "Hush" not in err + json.dumps(report)
+
+
+def test_lint_reports_what_ends_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, html = tmp_path / "net.sql", tmp_path / "net.html"
+    script.write_text("CREATE DATABASE Sales\nGO\nUSE Sales\nCREATE ROUTE [R WITH ADDRESS = 'LOCAL'\n")
+    status, report, _ = lint(capsys, str(script), "--html", str(html))
+    assert (status, found(report)) == (1, [("SSB101", "net.sql:4")])
+    assert html.exists()

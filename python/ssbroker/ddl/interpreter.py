@@ -155,18 +155,27 @@ def read_servers(
     servers: dict[str | None, _Server] = {}
     sources = _sources(given, options)
     for source, errors in sources:
-        for batch in batches(source):
-            if batch.server is None and not batch.tokens and not batch.annotations and len(sources) == 1:
-                continue
-            name = next((one for one in servers if folded(one or "") == folded(batch.server or "")), batch.server)
-            server = servers.get(name)
-            if server is None:
-                server = servers[name] = _Server.start(at, options)
-            server.run(source, batch, errors)
-            errors.clear()
+        try:
+            for batch in batches(source):
+                is_empty = not batch.tokens and not batch.annotations
+                if not (is_empty and batch.server is None and len(sources) == 1):
+                    _server_of(servers, batch.server, at, options).run(source, batch, errors)
+                    errors.clear()
+        except DdlError as error:  # such as an unclosed quotation mark: where the next statement starts is not known
+            if not options.collects:
+                raise
+            _server_of(servers, None if not servers else next(reversed(servers)), at, options).runner.report(error)
     servers = servers or {None: _Server.start(at, options)}
     first = ScriptPosition(given[0][1] if given else None, 1)
     return {name: server.finish(first, options) for name, server in servers.items()}
+
+
+def _server_of(servers: dict[str | None, _Server], name: str | None, now: datetime, options: ScriptOptions) -> _Server:
+    """Returns the state of a server, which is added at its first use; names compare without case."""
+    known = next((one for one in servers if folded(one or "") == folded(name or "")), name)
+    if known not in servers:
+        servers[known] = _Server.start(now, options)
+    return servers[known]
 
 
 def _sources(
