@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker import Catalog
+from ssbroker import Catalog, Instance
 from ssbroker.diagnose import CODES, Fleet, compare, html_report, lint, not_checked, trace
 from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
 
@@ -319,3 +319,28 @@ def test_report_cannot_overwrite_another_report_or_an_input(folder: Path, run: R
     pq.write_table(conversations(5), traffic)
     over = run("compare", folder, folder, "--conversations", traffic, "--html", traffic)
     assert (over.status, f"it is also an input ({traffic})" in over.err) == (2, True)
+
+
+def test_conversations_of_an_instance_that_are_left_open_are_found(run: Run, tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        database = instance.create_database("Sales")
+        database.create_queue("Q")
+        for name in ("//Shop", "//Stock"):
+            database.create_service(name, queue="Q")
+        with database.transaction() as t:
+            for _ in range(100):
+                t.begin_dialog("//Shop", "//Stock", encryption=False)
+    found = run("lint", tmp_path / "shop")
+    assert "SSB028 warning" in found.out
+    assert "shop/Sales/conversations STARTED_OUTBOUND: 100 conversations are left open" in found.out
+
+
+def test_queue_that_is_off_is_found_in_an_instance_folder(run: Run, tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        instance.create_database("Sales")
+        instance.execute(
+            "USE Sales; CREATE QUEUE Orders WITH STATUS = OFF; CREATE SERVICE [//Orders] ON QUEUE Orders ([DEFAULT])"
+        )
+    found = run("lint", tmp_path / "shop")
+    assert "SSB027 error" in found.out
+    assert "USE [Sales]; ALTER QUEUE [dbo].[orders] WITH STATUS = ON;" in found.out

@@ -208,3 +208,18 @@ def test_synthetic_ids_are_not_shown(tmp_path: Path) -> None:
     whole = loaded(tmp_path, north=f"{SHOP} {TO_STOCK}", south=STOCK)
     for finding in lint(whole, at=NOW):
         assert "BROKER_INSTANCE" not in finding.remedy
+
+
+def test_state_of_objects_is_read_from_scripts(tmp_path: Path) -> None:
+    """A stopped endpoint, a queue that is off, and a binding whose user has no certificate."""
+    script = (
+        "CREATE ENDPOINT B STATE = STOPPED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\nGO\n"
+        f"{STOCK} CREATE QUEUE Off WITH STATUS = OFF; CREATE SERVICE [//Off] ON QUEUE Off ([DEFAULT]);\n"
+        "CREATE USER Shop WITHOUT LOGIN; CREATE REMOTE SERVICE BINDING ToShop TO SERVICE N'//Shop' WITH USER = Shop;"
+    )
+    found = {finding.code: finding for finding in errors(loaded(tmp_path, south=script))}
+    assert sorted(found) == ["SSB026", "SSB027", "SSB029"]
+    assert found["SSB026"].remedy == "ALTER ENDPOINT [B] STATE = STARTED;"
+    assert found["SSB027"].scripts
+    assert found["SSB029"].message.startswith('the user "Shop" owns no certificate')
+    assert found["SSB027"].line is not None

@@ -139,5 +139,8 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
                 has_certificate=(database, binding.user.casefold()) in owners,
             )
             for (database, name), binding in model.bindings.items()
-        ),
+        )
+        # Otherwise the databases exist already, and the users and certificates may be there.
+        if model.is_complete
+        else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +17,8 @@ from rich.console import Console
 from ssbroker import ddl
 from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog, load_instances
+from ssbroker.catalog.details import ConversationCount
+from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.diagnose_options import (
     CatalogsArgument,
     FleetOption,
@@ -155,14 +158,31 @@ def _load_instances(
                 raise DuplicateError(
                     f"{path}: there is already a catalog for the instance {instance!r}", value=instance
                 )
-            usable[instance] = catalog
+            usable[instance] = _with_conversations(catalog, path)
             uris[instance] = _uri(path)
     return Fleet(usable), uris, duplicate_id_findings
 
 
+def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
+    """Adds the number of conversations by state, if the catalog is that of an instance folder."""
+    if not is_instance_folder(path):
+        return catalog
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - only for instance folders
+    from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
+
+    with Instance.open(path, background=False) as instance:
+        rows = overview_of(instance)["conversations"]
+    counts = tuple(
+        ConversationCount(database=row["database"], state=row["state_desc"], count=row["count"]) for row in rows
+    )
+    return catalog.with_details(replace(catalog.details, conversations=counts))
+
+
 def _position(finding: Finding) -> str:
     """Returns the place of the statement that made the object."""
-    return "" if finding.line is None else f" ({Path(finding.file).name if finding.file else ''}:{finding.line})"
+    if finding.line is None or finding.object.endswith(f":{finding.line}"):
+        return ""
+    return f" ({Path(finding.file).name if finding.file else ''}:{finding.line})"
 
 
 _SHOWN_FINDINGS_MAX: Final = 10
