@@ -28,3 +28,21 @@ _pa.record_batch = record_batch
 if not hasattr(pa, "string_view"):  # pyarrow 16; tests of views run with plain text and bytes instead
     _pa.string_view, _pa.binary_view = pa.string, pa.binary
     _types.is_string_view = _types.is_binary_view = lambda _kind: False
+
+
+class _Uuid(pa.ExtensionType):
+    """The extension type `arrow.uuid`."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.binary(16), "arrow.uuid")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, _storage: Any, _serialized: bytes) -> _Uuid:
+        return cls()
+
+
+if not hasattr(pa, "uuid"):  # pyarrow 18
+    _pa.uuid = _Uuid

@@ -33,21 +33,18 @@ def problems(wheel: Path) -> list[str]:
 
 
 def platform_problems(wheel: Path) -> list[str]:
-    """Whether the native module needs a newer system than the tag of a manylinux wheel promises."""
-    platform = wheel.stem.rpartition("-")[2].partition(".")[0]
-    if "manylinux" not in platform or importlib.util.find_spec("auditwheel") is None:
+    """Whether the native module needs a newer system than the tags of a manylinux wheel promise."""
+    platforms = wheel.stem.rpartition("-")[2].split(".")
+    if "manylinux" not in platforms[0] or importlib.util.find_spec("auditwheel") is None:
         return []
-    audited = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    audited = subprocess.run(command, capture_output=True, text=True, check=False)
     text = " ".join(audited.stdout.split())
-    return (
-        [] if f'"{platform}"' in text else [f"the tag says {platform}, and auditwheel says: {text or audited.stderr}"]
-    )
+    if any(f'"{platform}"' in text for platform in platforms):
+        return []
+    return [f"the tag says {' or '.join(platforms)}, and auditwheel says: {text or audited.stderr}"]
 
 
 if __name__ == "__main__":
-    for line in platform_problems(Path(sys.argv[1])):
-        sys.exit(f"{sys.argv[1]}: {line}")
-    for line in problems(Path(sys.argv[1])):
+    for line in [*problems(Path(sys.argv[1])), *platform_problems(Path(sys.argv[1]))]:
         sys.exit(f"{sys.argv[1]}: {line}")

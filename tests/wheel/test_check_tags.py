@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.check_tags import problems
+from tests.wheel.check_tags import platform_problems, problems
 
 NAME = "ssbroker-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
 WHOLE = [
@@ -47,3 +47,22 @@ def test_a_whole_wheel_has_no_problem(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_wheel(name: str, members: list[str], tag: str, says: str, tmp_path: Path) -> None:
     assert any(says in problem for problem in problems(wheel(tmp_path, name, members, tag)))
+
+
+@pytest.mark.parametrize(
+    ("tag", "audited", "found"),
+    [
+        ("manylinux2014_x86_64.manylinux_2_17_x86_64", 'the following platform tag: "manylinux_2_17_x86_64".', 0),
+        ("manylinux_2_17_x86_64", 'the following platform tag:\n"manylinux_2_34_x86_64".', 1),
+        ("manylinux_2_34_x86_64", 'the following platform tag:\n"manylinux_2_34_x86_64".', 0),
+    ],
+)
+def test_a_module_that_needs_a_newer_system_than_the_tag_says_is_found(
+    tag: str, audited: str, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what auditwheel prints; the CI runs it."""
+    (tmp_path / "auditwheel.py").write_text(f"print({audited!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = tmp_path / f"ssbroker-0.1.0-cp311-abi3-{tag}.whl"
+    assert len(platform_problems(path)) == found
