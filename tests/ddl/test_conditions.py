@@ -207,3 +207,24 @@ def test_catch_may_handle_the_error() -> None:
             "BEGIN TRY DROP ROUTE X END TRY BEGIN CATCH IF ERROR_NUMBER() = 15151 DROP ROUTE AutoCreatedLocal END CATCH",
         )
     assert names(script) == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "DECLARE @a nvarchar(max) = 'xxxxxxxx'\n" + "SET @a = @a + @a\n" * 60 + "EXEC (@a)",
+        "DECLARE @a nvarchar(max) = 'xxxxxxxx'\n" + "SET @a += @a\n" * 60 + "EXEC (@a)",
+        "DECLARE @a nvarchar(max) = 'xxxxxxxx'\n" + "SET @a = REPLACE(@a, 'x', @a)\n" * 60 + "EXEC (@a)",
+        f"DECLARE @a int = {'9' * 5000} IF @a = 1 PRINT 'x'",
+    ],
+)
+def test_values_do_not_grow_without_limit(lines: str) -> None:
+    with pytest.warns(DdlWarning, match="skipped 1 statement"):
+        assert names(read("USE Sales", lines, "DROP ROUTE AutoCreatedLocal")) == []
+
+
+def test_texts_do_not_run_without_limit() -> None:
+    call = "EXEC sp_executesql @s, N'@s nvarchar(max)', @s"
+    doubled = f"{call} {call}".replace("'", "''")
+    error = refused("USE Sales", f"EXEC sp_executesql N'{doubled}', N'@s nvarchar(max)', N'{doubled}'")
+    assert error.number == 217

@@ -195,3 +195,12 @@ def test_listener_addresses_with_masks(ip: str) -> None:
     assert read(text).addresses
     with pytest.raises(DdlError, match="is not a valid IP address with a subnet mask"):
         read("CREATE ENDPOINT e AS TCP (LISTENER_PORT = 4022, LISTENER_IP = (1.1.1.1:255.1.0.1)) FOR SERVICE_BROKER")
+
+
+def test_values_and_includes_do_not_grow_without_limit(tmp_path: Path) -> None:
+    with pytest.raises(DdlError, match="the value of A has more than 100,000 characters"):
+        read(":setvar A xxxxxxxx\n" + ":setvar A $(A)$(A)\n" * 60)
+    script = tmp_path / "self.sql"
+    script.write_text("USE Sales\n:r self.sql\n:r self.sql\n")
+    with pytest.raises(DdlError, match="includes files in more than 32 levels, or too many"):
+        Catalog.load(script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -116,6 +117,10 @@ def _number(found: Value) -> int | str | None:
     return None if found is None or isinstance(found, Undecided) else int(found)
 
 
+_DIGITS_MAX: Final = 30
+# Larger results are not computed: they are not part of a statement about Service Broker.
+TEXT_MAX: Final = 1_000_000
+_COMBINATIONS_MAX: Final = 1_000_000
 _TABLE_END: Final = frozenset({"WHERE", "GROUP", "ORDER", "HAVING", "UNION", "OPTION", "FOR"})
 _TRANSPARENT: Final = frozenset({"CAST", "CONVERT", "TRY_CAST", "TRY_CONVERT"})
 _COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -268,7 +273,7 @@ class _Evaluation:
             found = self._operand()
             return -found if isinstance(found, int) else UNDECIDED
         if token.kind == "word":
-            if token.text.isdecimal() and token.text.isascii():
+            if token.text.isdecimal() and token.text.isascii() and len(token.text) <= _DIGITS_MAX:
                 return int(self._take().text)
             if token.key == "NULL":
                 self._take()
@@ -485,6 +490,9 @@ class _Evaluation:
             tables = [(alias, list(named), on)]
         found: list[dict[str, Row]] = []
         is_undecided = False
+        tables = [(alias, list(rows or ()), on) for alias, rows, on in tables]
+        if math.prod(len(list(rows or ())) for _, rows, _ in tables) > _COMBINATIONS_MAX:
+            return UNDECIDED
         for combination in _combinations([(alias, list(rows or ())) for alias, rows, _ in tables]):
             holds: bool | Undecided | None = True
             for condition in conditions:
@@ -563,7 +571,7 @@ def _sum(one: Value, other: Value, sign: str) -> Value:
     if one is None or other is None:
         return None
     if isinstance(one, str) and isinstance(other, str) and sign == "+":
-        return one + other
+        return one + other if len(one) + len(other) <= TEXT_MAX else UNDECIDED
     left, right = _number(one), _number(other)
     if not isinstance(left, int) or not isinstance(right, int):
         return UNDECIDED
@@ -581,6 +589,8 @@ def _on_text(function: Callable[..., Value]) -> Function:
             return UNDECIDED
         if any(argument is None for argument in arguments):
             return None
+        if math.prod(len(argument) + 1 for argument in arguments if isinstance(argument, str)) > TEXT_MAX:
+            return UNDECIDED
         try:
             return function(*arguments)
         except (TypeError, ValueError, AttributeError, OverflowError):
@@ -614,7 +624,8 @@ def _first_known(_scope: Scope, arguments: list[Value]) -> Value:
 def _concatenated(_scope: Scope, arguments: list[Value]) -> Value:
     if any(isinstance(argument, Undecided) for argument in arguments):
         return UNDECIDED
-    return "".join("" if argument is None else str(argument) for argument in arguments)
+    parts = ["" if argument is None else str(argument) for argument in arguments]
+    return "".join(parts) if sum(map(len, parts)) <= TEXT_MAX else UNDECIDED
 
 
 def _quoted(text: str, quote: str = "[") -> str:

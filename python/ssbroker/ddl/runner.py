@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from ssbroker.ddl import statements
 from ssbroker.ddl.catalog_views import object_id
-from ssbroker.ddl.expressions import UNDECIDED, Row, Undecided, Value, folded, is_true, value
+from ssbroker.ddl.expressions import TEXT_MAX, UNDECIDED, Row, Undecided, Value, folded, is_true, value
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
 from ssbroker.ddl.notes import NoteKind, Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch, held_statements, parse
@@ -39,6 +39,7 @@ class ScriptTarget(Protocol):
 
 
 _EXEC_DEPTH_MAX: Final = 32
+_TEXTS_MAX: Final = 100_000
 _UNDECIDED_CONDITION: Final = "the script does not decide its condition"
 _UNDECIDED_TEXT: Final = "the script does not determine the text"
 _CREATABLE: Final = (
@@ -104,6 +105,7 @@ class ScriptRunner:
         self._deferred: list[_Deferred] | None = [] if any_order else None
         self._is_noexec = False
         self._tries = 0
+        self._texts_left = _TEXTS_MAX
         self._thrown: DdlError | None = None
         self._transactions: list[int] = []
         """The number of statements that had run at each BEGIN TRANSACTION."""
@@ -345,6 +347,7 @@ class ScriptRunner:
             if operator == "+=":
                 before = frame.variables.get(name.lower(), UNDECIDED)
                 is_text = isinstance(before, str) and isinstance(assigned, str)
+                is_text = is_text and len(f"{before}") + len(f"{assigned}") <= TEXT_MAX
                 holds = _holds(before) + _holds(assigned)
                 assigned = f"{before}{assigned}" if is_text else Undecided(holds)
             elif operator != "=":
@@ -373,8 +376,9 @@ class ScriptRunner:
             else:
                 self._skip(source, parsed, "EXEC of a text that the script does not determine")
             return
-        if frame.depth >= _EXEC_DEPTH_MAX:
-            raise RefusalError(f"EXEC runs text in more than {_EXEC_DEPTH_MAX} levels", 217)
+        self._texts_left -= 1
+        if frame.depth >= _EXEC_DEPTH_MAX or self._texts_left < 0:
+            raise RefusalError(f"EXEC runs text in more than {_EXEC_DEPTH_MAX} levels, or too many texts", 217)
         inner = ScriptSource(text, None, outer=source.position(parsed.start))
         batch = self.parse(inner, text_batch(inner))
         variables = _parameters(statement, scope)

@@ -17,6 +17,8 @@ _MAY_USE_SQLCMD: Final = re.compile(r"\$\(|^[^\S\r\n]*:", re.MULTILINE)
 _COMMAND: Final = re.compile(r":(?P<name>[A-Za-z!]+)(?P<arguments>[^\r\n]*)", re.ASCII)
 _ARGUMENT: Final = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|(\S+))")
 _INCLUDE_DEPTH_MAX: Final = 32
+_INCLUDES_MAX: Final = 10_000
+_VALUE_MAX: Final = 100_000
 _SECRET_NAME: Final = re.compile(r"pass|pwd|secret", re.IGNORECASE)
 _OTHER_COMMANDS: Final = frozenset(
     {
@@ -95,6 +97,7 @@ class _Substitution:
     texts: list[str] = field(default_factory=list)
     parts: list[SourcePart] = field(default_factory=list)
     length: int = 0
+    files_left: int = _INCLUDES_MAX
 
     def add(self, text: str, file: str | None, *, depth: int) -> None:
         """Adds the text of a file, with its variables replaced and its commands executed."""
@@ -175,7 +178,11 @@ class _Substitution:
         if VARIABLE_NAME.fullmatch(name) is None:
             self._fail(source, offset, ":setvar is followed by no valid name of a variable")
         elif values:
-            self.variables[name.lower()] = self._resolve(source, offset, values[0])
+            value = self._resolve(source, offset, values[0])
+            if len(value) > _VALUE_MAX:
+                self._fail(source, offset, f"the value of {name} has more than {_VALUE_MAX:,} characters")
+            else:
+                self.variables[name.lower()] = value
         else:
             self.variables.pop(name.lower(), None)
 
@@ -195,8 +202,11 @@ class _Substitution:
         if source.file is None:
             self._fail(source, offset, f":r {name} is relative to the file of the script, which is not known")
             return
-        if depth == _INCLUDE_DEPTH_MAX:
-            self._fail(source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels")
+        self.files_left -= 1
+        if depth == _INCLUDE_DEPTH_MAX or self.files_left < 0:
+            self._fail(
+                source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels, or too many"
+            )
             return
         path = Path(source.file).parent / name.replace("\\", "/")
         try:
