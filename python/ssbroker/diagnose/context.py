@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
 from ssbroker.diagnose import scripts
@@ -14,6 +14,9 @@ from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import RoutingGraph
+
+WORK_MAX: Final = 20_000
+"""The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
 
 
 class Step(NamedTuple):
@@ -76,6 +79,11 @@ class CheckContext:
             else used_routes_of(self.fleet[name], behaviour)
             for name, behaviour in self.graph.behaviours.items()
         }
+
+    @cached_property
+    def proves_remedies(self) -> bool:
+        """Whether the fleet is small enough to prove remedies; otherwise possible remedies are not collected."""
+        return sum(len(catalog.routes) + len(catalog.services) for catalog in self.fleet.values()) <= WORK_MAX
 
     @cached_property
     def graph(self) -> RoutingGraph:

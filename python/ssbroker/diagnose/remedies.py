@@ -9,7 +9,7 @@ from typing import Final
 
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.context import Candidate, CheckContext, Concern, Problem, Step
+from ssbroker.diagnose.context import WORK_MAX, Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import RoutingEnd
@@ -22,10 +22,9 @@ _TRIALS_MAX: Final = 16
 """The combinations to try for one finding."""
 _STEPS_MAX: Final = 3
 """The remedies of how many findings may be combined."""
-WORK_MAX: Final = 20_000
-"""The routes and services to check in copies, over all remedies; for larger fleets fewer remedies are proven."""
 UNPROVEN: Final = (
-    "Not determined, because the remedies of the findings above were checked first: correct these, and run lint again."
+    "Not determined, because there are too many routes and findings to check all remedies: correct the findings above first, or run lint "
+    "with the instances that are concerned."
 )
 
 
@@ -97,7 +96,7 @@ class RemedyProver:
 
     def finding(self, problem: Problem) -> Finding:
         """Returns the finding with a proven remedy, or with general advice."""
-        if not problem.candidates:
+        if not problem.candidates or not self._context.proves_remedies:
             return problem.finding
         if self._trials_left <= 0:
             return replace(problem.finding, remedy=UNPROVEN)

@@ -154,6 +154,8 @@ def _unused_route(
 
 def _moved(context: CheckContext, instance: str, route: RouteRow, *, recreate: bool = False) -> Iterator[str]:
     """Yields scripts that lead a route to each instance that has its service."""
+    if not context.proves_remedies:
+        return
     if route.service is None or route.mirror is not None:
         return
     targets = {
@@ -188,6 +190,8 @@ def _recreated(route: RouteRow, *, address: str | None = None, mirror: bool = Tr
 
 def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
     """Yields scripts that give a route the name of the only service of the database that has its broker id."""
+    if not context.proves_remedies:
+        return
     for tables in context.tables.values():
         for database, names in tables.services.items():
             if tables.databases[database].broker == route.broker and len(names) == 1:
@@ -196,6 +200,8 @@ def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
 
 def _spelled(context: CheckContext, route: RouteRow) -> Iterator[str]:
     """Yields a script that corrects a service name that is nearly right."""
+    if not context.proves_remedies:
+        return
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
         yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
@@ -210,6 +216,8 @@ def _with_ids_of(tables: Tables, route: RouteRow, hosts: list[str]) -> Iterator[
 
 def _enabled(context: CheckContext, instance: str, service: str) -> Iterator[str]:
     """Yields scripts that enable the databases of an instance that have a service."""
+    if not context.proves_remedies:
+        return
     tables = context.tables[instance]
     for host in tables.hosts.get(service, ()):
         if not tables.databases[host].enabled and (instance, host) not in context.mirrored:
@@ -356,7 +364,8 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     [*map(quoted_name, hidden[:LISTED_MAX]), *(["..."] if len(hidden) > LISTED_MAX else [])]
                 )
                 created: Candidate = tuple(
-                    Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in hidden
+                    Step(instance, new_route(tables, database, service=service, address=LOCAL))
+                    for service in (hidden if context.proves_remedies else ())
                 )
                 yield route_problem(
                     "SSB015",

@@ -64,6 +64,8 @@ def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterat
 
 
 def _out_of_loop(context: CheckContext, routes: list[tuple[str, RouteRow]]) -> Iterator[Candidate]:
+    if not context.proves_remedies:
+        return
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
         for target in dict.fromkeys(target for target, _ in hosts):
@@ -262,7 +264,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             database=MSDB,
             related=["/".join(start) for start in starts],
             severity="warning" if for_answers else None,
-            candidates=_found_again(context, instance, service, starts),
+            candidates=_found_again(context, instance, service, starts) if context.proves_remedies else (),
             concerns=[Concern(start.instance, start.database, service) for start in starts],
         )
 
@@ -482,7 +484,7 @@ def _no_return_route(
         instance=target.instance,
         database=target.database,
         related=related,
-        candidates=list(_return_candidates(context, target, initiators, ends)),
+        candidates=_return_candidates(context, target, initiators, ends) if context.proves_remedies else (),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
     )
 
