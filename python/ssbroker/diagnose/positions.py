@@ -28,6 +28,8 @@ class StatementLocator:
         if finding.line is not None or finding.instance is None or finding.instance not in self._fleet:
             return finding
         catalog, database = self._fleet[finding.instance], finding.database or ""
+        if catalog.script is None:
+            return finding
         kind, _, quoted = finding.object.partition(" ")
         position = None
         if finding.route_id is not None:
