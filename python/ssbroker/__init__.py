@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ssbroker.protocol.config import ProtocolSettings
     from ssbroker.protocol.wire.connection import LinkLimits
     from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
-    from ssbroker.router import Router
+    from ssbroker.router import Router, tie_break_hash
 
     __version__: str
 
@@ -98,6 +98,7 @@ __all__ = [
     "schemas",
     "spark",
     "testing",
+    "tie_break_hash",
 ]
 
 # Imported on first use: most programs need only some of them, and a Spark worker needs few.
@@ -118,6 +119,7 @@ _HOMES = {
     "Transaction": "broker.transaction",
     "Trust": "broker.network.tls",
     **dict.fromkeys(("Reassembler", "Reassembly", "fragment", "md5", "reassemble"), "reassembly"),
+    "tie_break_hash": "router",
 }
 """The module of each name; that of the others is `exceptions`."""
 

@@ -122,6 +122,13 @@ class Router:
             None if the catalog has no `destinations`.
         """
 
+    def decision_table(self, now_us: int, /) -> pa.RecordBatch | None:
+        """Returns the decisions for every kind of conversation in `schemas.DECISION_TABLE`; None with `round_robin`.
+
+        Args:
+            now_us: See `route`.
+        """
+
     def explain(
         self,
         to_service_name: str,
@@ -215,6 +222,18 @@ class SessionKeys:
     """
 
     def __new__(cls, keys: Sequence[tuple[bytes, bytes]], /) -> SessionKeys: ...
+
+def tie_break_hashes(conversations: ArrowArrayExportable, first_row: int, /) -> pa.RecordBatch:
+    """Returns the hashes of the column `conversation_id` of a record batch as a column `hash`; null stays null.
+
+    Args:
+        conversations: One record batch.
+        first_row: The index of its first row in the whole input, for errors.
+
+    Raises:
+        SchemaError: The column is missing or has another type.
+        InvalidGuidError: A value is not a GUID.
+    """
 
 def md5(values: ArrowArrayExportable, first_row: int, /) -> pa.FixedSizeBinaryArray:
     """Returns the MD5 digest of each value of a binary or text array; null stays null.

@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, not_arrow_error, stream_batches
+from ssbroker._arrow import (
+    ArrowArrayExportable,
+    ArrowStreamExportable,
+    as_batch,
+    as_column,
+    not_arrow_error,
+    stream_batches,
+)
 from ssbroker.advice import BROKER_CONFIGURATION, SimilarNames, corrected_route, did_you_mean, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
@@ -265,6 +272,34 @@ class Router:
             first_row += part.num_rows
         return pa.Table.from_batches(decided, schema=schemas.DECISIONS)
 
+    def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
+        """Returns the decisions for every kind of conversation, so that other engines can route by joins.
+
+        A conversation uses the row of its database, service name and broker id; of several rows, the one whose range from `hash_from` to
+        `hash_to` contains the XXH64 hash of the 16 bytes of its id with the seed 42, as a signed number (`xxhash64(conversation_id)` in
+        Spark). The page *Route in SQL* of the documentation has the queries.
+
+        Args:
+            now: Time for which the table is made, until `valid_until` of its rows; None means the current time. A datetime without a time
+                zone is taken as UTC.
+
+        Returns:
+            The table (`schemas.DECISION_TABLE`), sorted.
+
+        Raises:
+            OptionError: The router takes turns (`tie_break="round_robin"`), or `now` is not a datetime.
+
+        Examples:
+            >>> from ssbroker import Catalog, Router, schemas
+            >>> table = Router(Catalog(schemas.ROUTES.empty_table())).decision_table()
+            >>> set(table["outcome"].to_pylist()), set(table["reason"].to_pylist())
+            ({'DELAYED'}, {'no_route'})
+        """
+        table = self._native.decision_table(epoch_microseconds(utc_datetime(now)))
+        if table is None:
+            raise OptionError("tie_break: a router that takes turns has no decision table; use 'hash' or 'first'")
+        return table
+
     def explain(
         self,
         to_service_name: str,
@@ -362,6 +397,36 @@ class Router:
 
     def __reduce__(self) -> tuple[Callable[..., Router], tuple[Any, ...]]:
         return _restore, (_PICKLE_FORMAT, self._catalog, self._tie_break, self._pending_request)
+
+
+def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
+    """Returns the hash of each conversation id, which selects the row of `Router.decision_table` among equal candidates.
+
+    It is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed number: `xxhash64(conversation_id)` in Spark.
+
+    Args:
+        conversation_ids: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of ids as text or 16 bytes.
+
+    Returns:
+        The hashes (int64), with null for null, in the chunks of the ids.
+
+    Raises:
+        SchemaError: `conversation_ids` is not an Arrow object, or has a type other than binary or string.
+        InvalidGuidError: A value is not a GUID.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> tie_break_hash(pa.array(["00000000-0000-0000-0000-000000000000", None])).to_pylist()
+        [-3510225485978208079, None]
+    """
+    column = as_column(conversation_ids, name="conversation_ids")
+    hashes: list[pa.Array[Any]] = []
+    first_row = 0
+    for chunk in [column] if isinstance(column, pa.Array) else column.chunks:
+        batch: Any = pa.RecordBatch.from_arrays([chunk], names=["conversation_id"])
+        hashes.append(_core.tie_break_hashes(batch, first_row).column(0))
+        first_row += len(chunk)
+    return pa.chunked_array(hashes, pa.int64())
 
 
 def _restore(pickle_format: int, *state: Any) -> Router:

@@ -50,6 +50,29 @@ CONVERSATIONS: Final = _schema(
 )
 """Conversations to route, as in `sys.transmission_queue`; a null `database` means that the message arrived from another instance."""
 
+DECISION_TABLE: Final = _schema(
+    pa.field("database", pa.string()),
+    pa.field("is_reply", pa.bool_(), nullable=False),
+    pa.field("to_service_name", pa.string()),
+    pa.field("has_broker_instance", pa.bool_(), nullable=False),
+    pa.field("to_broker_instance", GUID),
+    pa.field("hash_from", pa.int64(), nullable=False),
+    pa.field("hash_to", pa.int64(), nullable=False),
+    pa.field("only_from_initiator", pa.bool_(), nullable=False),
+    pa.field("valid_until", pa.timestamp("us", tz="UTC")),
+    pa.field("outcome", pa.string()),
+    pa.field("match_step", pa.int8()),
+    pa.field("route_id", pa.int32()),
+    pa.field("next_hop_address", pa.string()),
+    pa.field("mirror_address", pa.string()),
+    pa.field("target_database", pa.string()),
+    pa.field("broker_instance", GUID),
+    pa.field("reason", pa.string()),
+)
+"""The decision for every kind of conversation, from `Router.decision_table`. The columns up to `only_from_initiator` select conversations, and
+the others are those of `DECISIONS`. A null `to_service_name` stands for every name that has no row in the same database, a null
+`to_broker_instance` for every id that has none, and a null `outcome` means that the decision depends on the name itself."""
+
 DECISIONS: Final = _schema(
     pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
     pa.field("match_step", pa.int8()),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tests.oracle.address import LOCAL, TRANSPORT, address_in_service_name
 from tests.oracle.find import Find
 from tests.oracle.tables import Found, Reading
-from tests.oracle.tie_break import SALT_ROUTE
 from tests.oracle.world import Conversation, Route
 
 
@@ -26,7 +25,7 @@ class Choose(Find):
                     if found.step == 6
                     else ("route", reading.table, number, *self.service_and_broker_id(usable[0]))
                 )
-                return self.pick(usable, conversation, self.salt(SALT_ROUTE, reading), turn)
+                return self.pick(usable, conversation, turn)
         return None
 
     def merge_equal_addresses(self, routes: Sequence[Route]) -> list[Route]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tests.oracle.address import LOCAL
 from tests.oracle.locate import Locate
 from tests.oracle.tables import Found, Reading
-from tests.oracle.tie_break import SALT_BROKER_ID
 from tests.oracle.world import Conversation, Route
 
 BROKER_CONFIGURATION = "SQL/ServiceBroker/BrokerConfiguration"
@@ -70,7 +69,7 @@ class Find(Locate):
         # R24: ids are ordered by the lowest route id of their live routes.
         ids = list(dict.fromkeys(route.broker_instance for route in self.by_route_id(routes)))
         turn = ("broker id", reading.table, conversation.to_service_name)
-        picked = self.pick(ids, conversation, self.salt(SALT_BROKER_ID, reading), turn)
+        picked = self.pick(ids, conversation, turn)
         return [route for route in routes if route.broker_instance == picked]
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:

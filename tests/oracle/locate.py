@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.oracle.tables import Reading
-from tests.oracle.tie_break import SALT_DATABASE
 from tests.oracle.ties import Ties
 from tests.oracle.world import Conversation, Database, Route
 
@@ -46,7 +45,7 @@ class Locate(Ties):
         if own or self.required_broker_id(conversation, route) is not None:
             return databases[0]
         turn = ("database", conversation.to_service_name)
-        return self.pick(databases, conversation, self.salt(SALT_DATABASE, reading), turn)
+        return self.pick(databases, conversation, turn)
 
     def hosts(self, service_name: str) -> list[Database]:
         """R33: returns the enabled databases that have the service, by name (R24)."""

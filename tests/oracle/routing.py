@@ -49,6 +49,7 @@ class Oracle(Choose):
 
     def decide(self, conversation: Conversation) -> Decision:
         """R2: a conversation started in a database reads that database's table; R34 is checked first."""
+        self.start_picking(conversation)
         if conversation.database is None:
             return self.from_outside(conversation, re_entered=False)
         if self.is_sender_disabled(conversation):

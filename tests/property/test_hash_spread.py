@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ssbroker
-from tests.oracle.tie_break import pick_by_hash
+from tests.oracle.tie_break import HashNumber
 from tests.oracle.world import Database, Route, Service, World
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
@@ -105,13 +105,13 @@ def test_the_hash_spreads_evenly(world_of: Callable[[int], World], column: str, 
 
 @pytest.mark.rule("R24")
 def test_the_choices_of_one_conversation_are_independent() -> None:
-    """Broker id, route and database, by chi-square over all pairs of them."""
-    ids = random_ids()[:20_000]
-    picks = [[pick_by_hash(range(3), conversation_id, salt) for conversation_id in ids] for salt in range(6)]
+    """Broker id, route and database in two passes, by chi-square over all pairs of them."""
+    numbers = [HashNumber(conversation_id) for conversation_id in random_ids()[:20_000]]
+    picks = [[number.pick(range(3)) for number in numbers] for _ in range(6)]
     for one in range(6):
         for other in range(one):
             counts = Counter(zip(picks[one], picks[other], strict=True))
-            expected = len(ids) / 9
+            expected = len(numbers) / 9
             assert sum((count - expected) ** 2 / expected for count in counts.values()) < CRITICAL[8], (one, other)
 
 

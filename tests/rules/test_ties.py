@@ -85,11 +85,11 @@ def test_a_service_that_is_listed_twice_counts_once() -> None:
 
 
 PINNED = {
-    UUID(int=0): (0x568A9B0B1A2C05EC, 0x879B5EACFC8E2E5B, 0x9428C7045C5F7A1D),
-    UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d"): (0x8804C8899881FFD5, 0xEAB09F939064DCFD, 0x7B6722674B8FFB64),
-    UUID(int=2**128 - 1): (0xBB01391F6277D93C, 0xB3B50E93618EC68A, 0x70BE6213A998A60E),
+    UUID(int=0): -3510225485978208079,
+    UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d"): 6632661513934277334,
+    UUID(int=2**128 - 1): -8690740447264083704,
 }
-"""The hash of three conversation ids, with the salts for broker ids, routes and databases."""
+"""`xxhash64` of three conversation ids in Spark."""
 
 
 @pytest.mark.rule("R24")
@@ -98,22 +98,33 @@ PINNED = {
 @pytest.mark.parametrize("conversation_id", PINNED)
 def test_the_hash_is_stable(conversation_id: UUID, count: int) -> None:
     """Candidate `floor(h * n / 2^64)`; any change would move the conversations of a live system."""
-    by_id, by_route, by_database = (value * count >> 64 for value in PINNED[conversation_id])
+    picked = (PINNED[conversation_id] + 2**63) * count >> 64
     ids = here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS[:count])))
-    assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[by_id]
+    assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[picked]
     routes = here(*(route(n, f"TCP://h{n}") for n in range(count)))
-    assert decide(routes, "Orders", conversation_id=conversation_id).route_id == by_route
+    assert decide(routes, "Orders", conversation_id=conversation_id).route_id == picked
     names = [f"D{number}" for number in range(count)]
     world = World(
         routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in names)),
         services=here(services=tuple((name, "Orders") for name in names)).services,
     )
     located = decide(world, "Orders", conversation_id=conversation_id, started_in=OUTSIDE)
-    assert located.target_database == names[by_database]
+    assert located.target_database == names[picked]
+
+
+@pytest.mark.rule("R24", "R13")
+def test_the_picks_of_one_conversation_are_independent() -> None:
+    """Two broker ids with two routes each: each of the four routes gets a quarter."""
+    world = here(
+        *(route(n, f"TCP://h{n}", service="Orders", broker=broker) for n, broker in enumerate((*IDS[:2], *IDS[:2])))
+    )
+    answers = Counter(answer.route_id for answer in decide_all(world, conversations(2000)))
+    assert set(answers) == {0, 1, 2, 3}
+    assert min(answers.values()) > 400
 
 
 @pytest.mark.rule("R24", "R41")
-def test_the_second_table_uses_another_salt() -> None:
+def test_the_second_table_uses_what_the_first_left_of_the_hash() -> None:
     """So that it does not repeat the choice of the first one."""
     own = "TCP://own.example:4022"
     world = here(

@@ -314,6 +314,11 @@ impl<'a> Source<'a> {
         (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
     }
 
+    /// Returns a required column of GUIDs.
+    pub(crate) fn required_guids_or_null(&self, name: &'static str) -> Result<Guids<'a>> {
+        self.guids(name)?.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))
+    }
+
     /// Returns an optional column of GUIDs.
     pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };

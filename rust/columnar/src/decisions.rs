@@ -10,26 +10,15 @@ use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
 use crate::error::{Result, internal};
 use crate::schema::decisions_schema;
-use crate::view::{ones, set_bits};
+use crate::view::ones;
 
-/// A block of up to 64 conversations after `resolve`. A mask has one bit per conversation.
+/// A block of up to 64 conversations after `resolve`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedBlock<'a> {
     pub(crate) answers: &'a Answers,
-    /// Conversations that name a broker id.
+    /// Mask of the conversations that name a broker id.
     pub(crate) has_broker: u64,
-    pub(crate) from_outside: u64,
-    /// Conversations from other instances that may not be forwarded (R25).
-    pub(crate) blocked: u64,
     pub(crate) len: usize,
-}
-
-/// The labels and steps of a block.
-#[derive(Debug)]
-pub(crate) struct BlockLabels {
-    pub(crate) outcome: [i8; BLOCK],
-    pub(crate) reason: [i8; BLOCK],
-    pub(crate) steps: [i8; BLOCK],
 }
 
 /// Receives decisions block by block.
@@ -39,29 +28,6 @@ pub(crate) trait DecisionSink {
 
     /// Sets a conversation of the last block that needed `decide`.
     fn set(&mut self, row: usize, decision: Decision);
-}
-
-impl ResolvedBlock<'_> {
-    #[inline]
-    pub(crate) fn labels(&self) -> BlockLabels {
-        let answers = self.answers;
-        let mut outcome = [Outcome::Remote as i8; BLOCK];
-        let mut reason = [Reason::Matched as i8; BLOCK];
-        for row in set_bits(self.from_outside & answers.network) {
-            outcome[row] = Outcome::Forward as i8;
-        }
-        for row in set_bits(self.blocked & answers.network) {
-            (outcome[row], reason[row]) = (Outcome::Dropped as i8, Reason::ForwardingDisabled as i8);
-        }
-        for row in set_bits(answers.local) {
-            outcome[row] = Outcome::Local as i8;
-        }
-        let mut steps = answers.steps;
-        for row in set_bits(answers.no_route) {
-            (outcome[row], reason[row], steps[row]) = (Outcome::Delayed as i8, Reason::NoRoute as i8, 7);
-        }
-        BlockLabels { outcome, reason, steps }
-    }
 }
 
 /// Larger dictionaries are reduced to the values in use, unless the batch is much larger.
@@ -270,18 +236,15 @@ impl DecisionBuilder {
 impl DecisionSink for DecisionBuilder {
     #[inline]
     fn push(&mut self, block: &ResolvedBlock<'_>) {
-        let ResolvedBlock { answers, has_broker, blocked, len, .. } = *block;
-        let labels = block.labels();
-        let mask = ones(len);
-        let (network, local) = (answers.network & mask, answers.local & mask);
-        self.outcome.extend_from_slice(&labels.outcome[..len]);
-        self.reason.extend_from_slice(&labels.reason[..len]);
-        self.step.push(&labels.steps[..len], (network | local | answers.no_route) & mask);
-        self.route_id.push(&answers.route_ids[..len], network | local);
-        self.next_hop.push(&answers.to[..len], network & !blocked);
-        self.mirror.push(&answers.to[..len], 0);
-        self.database.push(&answers.to[..len], local);
-        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & mask);
+        let ResolvedBlock { answers, has_broker, len } = *block;
+        self.outcome.extend_from_slice(&answers.outcomes[..len]);
+        self.reason.extend_from_slice(&answers.reasons[..len]);
+        self.step.push(&answers.steps[..len], answers.has_step);
+        self.route_id.push(&answers.route_ids[..len], answers.has_route);
+        self.next_hop.push(&answers.to[..len], answers.has_hop);
+        self.mirror.push(&answers.mirrors[..len], answers.has_mirror);
+        self.database.push(&answers.to[..len], answers.local);
+        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & ones(len));
     }
 
     fn set(&mut self, row: usize, decision: Decision) {

@@ -6,6 +6,7 @@ mod arrays;
 mod catalog;
 mod checkpoint;
 mod columns;
+mod decision_table;
 mod decisions;
 mod envelope;
 mod error;
@@ -23,6 +24,7 @@ mod view;
 mod wire;
 
 pub use crate::catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
+pub use crate::decision_table::{decision_table, tie_break_hashes};
 pub use crate::decisions::{DecisionColumns, DictionaryColumn};
 pub use crate::envelope::{SenderRun, first_hop, header_digests, sender_runs};
 pub use crate::error::{Error, Result};

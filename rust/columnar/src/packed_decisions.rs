@@ -124,29 +124,26 @@ impl<'a> PackedDecisions<'a> {
 impl DecisionSink for PackedDecisions<'_> {
     #[inline]
     fn push(&mut self, block: &ResolvedBlock<'_>) {
-        let ResolvedBlock { answers, has_broker, blocked, len, .. } = *block;
-        let labels = block.labels();
+        let ResolvedBlock { answers, has_broker, len } = *block;
         let mut numbers = [0i64; BLOCK];
         for (row, number) in numbers.iter_mut().enumerate() {
-            let reason = i64::from(labels.reason[row]) << REASON;
-            let outcome = i64::from(labels.outcome[row]) << OUTCOME;
-            *number = NO_ROUTE | outcome | reason | i64::from(labels.steps[row]);
+            let reason = i64::from(answers.reasons[row]) << REASON;
+            let outcome = i64::from(answers.outcomes[row]) << OUTCOME;
+            *number = NO_ROUTE | outcome | reason | i64::from(answers.steps[row]) & NO_STEP;
         }
-        let mask = ones(len);
-        let (network, local) = (answers.network & mask, answers.local & mask);
-        for row in set_bits(network | local) {
+        for row in set_bits(answers.has_route) {
             numbers[row] = numbers[row] & !NO_ROUTE | i64::from(answers.route_ids[row]) << ROUTE;
         }
-        for row in set_bits(network & !blocked) {
+        for row in set_bits(answers.has_hop) {
             numbers[row] |= self.destinations.endpoints[answers.to[row] as usize];
         }
-        for row in set_bits(local) {
+        for row in set_bits(answers.local) {
             numbers[row] |= self.destinations.databases[answers.to[row] as usize];
         }
         self.numbers.extend_from_slice(&numbers[..len]);
         self.brokers.extend_from_slice(&answers.brokers[..len]);
         self.omitted = if self.include_named { 0 } else { has_broker };
-        self.bound.push((answers.bound | has_broker) & !self.omitted & mask);
+        self.bound.push((answers.bound | has_broker) & !self.omitted & ones(len));
     }
 
     fn set(&mut self, row: usize, decision: Decision) {

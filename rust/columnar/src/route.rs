@@ -19,7 +19,6 @@ pub struct RouteKernel {
     index: RouteIndex,
     shared: SharedValues,
     destinations: Option<Destinations>,
-    any_disabled: bool,
     /// Scratch memory, one for each batch that was ever routed concurrently.
     scratch_pool: Mutex<Vec<Scratch>>,
 }
@@ -39,13 +38,11 @@ struct Conversations<'a> {
     only_database: u16,
 }
 
-/// A block of 64 conversations, and what the index does not need to know about it.
+/// A block of 64 conversations and their ids.
 #[derive(Debug)]
 struct BlockInput<'a> {
     block: Block<'a>,
     ids: [Guid; BLOCK],
-    from_outside: u64,
-    from_target: u64,
 }
 
 impl RouteKernel {
@@ -54,11 +51,10 @@ impl RouteKernel {
     pub fn new(index: RouteIndex) -> Self {
         let catalog = index.catalog();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let endpoints = (0..catalog.endpoint_count() as u32).map(|id| text(catalog.endpoint(id)));
+        let endpoints = (0..index.endpoint_count() as u32).map(|id| text(index.endpoint(id)));
         let shared = SharedValues::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
-        let any_disabled = catalog.databases().iter().any(|database| !database.enabled);
         let destinations = Destinations::new(catalog);
-        Self { index, shared, destinations, any_disabled, scratch_pool: Mutex::default() }
+        Self { index, shared, destinations, scratch_pool: Mutex::default() }
     }
 
     /// Returns the index.
@@ -97,7 +93,6 @@ impl RouteKernel {
         let mut answers = Answers::default();
         let mut stages = Stages::default();
         let mut scratch = self.take_scratch();
-        let is_forwarding = self.index.catalog().settings().message_forwarding;
         if self.index.options().tie_break == TieBreak::RoundRobin {
             // A batch with an error must not advance the round robin, so everything is read before.
             for start in (0..len).step_by(BLOCK) {
@@ -109,12 +104,9 @@ impl RouteKernel {
             let fixed = conversations.fixed_ids.get(start..);
             let id = |row: usize| fixed.and_then(|ids| ids.get(row)).map_or_else(|| input.ids[row], |id| Guid(*id));
             self.index.resolve(&input.block, now, id, &mut stages, &mut scratch, &mut answers);
-            let (len, from_outside) = (input.block.len, input.from_outside);
-            let blocked = if is_forwarding { 0 } else { from_outside };
-            let has_broker = input.block.has_broker;
-            sink.push(&ResolvedBlock { answers: &answers, has_broker, from_outside, blocked, len });
-            for row in set_bits(answers.needs_decide & ones(len)) {
-                let query = input.query(row, answers.brokers[row], id(row));
+            sink.push(&ResolvedBlock { answers: &answers, has_broker: input.block.has_broker, len: input.block.len });
+            for row in set_bits(answers.needs_decide) {
+                let query = input.query(row, &answers, id(row), self.index.catalog().databases().len());
                 let decision = self.index.decide_with(&query, now, &mut scratch);
                 sink.set(row, decision);
             }
@@ -195,29 +187,21 @@ impl RouteKernel {
             None => 0,
         };
         conversations.read_ids(start, len, self.index.options().tie_break, into)?;
-        into.from_outside = self.read_tables(conversations, start, len, &mut into.block.tables)?;
-        into.from_target =
+        let from_outside = self.read_databases(conversations, start, len, &mut into.block.sources)?;
+        into.block.from_target =
             conversations.is_initiator.as_ref().map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
-        into.block.needs_decide = self.needs_decide(into);
+        let outside = self.index.source(None, true, None);
+        for row in set_bits(from_outside) {
+            into.block.sources[row] = outside;
+        }
+        for row in set_bits(from_outside & into.block.from_target & into.block.has_broker) {
+            into.block.sources[row] = self.index.source(None, false, Some(answers.brokers[row]));
+        }
         Ok(())
     }
 
-    /// Returns the conversations that the index cannot decide whatever their routes: replies (R7), and those of
-    /// databases with disabled message delivery (R34).
-    fn needs_decide(&self, input: &BlockInput<'_>) -> u64 {
-        let catalog = self.index.catalog();
-        let replies = input.from_outside & input.from_target;
-        let mut disabled = 0;
-        if self.any_disabled {
-            for (row, &table) in input.block.tables[..input.block.len].iter().enumerate() {
-                disabled |= u64::from(!catalog.databases()[usize::from(table)].enabled) << row;
-            }
-        }
-        replies | disabled
-    }
-
-    /// Determines the routing table of each conversation (R2). Returns a mask of those from other instances.
-    fn read_tables(
+    /// Determines the database in which each conversation started. Returns a mask of those from other instances.
+    fn read_databases(
         &self,
         conversations: &Conversations<'_>,
         start: usize,
@@ -233,7 +217,6 @@ impl RouteKernel {
         let mut last: (&[u8], u16) = (&[], 0);
         for (destination, table) in into[..len].iter_mut().enumerate() {
             if valid >> destination & 1 == 0 {
-                *table = catalog.msdb();
                 continue;
             }
             let row = start + destination;
@@ -282,17 +265,17 @@ impl<'a> Conversations<'a> {
 
 impl<'a> BlockInput<'a> {
     fn new() -> Self {
-        let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, needs_decide: 0 };
-        Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
+        let block = Block { len: 0, names: [&[]; BLOCK], sources: [0; BLOCK], has_broker: 0, from_target: 0 };
+        Self { block, ids: [Guid::default(); BLOCK] }
     }
 
-    fn query(&self, row: usize, broker: Guid, id: Guid) -> Query<'a> {
+    fn query(&self, row: usize, answers: &Answers, id: Guid, databases: usize) -> Query<'a> {
         let is = |bits: u64| bits >> row & 1 == 1;
         Query {
             name: self.block.names[row],
-            broker: is(self.block.has_broker).then_some(broker),
-            database: (!is(self.from_outside)).then(|| self.block.tables[row]),
-            is_initiator: !is(self.from_target),
+            broker: is(self.block.has_broker).then(|| answers.brokers[row]),
+            database: Some(self.block.sources[row]).filter(|&source| usize::from(source) < databases),
+            is_initiator: !is(self.block.from_target),
             conversation: Some(id),
         }
     }

@@ -156,6 +156,31 @@ pub fn decisions_schema() -> SchemaRef {
     ]))
 }
 
+/// The schema of the decision table.
+#[must_use]
+pub fn decision_table_schema() -> SchemaRef {
+    let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+    Arc::new(Schema::new(vec![
+        Field::new("database", DataType::Utf8, true),
+        Field::new("is_reply", DataType::Boolean, false),
+        Field::new("to_service_name", DataType::Utf8, true),
+        Field::new("has_broker_instance", DataType::Boolean, false),
+        Field::new("to_broker_instance", GUID, true),
+        Field::new("hash_from", DataType::Int64, false),
+        Field::new("hash_to", DataType::Int64, false),
+        Field::new("only_from_initiator", DataType::Boolean, false),
+        Field::new("valid_until", utc, true),
+        Field::new("outcome", DataType::Utf8, true),
+        Field::new("match_step", DataType::Int8, true),
+        Field::new("route_id", DataType::Int32, true),
+        Field::new("next_hop_address", DataType::Utf8, true),
+        Field::new("mirror_address", DataType::Utf8, true),
+        Field::new("target_database", DataType::Utf8, true),
+        Field::new("broker_instance", GUID, true),
+        Field::new("reason", DataType::Utf8, true),
+    ]))
+}
+
 /// The first columns of every schema about messages.
 fn message_keys() -> Vec<FieldRef> {
     vec![

@@ -1,7 +1,5 @@
 //! The catalog of an instance: databases, services and routing tables, validated and numbered.
 
-use std::collections::HashMap;
-
 use hashbrown::HashTable;
 
 use crate::address::Address;
@@ -85,7 +83,8 @@ pub struct Catalog {
     pub(crate) user_database: Option<u16>,
     pub(crate) own_endpoints: Vec<EndpointId>,
     pub(crate) pending: Vec<NameId>,
-    pub(crate) database_numbers: HashMap<Box<[u8]>, u16>,
+    /// Their numbers are those of the databases.
+    pub(crate) database_names: Interner,
     pub(crate) route_names: Texts,
     pub(crate) address_texts: Interner,
     pub(crate) endpoints: Interner,
@@ -131,7 +130,7 @@ impl Catalog {
     /// Returns the number of a database.
     #[must_use]
     pub fn database(&self, name: &[u8]) -> Option<u16> {
-        self.database_numbers.get(name).copied()
+        self.database_names.find(name).map(|number| number as u16)
     }
 
     /// Returns the text of a service name.
@@ -191,8 +190,8 @@ impl Catalog {
 
     /// Whether a route request for this service is pending (R14).
     #[must_use]
-    pub fn is_pending(&self, name: &[u8]) -> bool {
-        self.find_name(name).is_some_and(|id| self.pending.contains(&id))
+    pub fn is_pending(&self, name: NameId) -> bool {
+        self.pending.binary_search(&name).is_ok()
     }
 }
 
@@ -261,7 +260,9 @@ impl CatalogBuilder {
             };
             own_endpoints.extend(endpoints.intern(normal.as_bytes()));
         }
-        let pending = settings.pending_requests.iter().filter_map(|name| names.intern(name.as_bytes())).collect();
+        let mut pending: Vec<NameId> =
+            settings.pending_requests.iter().filter_map(|name| names.intern(name.as_bytes())).collect();
+        pending.sort_unstable();
         let catalog = Catalog {
             databases: Vec::new(),
             routes: Vec::new(),
@@ -272,7 +273,7 @@ impl CatalogBuilder {
             user_database: None,
             own_endpoints,
             pending,
-            database_numbers: HashMap::new(),
+            database_names: Interner::new(seed),
             route_names: Texts::new(),
             address_texts: Interner::new(seed),
             endpoints,
@@ -401,8 +402,11 @@ impl CatalogBuilder {
             let expected = format!("at most {DATABASES_MAX} databases");
             return Err(Invalid::new(InvalidKind::Limit, "databases.name", None, Some(name), expected));
         }
+        if self.catalog.database_names.intern(name).is_none() {
+            let expected = "at most 4 GiB of text";
+            return Err(Invalid::new(InvalidKind::Limit, "databases.name", None, None, expected));
+        }
         self.catalog.databases.push(Database { name: name.into(), broker, enabled });
-        self.catalog.database_numbers.insert(name.into(), number as u16);
         Ok(number as u16)
     }
 

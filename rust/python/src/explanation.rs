@@ -180,7 +180,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
     }
 
     fn decision(&self, decision: &Decision) -> PyResult<Dict<'py>> {
-        let endpoint = |id: EndpointId| text(self.catalog().endpoint(id));
+        let endpoint = |id: EndpointId| text(self.index.endpoint(id));
         let dict = PyDict::new(self.py);
         dict.set_item("outcome", decision.outcome.label())?;
         dict.set_item("match_step", decision.match_step)?;
@@ -195,7 +195,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
 
     fn next_hop(&self, hop: &NextHop) -> String {
         match hop {
-            NextHop::Known(endpoint) => text(self.catalog().endpoint(*endpoint)),
+            NextHop::Known(endpoint) => text(self.index.endpoint(*endpoint)),
             NextHop::Named(normal) => normal.clone(),
         }
     }

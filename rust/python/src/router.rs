@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ssbroker_columnar::RouteKernel;
+use ssbroker_columnar::{RouteKernel, decision_table};
 use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 
 use crate::arrow::{dictionary, export_batch, import_batch};
@@ -13,6 +13,19 @@ use crate::detach::detached;
 use crate::errors::{invalid_option, to_python};
 use crate::explanation::ExplanationBuilder;
 use crate::memory::release_free_memory;
+
+/// See `_core.pyi`.
+#[pyfunction]
+#[pyo3(signature = (conversations, first_row, /))]
+pub(crate) fn tie_break_hashes<'py>(
+    py: Python<'py>,
+    conversations: &Bound<'py, PyAny>,
+    first_row: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let batch = import_batch(conversations)?;
+    let hashes = detached(py, || ssbroker_columnar::tie_break_hashes(&batch, first_row))?;
+    export_batch(py, hashes)
+}
 
 /// See `_core.pyi`.
 #[pyclass(frozen, name = "Router", module = "ssbroker._core")]
@@ -70,6 +83,12 @@ impl PyRouter {
         let batch = import_batch(conversations)?;
         let packed = detached(py, || self.kernel.route_packed(&batch, now_us, include_named))?;
         packed.map(|packed| export_batch(py, packed)).transpose()
+    }
+
+    #[pyo3(signature = (now_us, /))]
+    fn decision_table<'py>(&self, py: Python<'py>, now_us: i64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let table = detached(py, || decision_table(self.kernel.index(), now_us))?;
+        table.map(|table| export_batch(py, table)).transpose()
     }
 
     #[pyo3(signature = (to_service_name, to_broker_instance, database, is_initiator, conversation_id, now_us, /))]

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from uuid import UUID
 
-from tests.oracle.routing import Conversation, Database, Oracle, Route
-from tests.oracle.tables import Reading
-from tests.oracle.tie_break import WORD, Candidate, pick_by_turn, stable_hash
+from tests.oracle.routing import Conversation, Database, Decision, Oracle, Route
+from tests.oracle.tie_break import WORD, Candidate, HashNumber, pick_by_turn, stable_hash
 
 
 class FirstPicksTheLast(Oracle):
     """R24: `first` takes the last."""
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, turn: Hashable) -> Candidate:
         if self.tie_break == "first":
             return candidates[-1]
-        return super().pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, turn)
 
 
 class InRowOrder(Oracle):
@@ -26,10 +26,10 @@ class InRowOrder(Oracle):
 class IdsAreOrderedByBytes(Oracle):
     """R24: the broker ids of step 3 are ordered by their bytes."""
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
-        if salt % 3 == 0:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, turn: Hashable) -> Candidate:
+        if isinstance(turn, tuple) and turn[0] == "broker id":
             candidates = sorted(candidates, key=str)
-        return super().pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, turn)
 
 
 class DatabasesInAnyCase(Oracle):
@@ -55,54 +55,82 @@ class DuplicateServicesCountTwice(Oracle):
         return [database for database in super().hosts(service_name) for _ in range(rows.count(database.name))]
 
 
-class HashByRemainder(Oracle):
-    """R24: the remainder of the hash is used instead of the upper part."""
+class _OtherHash(Oracle):
+    number_class: type[HashNumber] = HashNumber
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
-        if self.tie_break == "hash" and conversation.conversation_id is not None:
-            return candidates[stable_hash(conversation.conversation_id, salt) % len(candidates)]
-        return super().pick(candidates, conversation, salt, turn)
+    def start_picking(self, conversation: Conversation) -> None:
+        id_ = conversation.conversation_id
+        self.number = None if id_ is None else self.number_class(id_)
 
 
-class HashOfThirtyTwoBits(Oracle):
+class _Remainder(HashNumber):
+    def pick(self, candidates: Sequence[Candidate]) -> Candidate:
+        self.number, position = divmod(self.number, len(candidates))
+        return candidates[position]
+
+
+class HashByRemainder(_OtherHash):
+    """R24: the remainder is taken instead of the upper part."""
+
+    number_class = _Remainder
+
+
+class _LowerHalf(HashNumber):
+    def __init__(self, conversation_id: UUID) -> None:
+        self.number = stable_hash(conversation_id) % 2**32 * 2**32
+
+
+class HashOfThirtyTwoBits(_OtherHash):
     """R24: the lower half of the hash is used."""
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
-        if self.tie_break == "hash" and conversation.conversation_id is not None:
-            lower = stable_hash(conversation.conversation_id, salt) % 2**32
-            return candidates[lower * 2**32 * len(candidates) // WORD]
-        return super().pick(candidates, conversation, salt, turn)
+    number_class = _LowerHalf
 
 
-class OneSaltForAll(Oracle):
-    """R24: the same salt is used everywhere."""
-
-    def salt(self, kind: int, reading: Reading) -> int:
-        return 0
+class _Unsigned(HashNumber):
+    def __init__(self, conversation_id: UUID) -> None:
+        self.number = stable_hash(conversation_id)
 
 
-class NoSaltForReEntry(Oracle):
-    """R24: a re-entry does not change the salt."""
+class HashWithoutASign(_OtherHash):
+    """R24: the hash counts from zero."""
 
-    def salt(self, kind: int, reading: Reading) -> int:
-        return kind
+    number_class = _Unsigned
+
+
+class _Whole(HashNumber):
+    def pick(self, candidates: Sequence[Candidate]) -> Candidate:
+        return candidates[self.number * len(candidates) // WORD]
+
+
+class EveryPickTakesTheWholeHash(_OtherHash):
+    """R24: one conversation takes the same place everywhere."""
+
+    number_class = _Whole
+
+
+class AReEntryStartsAgain(Oracle):
+    """R24: a re-entry starts with the whole hash again."""
+
+    def from_outside(self, conversation: Conversation, *, re_entered: bool) -> Decision:
+        self.start_picking(conversation)
+        return super().from_outside(conversation, re_entered=re_entered)
 
 
 class SingleCandidatesTakeNoTurn(Oracle):
     """R24: only several candidates take a turn."""
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
-        return super().pick(candidates, conversation, salt, turn if len(candidates) > 1 else None)
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, turn: Hashable) -> Candidate:
+        return super().pick(candidates, conversation, turn if len(candidates) > 1 else None)
 
 
 class _OtherTurns(Oracle):
     def key(self, turn: tuple[object, ...]) -> Hashable:
         return turn
 
-    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, salt: int, turn: Hashable) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], conversation: Conversation, turn: Hashable) -> Candidate:
         if self.tie_break == "round_robin" and isinstance(turn, tuple):
             return pick_by_turn(candidates, self.turns, self.key(turn))
-        return super().pick(candidates, conversation, salt, turn)
+        return super().pick(candidates, conversation, turn)
 
 
 class OneTurnForAll(_OtherTurns):

@@ -1,16 +1,17 @@
-//! Decides blocks of 64 conversations.
+//! Decides blocks of 64 conversations with the decision table.
 //!
-//! A block passes through the index in stages. Each stage prefetches what the next one reads, so that the memory
-//! latencies of 64 conversations overlap. The common case, an answer stored in the entry itself, runs without
-//! branches; the remaining conversations are grouped by plan. What no plan can answer is left to
-//! [`RouteIndex::decide`].
+//! A block passes through the table in stages. Each stage prefetches what the next one reads, so that the memory
+//! latencies of 64 conversations overlap. Decisions that are finished in the entry are read without branches; the
+//! remaining conversations are grouped by what is to be looked at next. What depends on a service name that is not
+//! listed is left to [`RouteIndex::decide`].
 
+use crate::catalog::NONE;
 use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
 use crate::prefetch::{prefetch, prefetch_line};
 use crate::route::decide::Scratch;
-use crate::route::index::{Action, Entry, Pair, Plan, RouteIndex, Summary, Target};
-use crate::route::tie_break::{Choice, TieBreak, pick_by_hash};
+use crate::route::index::{Action, Cell, Entry, Next, Pair, RouteIndex, Source, host_owner};
+use crate::route::tie_break::{TieBreak, TieNumber};
 
 /// The number of conversations in a block: the bits of a word.
 pub const BLOCK: usize = 64;
@@ -22,32 +23,42 @@ pub struct Block<'a> {
     pub len: usize,
     /// The service names.
     pub names: [&'a [u8]; BLOCK],
-    /// The routing tables to use.
-    pub tables: [u16; BLOCK],
+    /// Where they come from; see [`RouteIndex::source`].
+    pub sources: [Source; BLOCK],
     /// Mask of the conversations that name a broker id; the ids are in `Answers::brokers`.
     pub has_broker: u64,
-    /// Mask of the conversations that `decide` must handle in any case.
-    pub needs_decide: u64,
+    /// Mask of the conversations whose sender is the target.
+    pub from_target: u64,
 }
 
-/// What the index alone can decide of a block, as columns. A mask has one bit per conversation.
+/// The decisions for a block, as columns. A mask has one bit per conversation.
 #[derive(Debug)]
 pub struct Answers {
     /// Input: the broker ids that the conversations name. Output: the broker ids that bind them.
     pub brokers: [Guid; BLOCK],
-    /// The steps that matched.
+    /// The codes of the outcomes.
+    pub outcomes: [i8; BLOCK],
+    /// The codes of the reasons.
+    pub reasons: [i8; BLOCK],
+    /// The steps that matched; -1 for none.
     pub steps: [i8; BLOCK],
     /// The ids of the chosen routes.
     pub route_ids: [i32; BLOCK],
-    /// The target: an endpoint for `network`, a database for `local`.
+    /// The next hop or the database.
     pub to: [i32; BLOCK],
-    /// Send to an address of another instance.
-    pub network: u64,
-    /// Deliver to a database of this instance.
+    /// The mirror addresses.
+    pub mirrors: [i32; BLOCK],
+    /// A step matched.
+    pub has_step: u64,
+    /// A route was chosen.
+    pub has_route: u64,
+    /// `to` is an address of another instance.
+    pub has_hop: u64,
+    /// `to` is a database of this instance.
     pub local: u64,
-    /// No step yields a route (R17).
-    pub no_route: u64,
-    /// The conversation names no broker id and is bound by the route's.
+    /// The chosen route has a mirror address.
+    pub has_mirror: u64,
+    /// The conversation names no broker id and is bound to one.
     pub bound: u64,
     /// Left to [`RouteIndex::decide`].
     pub needs_decide: u64,
@@ -57,21 +68,26 @@ pub struct Answers {
 #[derive(Debug)]
 pub struct Stages {
     /// The slot of each conversation's entry.
-    pub(crate) slots: [u32; BLOCK],
+    slots: [u32; BLOCK],
     /// The `quarters` of the names, or a value that no entry has.
-    pub(crate) chunks: [[u128; 4]; BLOCK],
-    /// The [`short_key`]s of the names and tables.
-    pub(crate) keys: [u32; BLOCK],
-    pub(crate) actions: [Action; BLOCK],
-    /// The conversations that still need an answer, by plan.
-    pub(crate) pending: [Rows; 8],
+    chunks: [[u128; 4]; BLOCK],
+    /// The [`short_key`]s of the names and sources.
+    keys: [u32; BLOCK],
+    actions: [Action; BLOCK],
+    /// Mask of the names that are too long for `chunks`.
+    long: u64,
+    /// The unfinished conversations, by what is next.
+    pending: [Rows; 8],
     /// For conversations that look up a pair, the slot or number of the pair.
-    pub(crate) pairs: [u32; BLOCK],
+    pairs: [u32; BLOCK],
+    /// For conversations that pick, the cell.
+    picked: [u32; BLOCK],
+    numbers: [TieNumber; BLOCK],
 }
 
 /// A subset of a block's conversations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows {
+struct Rows {
     rows: [u8; BLOCK],
     len: usize,
 }
@@ -80,12 +96,17 @@ impl Default for Answers {
     fn default() -> Self {
         Self {
             brokers: [Guid::default(); BLOCK],
+            outcomes: [0; BLOCK],
+            reasons: [0; BLOCK],
             steps: [0; BLOCK],
             route_ids: [0; BLOCK],
             to: [0; BLOCK],
-            network: 0,
+            mirrors: [0; BLOCK],
+            has_step: 0,
+            has_route: 0,
+            has_hop: 0,
             local: 0,
-            no_route: 0,
+            has_mirror: 0,
             bound: 0,
             needs_decide: 0,
         }
@@ -98,82 +119,113 @@ impl Default for Stages {
             slots: [0; BLOCK],
             chunks: [[0; 4]; BLOCK],
             keys: [0; BLOCK],
-            actions: [Action::new(Plan::Decide, 0); BLOCK],
+            long: 0,
+            actions: [Action::next(Next::Decide); BLOCK],
             pending: [Rows { rows: [0; BLOCK], len: 0 }; 8],
             pairs: [0; BLOCK],
+            picked: [0; BLOCK],
+            numbers: [TieNumber::default(); BLOCK],
         }
     }
 }
 
 impl Rows {
     #[inline]
-    pub(crate) fn push(&mut self, row: usize) {
+    fn push(&mut self, row: usize) {
         self.rows[self.len % BLOCK] = row as u8;
         self.len += 1;
     }
 
     #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.rows[..self.len.min(BLOCK)].iter().map(|&row| usize::from(row) % BLOCK)
     }
 }
 
-impl Answers {
+impl Stages {
+    /// Groups the conversations in the mask by what is next.
     #[inline]
-    pub(crate) fn write(&mut self, row: usize, step: i8, target: Target) {
-        self.steps[row] = step;
-        self.route_ids[row] = target.route_id;
-        self.to[row] = target.to as i32;
+    fn group_by_next(&mut self, rows: u64) {
+        for pending in &mut self.pending {
+            pending.len = 0;
+        }
+        for row in set_bits(rows) {
+            if let Some(next) = self.actions[row].next_of() {
+                self.pending[next as usize].push(row);
+            }
+        }
     }
 
-    /// Binds the conversation to the route's broker id.
     #[inline]
-    pub(crate) fn bind(&mut self, row: usize, broker: Guid) {
-        self.bound |= 1 << row;
-        self.brokers[row] = broker;
+    fn with(&self, next: Next) -> Rows {
+        self.pending[next as usize]
+    }
+
+    /// Returns a mask of the conversations whose actions have a flag.
+    #[inline]
+    fn having(&self, flag: u8) -> u64 {
+        gather(&self.actions.map(|action| action.flags), u32::from(flag))
     }
 }
 
-impl Stages {
-    /// Groups the conversations in the mask by plan.
-    #[inline]
-    pub(crate) fn group_by_plan(&mut self, mut rows: u64) {
-        for plan in &mut self.pending {
-            plan.len = 0;
-        }
-        while rows != 0 {
-            let row = rows.trailing_zeros() as usize;
-            rows &= rows - 1;
-            self.pending[self.actions[row].plan() as usize].push(row);
-        }
-    }
+/// Gathers one bit of each byte, eight bytes at a time.
+#[inline]
+fn gather(bytes: &[u8; BLOCK], bit: u32) -> u64 {
+    // Gathers the lowest bits of eight bytes in the highest byte.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| {
+        let lowest = u64::from_le_bytes(*bytes) >> bit & 0x0101_0101_0101_0101;
+        bits << 8 | lowest.wrapping_mul(GATHER) >> 56
+    })
+}
 
-    /// Returns the conversations of a plan.
-    #[inline]
-    pub(crate) fn with(&self, plan: Plan) -> Rows {
-        self.pending[plan as usize]
-    }
+#[inline]
+fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        bit
+    })
 }
 
 /// The block to decide, and the arguments.
 #[derive(Clone, Copy)]
 struct Request<'a, F> {
     block: &'a Block<'a>,
-    len: usize,
     now: i64,
     conversation: F,
 }
 
-impl<F> Request<'_, F> {
+impl<F: Fn(usize) -> Guid> Request<'_, F> {
     #[inline]
     fn has_broker(&self, row: usize) -> bool {
         self.block.has_broker >> row & 1 == 1
     }
+
+    /// Picks a cell; the first one needs no conversation id.
+    #[inline]
+    fn pick(&self, row: usize, cell: Cell, number: &mut Option<TieNumber>) -> usize {
+        let candidates = cell.candidates();
+        if candidates.len() == 1 {
+            return candidates.start;
+        }
+        let number = number.get_or_insert_with(|| TieNumber::new((self.conversation)(row)));
+        candidates.start + number.pick(candidates.len())
+    }
+
+    /// Picks until the cell is not a pick.
+    #[inline]
+    fn descend(&self, row: usize, mut cell: Cell, cells: &[Cell], number: &mut Option<TieNumber>) -> Cell {
+        while cell.action == Action::next(Next::Pick) {
+            cell = cells[self.pick(row, cell, number)];
+        }
+        cell
+    }
 }
 
 impl RouteIndex {
-    /// Decides as many conversations of a block as the index alone can. `answers.brokers` holds the broker ids that
-    /// they name; `conversation` returns a conversation id and is called only to pick one of several candidates.
+    /// Decides the conversations of a block. `answers.brokers` holds the broker ids that they name; `conversation`
+    /// returns a conversation id and is called only to pick one of several candidates.
     pub fn resolve(
         &self,
         block: &Block<'_>,
@@ -183,42 +235,55 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        (answers.network, answers.local, answers.no_route, answers.bound) = (0, 0, 0, 0);
+        let len = block.len.min(BLOCK);
+        let rows = u64::MAX.checked_shr(64 - len as u32).unwrap_or(0);
         if self.options.tie_break == TieBreak::RoundRobin {
-            answers.needs_decide = u64::MAX;
+            *answers = Answers { brokers: answers.brokers, needs_decide: rows, ..Answers::default() };
             return;
         }
-        answers.needs_decide = block.needs_decide;
-        let request = Request { block, len: block.len.min(BLOCK), now, conversation };
-        self.look_up_entries(&request, stages);
-        self.evaluate(&request, stages, answers);
-        let rows = u64::MAX.checked_shr(64 - request.len as u32).unwrap_or(0) & !block.needs_decide;
-        answers.network = Action::network_mask(&stages.actions) & rows;
-        let mut bound = Action::binding_mask(&stages.actions) & answers.network;
-        while bound != 0 {
-            let row = bound.trailing_zeros() as usize;
-            bound &= bound - 1;
-            answers.bind(row, self.entry_of(stages, row).broker);
+        let request = Request { block, now, conversation };
+        self.look_up_entries(block, len, stages);
+        self.evaluate(&request, len, stages, answers);
+        let unfinished = stages.having(Action::UNFINISHED) & rows;
+        for row in set_bits(stages.having(Action::BINDS) & !unfinished & rows) {
+            answers.brokers[row] = self.entries[stages.slots[row] as usize].broker;
         }
-        stages.group_by_plan(rows & !answers.network);
-        self.answer_remaining(&request, stages, scratch, answers);
-        self.answer_pairs(&request, stages, scratch, answers);
+        if unfinished != 0 {
+            stages.group_by_next(unfinished);
+            self.finish_picks(&request, stages, scratch, answers);
+            self.finish_pairs(&request, stages, scratch, answers);
+            for row in stages.with(Next::Long).iter() {
+                let (source, name) = (block.sources[row], block.names[row]);
+                let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
+                self.look_up(&request, row, slot, None, stages, scratch, answers);
+            }
+            for row in stages.with(Next::Expired).iter() {
+                self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
+            }
+            for next in [Next::Default, Next::ReEnter] {
+                for row in stages.with(next).iter() {
+                    self.go_on(&request, row, next, None, stages, scratch, answers);
+                }
+            }
+        }
+        self.collect(rows, block.has_broker, stages, answers);
     }
 
     /// Looks up the slot of each conversation's entry.
     #[inline]
-    fn look_up_entries<F>(&self, request: &Request<'_, F>, stages: &mut Stages) {
-        let block = request.block;
-        for row in 0..request.len {
-            let (name, table) = (block.names[row], block.tables[row]);
-            let key = short_key(table, name.len());
+    fn look_up_entries(&self, block: &Block<'_>, len: usize, stages: &mut Stages) {
+        stages.long = 0;
+        for row in 0..len {
+            let (name, source) = (block.names[row], block.sources[row]);
+            let key = short_key(source, name.len());
             stages.keys[row] = key;
             let hash = if let Some(chunks) = quarters(name) {
                 stages.chunks[row] = chunks;
                 self.hash.of_short(&chunks, name.len(), key)
             } else {
                 stages.chunks[row] = [u128::MAX; 4];
-                self.hash.of(name, table)
+                stages.long |= 1 << row;
+                self.hash.of(name, source)
             };
             let slot = self.entry_slots.slot(hash);
             prefetch_line(&self.entries, slot, 0);
@@ -227,241 +292,232 @@ impl RouteIndex {
         }
     }
 
-    /// Determines the action for each conversation, and the answer if the entry holds it.
+    /// Determines the action for each conversation, and its target in the entry.
     ///
-    /// Whether a conversation names a broker id is unpredictable, so this computes with numbers instead of
-    /// branching.
+    /// Which names have an entry and which conversations name a broker id is unpredictable, so this computes with
+    /// numbers instead of branching.
     #[inline]
-    fn evaluate<F>(&self, request: &Request<'_, F>, stages: &mut Stages, answers: &mut Answers) {
-        for row in 0..request.len {
-            let entry = self.entry_of(stages, row);
-            let is_it =
-                entry.has_chunks(&stages.chunks[row]) && entry.key == stages.keys[row] && request.now < entry.expires;
+    #[allow(clippy::needless_bitwise_bool)]
+    fn evaluate<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        len: usize,
+        stages: &mut Stages,
+        answers: &mut Answers,
+    ) {
+        for row in 0..len {
+            let slot = stages.slots[row];
+            let entry = &self.entries[slot as usize];
+            let is_it = entry.has_chunks(&stages.chunks[row]) & (entry.key == stages.keys[row]);
+            let slot = if is_it { slot } else { self.default_slot(request.block.sources[row]) };
+            let entry = &self.entries[slot as usize];
             let case = entry.case(request.has_broker(row), answers.brokers[row]);
-            let action = if is_it { entry.actions[case % 4] } else { Action::new(Plan::Recheck, 0) };
-            let target = entry.target[action.group()];
+            let is_live = request.now < entry.expires;
+            let action = if is_live { entry.actions[case % 3] } else { Action::next(Next::Expired) };
+            let target = entry.targets[usize::from(action.flags & 1)];
+            stages.slots[row] = slot;
             stages.actions[row] = action;
             answers.route_ids[row] = target.route_id;
             answers.to[row] = target.to as i32;
         }
-        answers.steps = stages.actions.map(Action::step);
+        for row in set_bits(stages.long) {
+            stages.actions[row] = Action::next(Next::Long);
+        }
     }
 
-    #[inline]
-    fn entry_of(&self, stages: &Stages, row: usize) -> &Entry {
-        &self.entries[stages.slots[row] as usize]
-    }
-
-    /// Answers the conversations that need neither the common case nor a pair.
-    fn answer_remaining(
+    /// Finishes the conversations whose entries hold a pick.
+    fn finish_picks<F: Fn(usize) -> Guid>(
         &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, F>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        for row in stages.with(Plan::Recheck).iter() {
-            self.answer_rechecked(request, row, stages, scratch, answers);
+        let rows = stages.with(Next::Pick);
+        for row in rows.iter() {
+            let (first, count) = (answers.route_ids[row] as u32, answers.to[row] as u32);
+            let mut pick = 0;
+            if count > 1 {
+                stages.numbers[row] = TieNumber::new((request.conversation)(row));
+                pick = stages.numbers[row].pick(count as usize) as u32;
+            }
+            stages.picked[row] = first + pick;
+            prefetch(&self.cells, stages.picked[row] as usize);
         }
-        for plan in [Plan::Local, Plan::Spread, Plan::Decide] {
-            for row in stages.with(plan).iter() {
-                let (entry, action) = (self.entry_of(stages, row), stages.actions[row]);
-                self.answer(request, row, action, entry.target[action.group()], entry.broker, answers);
+        for row in rows.iter() {
+            // A single candidate is finished and leaves no pick to do.
+            let mut number = Some(stages.numbers[row]);
+            let cell = request.descend(row, self.cells[stages.picked[row] as usize], &self.cells, &mut number);
+            self.finish(request, row, cell, number, stages, scratch, answers);
+        }
+    }
+
+    /// Finishes the conversations whose broker ids must be looked up.
+    fn finish_pairs<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let all = [Next::Pair, Next::Host].map(|next| (next, stages.with(next)));
+        for (next, rows) in &all {
+            for row in rows.iter() {
+                let slot = stages.slots[row];
+                let of_host = || host_owner(self.entries[slot as usize].service);
+                let owner = if *next == Next::Pair { slot } else { of_host() };
+                let pair = self.pair_slots.slot(self.hash.of_guid(answers.brokers[row], owner));
+                prefetch(&self.pair_at, pair);
+                stages.pairs[row] = pair as u32;
             }
         }
-        for row in stages.with(Plan::LaterSteps).iter() {
-            self.answer_by_later_steps(request, row, scratch, answers);
+        for (_, rows) in &all {
+            for row in rows.iter() {
+                stages.pairs[row] = self.pair_at[stages.pairs[row] as usize];
+                prefetch(&self.pairs, stages.pairs[row] as usize);
+            }
+        }
+        for (next, rows) in &all {
+            for row in rows.iter() {
+                let (slot, broker) = (stages.slots[row], answers.brokers[row]);
+                let entry = &self.entries[slot as usize];
+                let pair = self.pairs.get(stages.pairs[row] as usize);
+                let cell = if *next == Next::Pair {
+                    let pair = pair.filter(|pair| pair.is(slot, broker));
+                    pair.map_or_else(|| self.other_cell(entry, &self.cells, broker), Pair::cell)
+                } else {
+                    let is_host = pair.is_some_and(|pair| pair.is(host_owner(entry.service), broker));
+                    self.cells[entry.others as usize + usize::from(is_host)]
+                };
+                let mut number = None;
+                let cell = request.descend(row, cell, &self.cells, &mut number);
+                self.finish(request, row, cell, number, stages, scratch, answers);
+            }
         }
     }
 
-    /// Answers a conversation whose slot may hold another entry, or an entry with expired routes.
-    fn answer_rechecked(
+    /// Returns the decision for a broker id that the routes of an entry do not name.
+    pub(crate) fn other_cell(&self, entry: &Entry, cells: &[Cell], broker: Guid) -> Cell {
+        let is_host = entry.service != NONE && self.pair(host_owner(entry.service), broker).is_some();
+        cells[entry.others as usize + usize::from(is_host)]
+    }
+
+    /// Goes on with the default entry, or as if the conversation came from another instance (R41).
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn go_on<F: Fn(usize) -> Guid>(
         &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, F>,
         row: usize,
+        next: Next,
+        number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let entry = self.entry_of(stages, row);
-        let is_short = entry.key == stages.keys[row] && entry.has_chunks(&stages.chunks[row]);
-        if !is_short && !entry.is(request.block.tables[row], request.block.names[row], self) {
-            return self.answer_by_later_steps(request, row, scratch, answers);
-        }
-        if request.now >= entry.expires {
-            return self.answer_from_live_routes(request, row, stages.slots[row], scratch, answers);
-        }
-        // A name of more than 64 bytes.
-        stages.actions[row] = entry.actions[entry.case(request.has_broker(row), answers.brokers[row]) % 4];
-        let action = stages.actions[row];
-        match action.plan() {
-            Plan::Network => self.answer(request, row, action, entry.target[action.group()], entry.broker, answers),
-            plan => stages.pending[plan as usize].push(row),
-        }
+        let slot = if next == Next::Default {
+            self.default_slot(self.entries[stages.slots[row] as usize].source())
+        } else {
+            let is_initiator = request.block.from_target >> row & 1 == 0;
+            let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
+            self.slot(source, request.block.names[row]).unwrap_or_else(|| self.default_slot(source))
+        };
+        self.look_up(request, row, slot, number, stages, scratch, answers);
     }
 
-    /// Answers a conversation whose entry has expired routes.
-    fn answer_from_live_routes(
+    /// Decides a conversation by the entry in a slot, which may have expired.
+    #[allow(clippy::too_many_arguments)]
+    fn look_up<F: Fn(usize) -> Guid>(
         &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
+        request: &Request<'_, F>,
         row: usize,
         slot: u32,
-        scratch: &mut Scratch,
-        answers: &mut Answers,
-    ) {
-        let entry = &self.entries[slot as usize];
-        if entry.len <= 1 {
-            return self.answer_by_later_steps(request, row, scratch, answers);
-        }
-        let live = scratch.live_routes.get(self, slot, request.now);
-        let Summary { broker, target, actions, .. } = live.summary;
-        let action = live.summary.action(request.has_broker(row), answers.brokers[row]);
-        let of_pair = |pair: &Pair, step| (Action::new(pair.plan, step), pair.target, pair.broker);
-        let (action, target, broker) = match action.plan() {
-            Plan::Pair => match live.pair(self, slot, entry, answers.brokers[row]) {
-                Some(pair) => of_pair(pair, 1),
-                None => (actions[3], target[actions[3].group()], broker),
-            },
-            Plan::Pick => {
-                let pairs = &live.details.pairs;
-                of_pair(&pairs[self.pick(request, row, Choice::Broker, pairs.len())], 3)
-            }
-            _ => (action, target[action.group()], broker),
-        };
-        if action.plan() == Plan::LaterSteps {
-            return self.answer_by_later_steps(request, row, scratch, answers);
-        }
-        self.answer_from(request, row, &live.details.spread, action.plan(), action.step(), target, answers);
-        if action.binds() && answers.needs_decide >> row & 1 == 0 {
-            answers.bind(row, broker);
-        }
-    }
-
-    /// Answers by steps 4 to 7.
-    fn answer_by_later_steps(
-        &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
-        row: usize,
-        scratch: &mut Scratch,
-        answers: &mut Answers,
-    ) {
-        let table = &self.tables[usize::from(request.block.tables[row])];
-        if request.now < table.dynamic_until {
-            answers.needs_decide |= 1 << row;
-            return;
-        }
-        let (group, spread) = if request.now < table.wildcard.expires {
-            (table.wildcard, &self.spread)
-        } else {
-            let live = scratch.wildcards.get(self, request.block.tables[row], request.now);
-            (live.group, &live.spread)
-        };
-        match group.plan {
-            Plan::LaterSteps if request.has_broker(row) && !self.hosts.is_empty() => answers.needs_decide |= 1 << row,
-            Plan::LaterSteps => answers.no_route |= 1 << row,
-            plan => self.answer_from(request, row, spread, plan, 5, group.target, answers),
-        }
-    }
-
-    /// Answers with routes of an entry, which may bind the conversation to `broker`.
-    #[inline]
-    fn answer(
-        &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
-        row: usize,
-        action: Action,
-        target: Target,
-        broker: Guid,
-        answers: &mut Answers,
-    ) {
-        self.answer_from(request, row, &self.spread, action.plan(), action.step(), target, answers);
-        if action.binds() && answers.needs_decide >> row & 1 == 0 {
-            answers.bind(row, broker);
-        }
-    }
-
-    /// Answers with the routes of one plan if only a pick is left to do.
-    #[inline]
-    #[allow(clippy::too_many_arguments)]
-    fn answer_from(
-        &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
-        row: usize,
-        spread: &[Target],
-        plan: Plan,
-        step: i8,
-        target: Target,
-        answers: &mut Answers,
-    ) {
-        match plan {
-            Plan::Network => {
-                answers.network |= 1 << row;
-                answers.write(row, step, target);
-            }
-            Plan::Local => {
-                answers.local |= 1 << row;
-                answers.write(row, step, target);
-            }
-            Plan::Spread => {
-                let Target { route_id: first, to: count } = target;
-                let pick = self.pick(request, row, Choice::Route, count as usize);
-                answers.network |= 1 << row;
-                answers.write(row, step, spread[first as u32 as usize + pick]);
-            }
-            Plan::Decide | Plan::LaterSteps | Plan::Pair | Plan::Pick | Plan::Recheck => {
-                answers.needs_decide |= 1 << row;
-            }
-        }
-    }
-
-    #[inline]
-    fn pick(&self, request: &Request<'_, impl Fn(usize) -> Guid>, row: usize, choice: Choice, count: usize) -> usize {
-        match self.options.tie_break {
-            TieBreak::Hash => pick_by_hash((request.conversation)(row), choice, false, count),
-            TieBreak::First | TieBreak::RoundRobin => 0,
-        }
-    }
-
-    /// Answers with pairs: picked ones (step 3), and those of the broker ids that the conversations name (step 1).
-    fn answer_pairs(
-        &self,
-        request: &Request<'_, impl Fn(usize) -> Guid>,
+        mut number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let (named, picked) = (stages.with(Plan::Pair), stages.with(Plan::Pick));
-        for row in named.iter() {
-            let hash = self.hash.of_guid(answers.brokers[row], stages.slots[row]);
-            let slot = self.pair_slots.slot(hash);
-            prefetch(&self.pair_at, slot);
-            stages.pairs[row] = slot as u32;
-        }
-        for row in picked.iter() {
-            let entry = self.entry_of(stages, row);
-            let pick = self.pick(request, row, Choice::Broker, entry.pair_count as usize);
-            stages.pairs[row] = entry.first_pair + pick as u32;
-            prefetch(&self.pairs, stages.pairs[row] as usize);
-        }
-        for row in named.iter() {
-            stages.pairs[row] = self.pair_at[stages.pairs[row] as usize];
-            prefetch(&self.pairs, stages.pairs[row] as usize);
-        }
-        for row in named.iter() {
-            let pair = &self.pairs[stages.pairs[row] as usize];
-            let entry = self.entry_of(stages, row);
-            let without_pair = entry.actions[3];
-            if pair.is(stages.slots[row], answers.brokers[row]) {
-                self.answer(request, row, Action::new(pair.plan, 1), pair.target, pair.broker, answers);
-            } else if without_pair.plan() == Plan::LaterSteps {
-                self.answer_by_later_steps(request, row, scratch, answers);
-            } else {
-                self.answer(request, row, without_pair, entry.target[without_pair.group()], entry.broker, answers);
+        let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
+        let entry = &self.entries[slot as usize];
+        let cell = if request.now < entry.expires {
+            let cell = match entry.cell(entry.actions[entry.case(has_broker, broker) % 3]) {
+                cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
+                    Some(pair) => pair.cell(),
+                    None => self.other_cell(entry, &self.cells, broker),
+                },
+                cell if cell.action == Action::next(Next::Host) => self.other_cell(entry, &self.cells, broker),
+                cell => cell,
+            };
+            request.descend(row, cell, &self.cells, &mut number)
+        } else {
+            if scratch.entries.get(slot, request.now).is_none() {
+                let live = self.live_entry(slot, request.now, scratch);
+                scratch.entries.set(self.entries.len(), slot, live);
             }
+            let Some(live) = scratch.entries.get(slot, request.now) else { return };
+            let entry = &live.entry;
+            let cell = match entry.cell(entry.actions[entry.case(has_broker, broker) % 3]) {
+                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::Host)) => {
+                    let pair = live.pairs.get(&broker).copied();
+                    pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
+                }
+                cell => cell,
+            };
+            request.descend(row, cell, &live.cells, &mut number)
+        };
+        stages.slots[row] = slot;
+        self.finish(request, row, cell, number, stages, scratch, answers);
+    }
+
+    /// Stores the decision of a conversation.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn finish<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        cell: Cell,
+        number: Option<TieNumber>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        if let Some(next @ (Next::Default | Next::ReEnter)) = cell.action.next_of() {
+            return self.go_on(request, row, next, number, stages, scratch, answers);
         }
-        for row in picked.iter() {
-            let pair = &self.pairs[stages.pairs[row] as usize];
-            self.answer(request, row, Action::new(pair.plan, 3), pair.target, pair.broker, answers);
+        stages.actions[row] = cell.action;
+        answers.route_ids[row] = cell.target.route_id;
+        answers.to[row] = cell.target.to as i32;
+        answers.mirrors[row] = cell.mirror as i32;
+        if cell.action.has(Action::BY_ID) {
+            let service = self.entries[stages.slots[row] as usize].service;
+            let host = self.pair(host_owner(service), answers.brokers[row]);
+            answers.to[row] = host.map_or(0, |pair| pair.target.to as i32);
+        }
+        if cell.action.has(Action::BINDS) {
+            answers.brokers[row] = cell.broker;
+        }
+    }
+
+    /// Turns the actions into columns and masks.
+    #[inline]
+    fn collect(&self, rows: u64, has_broker: u64, stages: &Stages, answers: &mut Answers) {
+        answers.outcomes = stages.actions.map(|action| action.outcome);
+        answers.reasons = stages.actions.map(|action| action.reason);
+        answers.steps = stages.actions.map(|action| action.step);
+        answers.needs_decide = stages.having(Action::UNFINISHED) & rows;
+        let finished = rows & !answers.needs_decide;
+        answers.has_step = !gather(&answers.steps.map(i8::cast_unsigned), 7) & finished;
+        answers.has_route = stages.having(Action::HAS_ROUTE) & finished;
+        answers.has_hop = stages.having(Action::HAS_HOP) & finished;
+        answers.local = stages.having(Action::LOCAL) & finished;
+        answers.has_mirror = stages.having(Action::HAS_MIRROR) & finished;
+        answers.bound = stages.having(Action::BINDS) & finished & !has_broker;
+        for row in set_bits(answers.local & !has_broker) {
+            if let Some(broker) = self.catalog.databases[answers.to[row] as usize].broker {
+                answers.brokers[row] = broker;
+                answers.bound |= 1 << row;
+            }
         }
     }
 }

@@ -1,19 +1,32 @@
-//! Compiles a catalog to a [`RouteIndex`]: groups the routes and determines a plan for each group.
+//! Compiles a catalog to the decision table: applies the rules to every kind of conversation.
+//!
+//! The kinds of an entry are: no broker id; each id that the routes of the service name; the id of a database that has
+//! the service; any other id. Where several candidates are equal, all of them are decided, and a pick is left to do.
 
-use std::collections::HashSet;
+use std::cell::Cell as Shared;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
+use crate::address::next_hop_of_service_name;
+use crate::catalog::{BROKER_CONFIGURATION, Catalog, Interner, LOCAL, NEVER, NONE, NameId, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::{NameHash, Seed, quarters, short_key};
+use crate::route::decide::{
+    Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, reply_decision, unfound_decision,
+    unusable_decision,
+};
+use crate::route::expiry::{LiveEntry, Window};
 use crate::route::hosts::Hosts;
-use crate::route::index::{Action, Entry, Group, Pair, Plan, RouteIndex, Summary, Table, Target};
+use crate::route::index::{Action, Cell, Class, Entry, Next, Pair, RouteIndex, Source, Table, Target, host_owner};
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::tie_break::{Options, RoundRobinCounters, TieBreak};
 
-const EMPTY: Group = Group { target: Target { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::LaterSteps };
+/// The most entries for names without a route in the table, of all sources together. Conversations of the sources beyond
+/// are left to `decide` if no route names their service.
+const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
+/// No route has expired yet.
+const BEFORE_ALL: i64 = i64::MIN;
 
 impl RouteIndex {
     /// Compiles a catalog. `seed` must be secret from anyone who can choose names or ids.
@@ -21,23 +34,30 @@ impl RouteIndex {
     pub fn new(catalog: Arc<Catalog>, options: Options, seed: Seed) -> Self {
         let order = sorted_rows(&catalog);
         let hosts = Hosts::new(&catalog);
+        let unlisted = unlisted_broker(&catalog);
         let mut index = Self {
             options,
             hash: NameHash::new(seed),
             entry_slots: PerfectHash::default(),
             entries: Vec::new(),
+            routes_at: Vec::new(),
             pair_slots: PerfectHash::default(),
-            pair_at: Vec::new(),
+            pair_at: vec![0],
             pairs: Vec::new(),
-            spread: Vec::new(),
+            cells: Vec::new(),
             tables: Vec::with_capacity(catalog.databases.len()),
+            hops_from_names: Interner::new(seed),
+            unlisted,
             round_robin: RoundRobinCounters::default(),
             catalog,
             order,
             hosts,
         };
         index.add_tables();
+        let defaults = index.add_entries(seed);
         index.assign_slots(seed);
+        index.routes_at.resize(index.entries.len() + defaults.len(), [0; 2]);
+        index.entries.extend(defaults);
         if options.tie_break == TieBreak::RoundRobin {
             let zeros = |count| std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect();
             index.round_robin = RoundRobinCounters {
@@ -52,27 +72,27 @@ impl RouteIndex {
     fn add_tables(&mut self) {
         let mut at = 0;
         for table in 0..self.catalog.databases.len() as u16 {
-            let start = at;
-            while at < self.order.len() && self.route(at).database == table {
-                let end =
-                    self.end_of_run(at, |one, other| one.database == other.database && one.service == other.service);
-                if self.route(at).service == NONE {
-                    break;
-                }
-                self.add_entry(table, at..end);
-                at = end;
-            }
-            let nameless = at;
-            while at < self.order.len() && self.route(at).database == table {
-                at += 1;
-            }
+            let routes = at..at + self.order[at..].partition_point(|&row| self.row(row).database <= table);
+            let is_named = |&row: &u32| self.row(row).service != NONE;
+            let nameless = at + self.order[routes.clone()].partition_point(is_named);
             // Routes without a service name: those without a broker id come first; the others can never match
             // (R20).
-            let wildcards = (nameless..at).take_while(|&position| self.route(position).broker.is_none()).count();
-            let wildcards = nameless..nameless + wildcards;
-            let wildcard = self.group(wildcards.clone());
-            let dynamic_until = self.dynamic_until(start..nameless);
-            self.tables.push(Table { wildcards, wildcard, dynamic_until });
+            let is_wildcard = |&row: &u32| self.row(row).broker.is_none();
+            let wildcards = nameless + self.order[nameless..routes.end].partition_point(is_wildcard);
+            let dynamic_until = self.dynamic_until(at..nameless);
+            let wildcards = nameless..wildcards;
+            let mut later = wildcards.clone().map(|position| self.route(position));
+            let expires =
+                (NEVER > dynamic_until && dynamic_until > i64::MIN) || later.clone().any(|route| route.expires < NEVER);
+            let has_transport_wildcard = later.any(|route| route.endpoint == TRANSPORT);
+            self.tables.push(Table {
+                named: at..nameless,
+                wildcards,
+                dynamic_until,
+                has_transport_wildcard,
+                shares_later_steps: expires && !has_transport_wildcard,
+            });
+            at = routes.end;
         }
     }
 
@@ -85,110 +105,89 @@ impl RouteIndex {
         same.map(|&position| self.catalog.routes[position as usize].expires).max().unwrap_or(i64::MIN)
     }
 
-    fn end_of_run(&self, start: usize, same: impl Fn(&RouteRow, &RouteRow) -> bool) -> usize {
-        let first = self.route(start);
-        let mut end = start + 1;
-        while end < self.order.len() && same(first, self.route(end)) {
-            end += 1;
-        }
-        end
-    }
-
-    fn add_entry(&mut self, table: u16, rows: Range<usize>) {
-        let number = self.entries.len() as u32;
-        let name = self.catalog.name(self.route(rows.start).service);
-        let (mut pairs, mut spread) = (std::mem::take(&mut self.pairs), std::mem::take(&mut self.spread));
-        let first_pair = pairs.len() as u32;
-        let Summary { broker, target, expires, actions } =
-            self.summary(number, &self.order[rows.clone()], &mut pairs, &mut spread);
-        let entry = Entry {
-            chunks: quarters(name).unwrap_or_default(),
-            broker,
-            target,
-            expires,
-            start: rows.start as u32,
-            len: rows.len() as u32,
-            first_pair,
-            pair_count: pairs.len() as u32 - first_pair,
-            key: short_key(table, name.len()),
-            actions,
-        };
-        self.entries.push(entry);
-        (self.pairs, self.spread) = (pairs, spread);
-    }
-
-    /// Summarizes routes of an entry, sorted by broker id and route id, until one of them expires. Appends their
-    /// pairs and the targets of plans that spread.
-    pub(crate) fn summary(&self, entry: u32, rows: &[u32], pairs: &mut Vec<Pair>, spread: &mut Vec<Target>) -> Summary {
-        let (without_broker, with_broker) = rows.split_at(rows.partition_point(|&row| self.row(row).broker.is_none()));
-        let without_broker = self.plan(without_broker.iter().copied(), spread);
-        let pair_count = pairs.len();
-        let with_broker = self.first_broker_group(entry, with_broker, pairs, spread);
-        let has_pairs = pairs.len() > pair_count;
-        Summary {
-            broker: with_broker.map(|(broker, _)| broker).unwrap_or_default(),
-            target: [without_broker.target, with_broker.map(|(_, group)| group.target).unwrap_or_default()],
-            expires: rows.iter().map(|&row| self.row(row).expires).min().unwrap_or(NEVER),
-            actions: self.actions(without_broker.plan, with_broker.map(|(_, group)| group.plan), has_pairs),
-        }
-    }
-
-    /// Determines the action of an entry for each case from the plans of its routes without a broker id and with
-    /// the first one.
-    fn actions(&self, without_broker: Plan, with_broker: Option<Plan>, has_pairs: bool) -> [Action; 4] {
-        let without_broker_action = if without_broker == Plan::LaterSteps {
-            Action::new(without_broker, 0)
-        } else {
-            Action::new(without_broker, 2)
-        };
-        let of_none = match with_broker {
-            Some(_) if without_broker != Plan::LaterSteps => without_broker_action,
-            Some(_) if has_pairs && self.options.tie_break != TieBreak::First => Action::new(Plan::Pick, 3),
-            Some(first) => Action::new(first, 3),
-            None => without_broker_action,
-        };
-        let other = if has_pairs { Action::new(Plan::Pair, 1) } else { without_broker_action };
-        let same = with_broker.map_or(without_broker_action, |first| Action::new(first, 1));
-        [of_none, other, same, without_broker_action]
-    }
-
-    /// Returns the first broker id of these routes and its group. If there are several ids, appends a pair for
-    /// each.
-    fn first_broker_group(
-        &self,
-        entry: u32,
-        rows: &[u32],
-        pairs: &mut Vec<Pair>,
-        spread: &mut Vec<Target>,
-    ) -> Option<(Guid, Group)> {
-        let mut groups: Vec<&[u32]> =
-            rows.chunk_by(|&one, &other| self.row(one).broker == self.row(other).broker).collect();
-        groups.sort_by_key(|group| self.row(group[0]).route_id);
-        let mut first = None;
-        let has_pairs = groups.len() > 1;
-        for rows in groups {
-            let broker = self.row(rows[0]).broker.unwrap_or_default();
-            let group = self.plan(rows.iter().copied(), spread);
-            if has_pairs {
-                pairs.push(Pair { broker, target: group.target, entry, plan: group.plan });
+    /// Adds the entries of all sources, and returns the default ones.
+    fn add_entries(&mut self, seed: Seed) -> Vec<Entry> {
+        let mut compiler = Compiler::new(self, BEFORE_ALL, Scratch::default(), Some(Interner::new(seed)));
+        let mut entries = Vec::with_capacity(self.catalog.names.texts().len());
+        let mut routes_at = Vec::with_capacity(entries.capacity());
+        let mut defaults = Vec::new();
+        let mut names = OtherNames::new(self);
+        for source in 0..=self.replies() {
+            let others = names.of(source);
+            for routes in self.runs(source) {
+                names.exclude(source, self.route(routes.start).service);
+                let subject = compiler.subject(source, Some(self.route(routes.start).service), routes);
+                entries.push(compiler.entry(&subject, entries.len() as u32));
+                routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
             }
-            first = first.or(Some((broker, group)));
+            for service in others.iter().flat_map(|others| others.iter().copied()) {
+                if names.is_excluded(source, service) {
+                    continue;
+                }
+                let subject = compiler.subject(source, Some(service), 0..0);
+                entries.push(compiler.entry(&subject, entries.len() as u32));
+                routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
+            }
+            let subject = compiler.subject(source, None, 0..0);
+            defaults.push(if others.is_some() { compiler.entry(&subject, 0) } else { Compiler::undecided(&subject) });
         }
-        first
+        for service in self.hosts.names() {
+            for (broker, database) in self.hosts.by_broker(service) {
+                let target = Target { route_id: 0, to: u32::from(database) };
+                let action = Action::next(Next::Host);
+                compiler.pairs.push(Pair { broker, target, owner: host_owner(service), action });
+            }
+        }
+        let Compiler { cells, pairs, hops, .. } = compiler;
+        self.hops_from_names = hops.unwrap_or_else(|| Interner::new(seed));
+        (self.entries, self.routes_at, self.cells, self.pairs) = (entries, routes_at, cells, pairs);
+        defaults
+    }
+
+    /// Returns the routes of each service name in a source, as positions in `order`. Conversations that started in
+    /// `msdb` are rare and use the same table as messages from outside; their names count as names without routes.
+    fn runs(&self, source: Source) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        let table = match source {
+            source if source == self.outside() => Some(self.catalog.msdb),
+            source if source == self.replies() || source == self.catalog.msdb => None,
+            source => Some(source).filter(|&source| self.catalog.databases[usize::from(source)].enabled),
+        };
+        let mut rest = table.map_or(0..0, |table| self.tables[usize::from(table)].named.clone());
+        std::iter::from_fn(move || {
+            let start = rest.start;
+            let service = self.route(rest.next()?).service;
+            while rest.start < rest.end && self.route(rest.start).service == service {
+                rest.start += 1;
+            }
+            Some(start..rest.start)
+        })
+    }
+
+    /// Compiles the entry of a slot again, for the routes that are live at `now`.
+    pub(crate) fn live_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> LiveEntry {
+        let entry = &self.entries[slot as usize];
+        let mut compiler = Compiler::new(self, now, std::mem::take(scratch), None);
+        let service = Some(entry.service).filter(|&service| service != NONE);
+        let subject = compiler.subject(entry.source(), service, self.routes_at(slot));
+        let entry = compiler.entry(&subject, slot);
+        let window = compiler.scratch.window;
+        *scratch = compiler.scratch;
+        let pairs = compiler.pairs.iter().map(|pair| (pair.broker, pair.cell())).collect();
+        LiveEntry { window, entry, cells: compiler.cells, pairs }
     }
 
     /// Assigns slots to entries and pairs, with the first hash that is collision-free.
     fn assign_slots(&mut self, seed: Seed) {
         for attempt in 0.. {
             self.hash = NameHash::new(Seed([seed.0[0], seed.0[1].wrapping_add(attempt)]));
-            let name = |entry: &Entry| self.hash.of(self.name_of(entry), entry.table());
+            let name = |entry: &Entry| self.hash.of(self.catalog.name(entry.service), entry.source());
             let names: Vec<u64> = self.entries.iter().map(name).collect();
             let Some((entry_slots, entry_at)) = PerfectHash::new(&names) else { continue };
-            let id = |pair: &Pair| self.hash.of_guid(pair.broker, entry_at[pair.entry as usize]);
-            let ids: Vec<u64> = self.pairs.iter().map(id).collect();
+            let owner = |pair: &Pair| entry_at.get(pair.owner as usize).copied().unwrap_or(pair.owner);
+            let ids: Vec<u64> = self.pairs.iter().map(|pair| self.hash.of_guid(pair.broker, owner(pair))).collect();
             let Some((pair_slots, pair_at)) = PerfectHash::new(&ids) else { continue };
             for pair in &mut self.pairs {
-                pair.entry = entry_at[pair.entry as usize];
+                pair.owner = entry_at.get(pair.owner as usize).copied().unwrap_or(pair.owner);
             }
             self.move_entries(entry_at, entry_slots.slots);
             self.pair_at = vec![0; pair_slots.slots];
@@ -204,70 +203,432 @@ impl RouteIndex {
     fn move_entries(&mut self, mut at: Vec<u32>, slots: usize) {
         const FREE: u32 = u32::MAX;
         self.entries.resize(slots, Entry::NONE);
+        self.routes_at.resize(slots, [0; 2]);
         at.resize(slots, FREE);
         for position in 0..slots {
             while at[position] != FREE && at[position] as usize != position {
                 let to = at[position] as usize;
                 self.entries.swap(position, to);
+                self.routes_at.swap(position, to);
                 at.swap(position, to);
             }
         }
     }
+}
 
-    /// Determines the plan of a group of routes, valid until the first one expires.
-    fn group(&mut self, rows: Range<usize>) -> Group {
-        let mut spread = std::mem::take(&mut self.spread);
-        let group = self.plan(self.order[rows].iter().copied(), &mut spread);
-        self.spread = spread;
-        group
+/// The names that need an entry in a source although no route of its table names them: what happens to them depends on
+/// the databases that have the service, or on pending requests.
+struct OtherNames<'a> {
+    index: &'a RouteIndex,
+    hosted_or_pending: Vec<NameId>,
+    /// For each name, the last source from which it was excluded, counted from 1.
+    excluded: Vec<u32>,
+    count: usize,
+}
+
+impl<'a> OtherNames<'a> {
+    fn new(index: &'a RouteIndex) -> Self {
+        let mut names: Vec<NameId> = index.hosts.names().chain(index.catalog.pending.iter().copied()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Self { index, hosted_or_pending: names, excluded: vec![0; index.catalog.names.texts().len()], count: 0 }
     }
 
-    /// Determines the plan of rows with one service name and broker id, sorted by route id. If only a pick among
-    /// several targets is left to do, the targets are appended to `spread`.
-    pub(crate) fn plan(&self, rows: impl Iterator<Item = u32> + Clone, spread: &mut Vec<Target>) -> Group {
-        let Some(expires) = rows.clone().map(|row| self.row(row).expires).min() else { return EMPTY };
-        let general = Group { target: Target::default(), expires, plan: Plan::Decide };
-        if rows.clone().any(|row| self.row(row).mirror != NONE) {
-            return general;
+    /// Returns the names; `None` if there are too many.
+    fn of(&mut self, source: Source) -> Option<Vec<NameId>> {
+        let (catalog, mut names) = (&self.index.catalog, Vec::new());
+        if catalog.databases.get(usize::from(source)).is_some_and(|database| !database.enabled) {
+            return Some(names);
         }
-        if let Some(local) = rows.clone().find(|&row| self.row(row).endpoint == LOCAL) {
-            return self.local_group(local, general);
+        names.clone_from(&self.hosted_or_pending);
+        if source == catalog.msdb {
+            let routes = self.index.tables[usize::from(source)].named.clone();
+            names.extend(routes.map(|position| self.index.route(position).service));
+            names.sort_unstable();
+            names.dedup();
         }
-        let mut seen = HashSet::new();
-        let first = spread.len();
-        for route in rows.map(|row| self.row(row)) {
-            if route.endpoint == TRANSPORT || !seen.insert(route.endpoint) {
-                continue;
-            }
-            if self.catalog.is_own(route.endpoint) {
-                spread.truncate(first);
-                return general;
-            }
-            spread.push(Target { route_id: route.route_id, to: route.endpoint });
+        self.count += names.len();
+        (self.count <= ENTRIES_WITHOUT_ROUTES).then_some(names)
+    }
+
+    fn exclude(&mut self, source: Source, service: NameId) {
+        self.excluded[service as usize] = u32::from(source) + 1;
+    }
+
+    fn is_excluded(&self, source: Source, service: NameId) -> bool {
+        self.excluded[service as usize] == u32::from(source) + 1
+    }
+}
+
+/// Compiles entries for one time.
+struct Compiler<'a> {
+    index: &'a RouteIndex,
+    now: i64,
+    scratch: Scratch,
+    cells: Vec<Cell>,
+    pairs: Vec<Pair>,
+    /// Next hops from service names; `None` if those of the index cannot be extended.
+    hops: Option<Interner>,
+}
+
+/// What an entry is for.
+struct Subject<'a> {
+    source: Source,
+    /// `None` for all names that have no entry.
+    service: Option<NameId>,
+    name: &'a [u8],
+    routes: Range<usize>,
+}
+
+/// A kind of broker id.
+#[derive(Clone, Copy)]
+enum Kind {
+    None,
+    Named(Guid),
+    /// The id of a database that has the service; this is one of them.
+    Host(Guid),
+    Other,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(index: &'a RouteIndex, now: i64, scratch: Scratch, hops: Option<Interner>) -> Self {
+        Self { index, now, scratch, cells: Vec::new(), pairs: Vec::new(), hops }
+    }
+
+    fn subject(&self, source: Source, service: Option<NameId>, routes: Range<usize>) -> Subject<'a> {
+        let name = service.map_or(&[][..], |service| self.index.catalog.name(service));
+        let is_from_msdb = source == self.index.catalog.msdb && service.is_some();
+        let routes = if is_from_msdb { self.index.named_routes(source, service) } else { routes };
+        Subject { source, service, name, routes }
+    }
+
+    /// Compiles an entry, and appends its pairs with this owner. Afterwards `scratch.window` is the time for which the
+    /// entry holds.
+    fn entry(&mut self, subject: &Subject<'_>, owner: u32) -> Entry {
+        self.scratch.window = Window::default();
+        if self.index.options.tie_break == TieBreak::RoundRobin {
+            return Self::undecided(subject);
         }
-        match spread[first..] {
-            [] => general,
-            [target, ref others @ ..] if others.is_empty() || self.options.tie_break == TieBreak::First => {
-                spread.truncate(first);
-                Group { target, plan: Plan::Network, ..general }
+        self.add_hop(subject);
+        let mut ids = std::mem::take(&mut self.scratch.brokers);
+        self.index.live_brokers(subject.routes.clone(), self.now, &mut ids);
+        let entry = self.entry_with_ids(subject, owner, &ids);
+        self.scratch.brokers = ids;
+        entry
+    }
+
+    fn entry_with_ids(&mut self, subject: &Subject<'_>, owner: u32, ids: &[(i32, Guid)]) -> Entry {
+        let broker = ids.first().map(|&(_, broker)| broker);
+        let none = self.cell(subject, Kind::None);
+        let first = broker.map(|broker| self.cell(subject, Kind::Named(broker)));
+        let has_hosts = !self.index.hosts_of(subject.service).is_empty();
+        // Without broker ids in routes and databases, it does not matter whether a conversation names one.
+        let is_regardless = ids.is_empty() && !has_hosts && subject.source != self.index.replies();
+        let other = if is_regardless { none } else { self.shared_cell(subject, Kind::Other, none) };
+        let host = self.host_kind(subject).map_or(other, |host| self.shared_cell(subject, host, other));
+        if ids.len() > 1 {
+            for &(_, broker) in &ids[1..] {
+                let cell = self.cell(subject, Kind::Named(broker));
+                let Cell { target, action, .. } = self.fitting(cell, broker);
+                self.pairs.push(Pair { broker, target, owner, action });
             }
-            _ => {
-                let target = Target { route_id: first as i32, to: (spread.len() - first) as u32 };
-                Group { target, plan: Plan::Spread, ..general }
-            }
+        }
+        let bound = broker.unwrap_or_default();
+        let [none_fits, first_fits, other_fits] =
+            [none, first.unwrap_or(other), other].map(|cell| self.fitting(cell, bound));
+        let mut targets = Targets::default();
+        let first_actions =
+            [targets.place(none_fits), targets.place(first_fits)].map(|action| action.unwrap_or(DECIDE));
+        let placed = if ids.len() > 1 || host != other { None } else { targets.place(other_fits) };
+        let others = self.cells.len() as u32;
+        let other_action = placed.unwrap_or_else(|| {
+            self.cells.extend([other, host]);
+            Action::next(if ids.len() > 1 { Next::Pair } else { Next::Host })
+        });
+        let [of_none, of_first] = first_actions;
+        let of_first = if broker.is_some() { of_first } else { other_action };
+        Entry {
+            broker: bound,
+            targets: targets.targets,
+            expires: self.scratch.window.until,
+            actions: [of_none, other_action, of_first],
+            others,
+            ..Self::undecided(subject)
         }
     }
 
-    /// A LOCAL route that names a broker id always leads to the database with that id (R31), if it has the service.
-    fn local_group(&self, local: u32, general: Group) -> Group {
-        let route = self.row(local);
-        let broker = route.broker.filter(|_| route.service != NONE);
-        let Some(database) = broker.and_then(|broker| self.host_with(broker, Some(route.service))) else {
-            return general;
+    /// An entry that leaves everything to `decide`.
+    fn undecided(subject: &Subject<'_>) -> Entry {
+        Entry {
+            chunks: quarters(subject.name).unwrap_or_default(),
+            expires: i64::MAX,
+            key: short_key(subject.source, subject.name.len()),
+            service: subject.service.unwrap_or(NONE),
+            ..Entry::NONE
+        }
+    }
+
+    /// Returns the kind of the databases that have the service and whose broker ids no live route names.
+    fn host_kind(&self, subject: &Subject<'_>) -> Option<Kind> {
+        let is_live = |position| self.index.route(position).is_live(self.now);
+        let is_named = |id| self.index.rows_with(subject.routes.clone(), Some(id)).any(is_live);
+        let mut ids = self.index.hosts.by_broker(subject.service?).map(|(id, _)| id);
+        ids.find(|&id| !is_named(id)).map(Kind::Host)
+    }
+
+    /// Returns `cell` if the decisions for this kind are the same.
+    fn shared_cell(&mut self, subject: &Subject<'_>, kind: Kind, cell: Cell) -> Cell {
+        let before = self.cells.len();
+        let own = self.cell(subject, kind);
+        if !self.is_same(own, cell) {
+            return own;
+        }
+        self.cells.truncate(before);
+        cell
+    }
+
+    fn is_same(&self, one: Cell, other: Cell) -> bool {
+        if (one.action, other.action) != (Action::next(Next::Pick), Action::next(Next::Pick)) {
+            return one == other;
+        }
+        let (one, other) = (one.candidates(), other.candidates());
+        one.len() == other.len() && one.zip(other).all(|(one, other)| self.is_same(self.cells[one], self.cells[other]))
+    }
+
+    /// Returns a cell that fits into an entry or pair with this broker id.
+    fn fitting(&mut self, cell: Cell, broker: Guid) -> Cell {
+        let is_bound = !cell.action.has(Action::BINDS) || cell.broker == broker;
+        let is_finished = !cell.action.has(Action::UNFINISHED);
+        if !is_finished || is_bound && !cell.action.has(Action::HAS_MIRROR) {
+            return cell;
+        }
+        self.cells.push(cell);
+        Cell::next(Next::Pick, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
+    }
+
+    /// Applies the rules to one kind of conversation.
+    fn cell(&mut self, subject: &Subject<'_>, kind: Kind) -> Cell {
+        let index = self.index;
+        let broker = match kind {
+            Kind::None => None,
+            Kind::Named(broker) | Kind::Host(broker) => Some(broker),
+            Kind::Other => Some(index.unlisted),
         };
-        let target = Target { route_id: route.route_id, to: u32::from(database) };
-        Group { target, plan: Plan::Local, ..general }
+        let database = Some(subject.source).filter(|&source| source < index.outside());
+        let query = Query { name: subject.name, broker, database, is_initiator: true, conversation: None };
+        // Never read: a compiler does not pick.
+        let number = Shared::default();
+        let context = PassContext {
+            table: index.table(subject.source),
+            database,
+            re_entered: false,
+            now: self.now,
+            service: subject.service,
+            routes: subject.routes.clone(),
+            slot: 0,
+            picker: index.picker(&number),
+        };
+        let case = Case { query: &query, context: &context, is_host: matches!(kind, Kind::Host(_)) };
+        if subject.source == index.replies() {
+            let host = broker.and_then(|broker| index.host_with(broker, subject.service));
+            return self.decided(&case, reply_decision(&query, host));
+        }
+        if let Some(decision) = index.decide_unsearched(&query, &context) {
+            return self.decided(&case, decision);
+        }
+        let mut window = self.scratch.window;
+        let found = index.find(&query, &context, &mut self.scratch);
+        if self.is_shared(subject, &found) {
+            subject.routes.clone().for_each(|position| window.add(index.route(position).expires, self.now));
+            self.scratch.window = window;
+            return Cell::next(Next::Default, Target::default());
+        }
+        match found {
+            found @ (Found::Nothing | Found::Request) => self.decided(&case, unfound_decision(&query, &found)),
+            Found::Brokers => {
+                let brokers = std::mem::take(&mut self.scratch.brokers);
+                let cell = self.pick(&brokers, |compiler, &(_, broker)| {
+                    compiler.chosen(&case, &index.found_with(&context, broker))
+                });
+                self.scratch.brokers = brokers;
+                cell
+            }
+            found => self.chosen(&case, &found),
+        }
     }
+
+    /// Whether the default entry decides as well.
+    fn is_shared(&self, subject: &Subject<'_>, found: &Found) -> bool {
+        let Some(service) = subject.service else { return false };
+        let table = &self.index.tables[usize::from(self.index.table(subject.source))];
+        table.shares_later_steps
+            && matches!(found, Found::Request | Found::Nothing | Found::Routes { step: 5, .. })
+            && self.index.hosts_of(Some(service)).is_empty()
+            && !self.index.catalog.is_pending(service)
+    }
+
+    /// Decides with the routes found.
+    fn chosen(&mut self, case: &Case<'_>, found: &Found) -> Cell {
+        let (index, Case { query, context, .. }) = (self.index, *case);
+        let (step, broker) = match *found {
+            Found::Routes { step, broker, .. } => (step, broker),
+            Found::Implied { step } => return self.located(case, step, None, None),
+            Found::Brokers | Found::Nothing | Found::Request => return Cell::next(Next::Decide, Target::default()),
+        };
+        let usable = index.usable(query, context, found, &mut self.scratch);
+        if context.service.is_none() && self.depends_on_name(context, usable.ok()) {
+            return Cell::next(Next::Decide, Target::default());
+        }
+        match usable {
+            Ok(_) => {
+                let rows = std::mem::take(&mut self.scratch.rows);
+                let cell = self.pick(&rows, |compiler, &row| {
+                    if index.row(row).endpoint == LOCAL {
+                        return compiler.located(case, step, Some(row), broker);
+                    }
+                    match index.decide_by_address(query, context, step, row, &mut None) {
+                        End::Decided(decision) => compiler.decided(case, decision),
+                        End::ReEnter => Cell::next(Next::ReEnter, Target::default()),
+                    }
+                });
+                self.scratch.rows = rows;
+                cell
+            }
+            Err(reason) => self.decided(case, unusable_decision(query, context, step, reason)),
+        }
+    }
+
+    /// Whether a wildcard with the address TRANSPORT might be chosen, depending on the name.
+    fn depends_on_name(&mut self, context: &PassContext<'_>, chosen: Option<Class>) -> bool {
+        let classes = &self.scratch.wildcards.get(self.index, context.table, self.now).classes;
+        let is_in = |class| classes[class as usize].iter().any(|&row| self.index.row(row).endpoint == TRANSPORT);
+        is_in(Class::Mirror) || is_in(Class::Transport) && chosen.is_none()
+    }
+
+    /// Decides with a LOCAL route.
+    fn located(&mut self, case: &Case<'_>, step: i8, route: Option<u32>, broker: Option<Guid>) -> Cell {
+        let (index, Case { query, context, .. }) = (self.index, *case);
+        let in_database = |compiler: &mut Self, database: &u16| {
+            compiler.decided(case, index.local_decision(query, step, route, *database))
+        };
+        match index.locate(query, context, broker) {
+            Located::Nowhere => self.decided(case, unusable_decision(query, context, step, Reason::ServiceNotFound)),
+            Located::In(database) => in_database(self, &database),
+            Located::InOneOf(hosts) => self.pick(hosts, in_database),
+        }
+    }
+
+    /// Decides each of several equal candidates, of which there is at least one.
+    fn pick<T>(&mut self, candidates: &[T], mut decide: impl FnMut(&mut Self, &T) -> Cell) -> Cell {
+        if candidates.len() == 1 || self.index.options.tie_break == TieBreak::First {
+            return decide(self, &candidates[0]);
+        }
+        let cells: Vec<Cell> = candidates.iter().map(|candidate| decide(self, candidate)).collect();
+        let target = Target { route_id: self.cells.len() as u32 as i32, to: cells.len() as u32 };
+        self.cells.extend(cells);
+        Cell::next(Next::Pick, target)
+    }
+
+    fn decided(&mut self, case: &Case<'_>, decision: Decision) -> Cell {
+        let hop = match decision.next_hop {
+            None => None,
+            Some(NextHop::Known(endpoint)) => Some(endpoint),
+            Some(NextHop::Named(hop)) => match self.hop_number(&hop) {
+                Some(endpoint) => Some(endpoint),
+                None => return Cell::next(Next::Decide, Target::default()),
+            },
+        };
+        let is_local = decision.database.is_some();
+        let binds = case.query.broker.is_none() && decision.broker.is_some() && !is_local;
+        let flags = [
+            (Action::HAS_ROUTE, decision.route_id.is_some()),
+            (Action::BINDS, binds),
+            (Action::HAS_HOP, hop.is_some()),
+            (Action::LOCAL, is_local),
+            (Action::BY_ID, is_local && case.is_host),
+            (Action::HAS_MIRROR, decision.mirror.is_some()),
+        ];
+        let to = hop.or(decision.database.filter(|_| !case.is_host).map(u32::from)).unwrap_or_default();
+        Cell {
+            broker: if binds { decision.broker.unwrap_or_default() } else { Guid::default() },
+            target: Target { route_id: decision.route_id.unwrap_or_default(), to },
+            mirror: decision.mirror.unwrap_or(NONE),
+            action: Action {
+                outcome: decision.outcome as i8,
+                reason: decision.reason as i8,
+                step: decision.match_step.unwrap_or(-1),
+                flags: flags.iter().fold(0, |flags, &(flag, is_set)| flags | u8::from(is_set) << flag),
+            },
+        }
+    }
+
+    /// Adds the next hop in a service name that a route with the address TRANSPORT may need, also after an expiry.
+    fn add_hop(&mut self, subject: &Subject<'_>) {
+        let table = &self.index.tables[usize::from(self.index.table(subject.source))];
+        let is_transport = |position| self.index.route(position).endpoint == TRANSPORT;
+        let Some(hops) = &mut self.hops else { return };
+        if (table.has_transport_wildcard || subject.routes.clone().any(is_transport))
+            && let Some(hop) = next_hop_of_service_name(subject.name)
+            && self.index.catalog.find_endpoint(hop.as_bytes()).is_none()
+        {
+            hops.intern(hop.as_bytes());
+        }
+    }
+
+    /// Returns the number of a next hop from a service name.
+    fn hop_number(&self, hop: &str) -> Option<u32> {
+        let number = self.hops.as_ref().unwrap_or(&self.index.hops_from_names).find(hop.as_bytes())?;
+        Some(self.index.catalog.endpoint_count() as u32 + number)
+    }
+}
+
+/// A kind of conversation.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    query: &'a Query<'a>,
+    context: &'a PassContext<'a>,
+    is_host: bool,
+}
+
+const DECIDE: Action = Action::next(Next::Decide);
+
+/// The targets of an entry.
+#[derive(Default)]
+struct Targets {
+    targets: [Target; 2],
+    count: usize,
+}
+
+impl Targets {
+    /// Returns the action with the position of its target; `None` if two other targets are in the entry.
+    fn place(&mut self, cell: Cell) -> Option<Action> {
+        let Cell { target, action, .. } = cell;
+        let has_target = [Action::HAS_ROUTE, Action::HAS_HOP, Action::LOCAL].iter().any(|&flag| action.has(flag));
+        if !has_target && action != Action::next(Next::Pick) {
+            return Some(action);
+        }
+        let position = self.targets[..self.count].iter().position(|&known| known == target).unwrap_or(self.count);
+        *self.targets.get_mut(position)? = target;
+        self.count = self.count.max(position + 1);
+        Some(Action { flags: action.flags | (position as u8) << Action::SECOND_TARGET, ..action })
+    }
+}
+
+/// Returns a broker id that no route and no database has.
+fn unlisted_broker(catalog: &Catalog) -> Guid {
+    let routes = catalog.routes.iter().filter_map(|route| route.broker);
+    let mut listed: Vec<u32> = routes
+        .chain(catalog.databases.iter().filter_map(|database| database.broker))
+        .map(|broker| broker.halves().0)
+        .filter(|&high| high >> 32 == 0)
+        .map(|high| high as u32)
+        .collect();
+    listed.sort_unstable();
+    listed.dedup();
+    // The first number that is missing in the sorted list.
+    let free = listed.iter().zip(0..).find(|&(&number, position)| number != position);
+    let free = free.map_or(listed.len() as u32, |(_, position)| position);
+    Guid((u128::from(free) << 64).to_be_bytes())
 }
 
 /// Sorts rows by (database, service name, broker id, route id). Routes without a service name come last, routes

@@ -1,14 +1,17 @@
-//! Decides one conversation: find the routes, choose one, and locate the service (R1 to R42).
+//! The rules: find the routes, choose one, and locate the service (R1 to R42).
+//!
+//! `decide` applies them to one conversation and picks where several candidates are equal. The compiler of the decision
+//! table (`compile`) applies the same functions and keeps all candidates.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ops::Range;
 
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
-use crate::route::expiry::{LiveRoutesCache, WildcardCache};
-use crate::route::index::{CLASSES, Class, Entry, RouteIndex};
-use crate::route::tie_break::{Choice, PendingRequest, Picker};
+use crate::route::expiry::{LiveEntries, WildcardCache, Window};
+use crate::route::index::{CLASSES, Class, RouteIndex};
+use crate::route::tie_break::{Choice, PendingRequest, Picker, TieBreak, TieNumber};
 
 /// A conversation to route.
 #[derive(Clone, Copy, Debug)]
@@ -73,14 +76,18 @@ pub(crate) enum End {
 }
 
 /// The state of one pass over a routing table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PassContext<'a> {
     pub(crate) table: u16,
     /// The database in which the conversation started; `None` also after a re-entry.
     pub(crate) database: Option<u16>,
+    pub(crate) re_entered: bool,
     pub(crate) now: i64,
     /// The number of the service name, if the catalog knows it.
     pub(crate) service: Option<NameId>,
+    /// The table's routes with this service name, as positions in `order`, and the slot of their entry.
+    pub(crate) routes: Range<usize>,
+    pub(crate) slot: u32,
     pub(crate) picker: Picker<'a>,
 }
 
@@ -94,68 +101,62 @@ impl RouteIndex {
     /// Decides one conversation, reusing scratch memory.
     #[must_use]
     pub fn decide_with(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> Decision {
-        let mut context = self.first_pass(query, now, None);
+        let number = Cell::new(query.conversation.map(TieNumber::new).unwrap_or_default());
+        let mut context = self.first_pass(query, now, self.picker(&number));
         loop {
             match self.pass(query, &context, scratch).end {
                 End::Decided(decision) => return decision,
-                End::ReEnter => context = self.second_pass(context),
+                End::ReEnter => context = self.second_pass(query, &context),
             }
         }
     }
 
+    pub(crate) fn picker<'a>(&'a self, number: &'a Cell<TieNumber>) -> Picker<'a> {
+        Picker { tie_break: self.options.tie_break, number, round_robin: &self.round_robin, simulated: None }
+    }
+
     /// R2: uses the table of the database in which the conversation started, or that of `msdb`.
-    pub(crate) fn first_pass<'a>(
-        &'a self,
-        query: &Query<'_>,
-        now: i64,
-        simulated: Option<&'a RefCell<Vec<(Choice, usize)>>>,
-    ) -> PassContext<'a> {
-        let picker = Picker {
-            tie_break: self.options.tie_break,
-            conversation: query.conversation,
-            re_entered: false,
-            round_robin: &self.round_robin,
-            simulated,
-        };
+    pub(crate) fn first_pass<'a>(&'a self, query: &Query<'_>, now: i64, picker: Picker<'a>) -> PassContext<'a> {
         let service = self.catalog.find_name(query.name);
-        PassContext {
-            table: query.database.unwrap_or(self.catalog.msdb),
-            database: query.database,
-            now,
-            service,
-            picker,
-        }
+        let table = query.database.unwrap_or(self.catalog.msdb);
+        let (slot, routes) = self.routes_of(table, query.name);
+        PassContext { table, database: query.database, re_entered: false, now, service, routes, slot, picker }
     }
 
     /// R41: repeats the search as if the conversation came from another instance.
-    pub(crate) fn second_pass<'a>(&self, first: PassContext<'a>) -> PassContext<'a> {
-        let picker = Picker { re_entered: true, ..first.picker };
-        PassContext { table: self.catalog.msdb, database: None, picker, ..first }
+    pub(crate) fn second_pass<'a>(&self, query: &Query<'_>, first: &PassContext<'a>) -> PassContext<'a> {
+        let table = self.catalog.msdb;
+        let (slot, routes) = self.routes_of(table, query.name);
+        PassContext { table, database: None, re_entered: true, routes, slot, ..first.clone() }
     }
 
     /// Searches one routing table.
     pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> PassResult {
         let mut result = PassResult { is_reply: false, found: None, chosen: None, next_hop: None, end: End::ReEnter };
-        if self.sender_is_disabled(context) {
-            result.end = End::Decided(delayed_decision(query, None, Reason::SenderDisabled));
+        if let Some(decision) = self.decide_unsearched(query, context) {
+            result.is_reply = decision.match_step == Some(0);
+            result.end = End::Decided(decision);
             return result;
         }
-        if let Some(broker) = self.reply_broker(query, context) {
-            let host = self.host_with(broker, context.service);
-            result.is_reply = true;
-            result.end = End::Decided(reply_decision(query, host));
-            return result;
-        }
-        let found = self.find(query, context, scratch);
+        let found = match self.find(query, context, scratch) {
+            Found::Brokers => {
+                let brokers = &scratch.brokers;
+                let pick = context.picker.pick(Choice::Broker, context.slot as usize, brokers.len());
+                self.found_with(context, brokers[pick].1)
+            }
+            found => found,
+        };
         result.end = match &found {
-            Found::Nothing => End::Decided(delayed_decision(query, Some(7), Reason::NoRoute)),
-            Found::Request => End::Decided(delayed_decision(query, Some(4), Reason::RouteRequested)),
+            Found::Nothing | Found::Request | Found::Brokers => End::Decided(unfound_decision(query, &found)),
             Found::Routes { step, .. } | Found::Implied { step } => {
                 let chosen = self.choose(query, context, &found, scratch);
                 let end = match &chosen {
                     Chosen::None { reason } => End::Decided(unusable_decision(query, context, *step, *reason)),
-                    Chosen::Local { .. } | Chosen::Address { .. } => {
-                        self.decide_by_route(query, context, *step, &chosen, &mut result.next_hop)
+                    Chosen::Local { route, database } => {
+                        End::Decided(self.local_decision(query, *step, *route, *database))
+                    }
+                    Chosen::Address { route } => {
+                        self.decide_by_address(query, context, *step, *route, &mut result.next_hop)
                     }
                 };
                 result.chosen = Some(chosen);
@@ -164,6 +165,16 @@ impl RouteIndex {
         };
         result.found = Some(found);
         result
+    }
+
+    /// Decides a conversation for which no table is read: one from a database with disabled message delivery (R34), and
+    /// a reply to a database of this instance (R7).
+    pub(crate) fn decide_unsearched(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Decision> {
+        if self.sender_is_disabled(context) {
+            return Some(delayed_decision(query, None, Reason::SenderDisabled));
+        }
+        let broker = self.reply_broker(query, context)?;
+        Some(reply_decision(query, self.host_with(broker, context.service)))
     }
 
     /// R34: a database with disabled message delivery sends nothing.
@@ -177,27 +188,18 @@ impl RouteIndex {
         self.hosts.is_broker(broker).then_some(broker)
     }
 
-    /// Decides a conversation whose route is chosen.
-    fn decide_by_route(
+    /// Decides a conversation whose route has a network address or TRANSPORT.
+    pub(crate) fn decide_by_address(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         step: i8,
-        chosen: &Chosen,
+        route: u32,
         next_hop: &mut Option<(NextHop, bool)>,
     ) -> End {
         let is_from_outside = context.database.is_none();
-        let (route, hop) = match chosen {
-            Chosen::Local { route, database, .. } => {
-                let route = route.map(|row| &self.catalog.routes[row as usize]);
-                return End::Decided(self.local_decision(query, step, route, *database));
-            }
-            Chosen::Address { route, .. } => {
-                let route = &self.catalog.routes[*route as usize];
-                (route, self.next_hop(query, route))
-            }
-            Chosen::None { reason } => return End::Decided(unusable_decision(query, context, step, *reason)),
-        };
+        let route = self.row(route);
+        let hop = self.next_hop(query, route);
         let Some(hop) = hop else {
             return End::Decided(unusable_decision(query, context, step, Reason::AddressUnusable));
         };
@@ -224,7 +226,8 @@ impl RouteIndex {
         }
     }
 
-    fn local_decision(&self, query: &Query<'_>, step: i8, route: Option<&RouteRow>, database: u16) -> Decision {
+    pub(crate) fn local_decision(&self, query: &Query<'_>, step: i8, route: Option<u32>, database: u16) -> Decision {
+        let route = route.map(|row| self.row(row));
         let host = &self.catalog.databases[usize::from(database)];
         Decision {
             outcome: Outcome::Local,
@@ -271,13 +274,21 @@ fn delayed_decision(query: &Query<'_>, match_step: Option<i8>, reason: Reason) -
     }
 }
 
+/// The decision if no step yields a route (R17), or routing information is requested (R14).
+pub(crate) fn unfound_decision(query: &Query<'_>, found: &Found) -> Decision {
+    match found {
+        Found::Request => delayed_decision(query, Some(4), Reason::RouteRequested),
+        _ => delayed_decision(query, Some(7), Reason::NoRoute),
+    }
+}
+
 /// R26: a conversation that started here is delayed, a message from another instance is dropped.
-fn unusable_decision(query: &Query<'_>, context: &PassContext<'_>, step: i8, reason: Reason) -> Decision {
+pub(crate) fn unusable_decision(query: &Query<'_>, context: &PassContext<'_>, step: i8, reason: Reason) -> Decision {
     let outcome = if context.database.is_some() { Outcome::Delayed } else { Outcome::Dropped };
     Decision { outcome, ..delayed_decision(query, Some(step), reason) }
 }
 
-fn reply_decision(query: &Query<'_>, host: Option<u16>) -> Decision {
+pub(crate) fn reply_decision(query: &Query<'_>, host: Option<u16>) -> Decision {
     let (outcome, reason) = match host {
         Some(_) => (Outcome::Local, Reason::Reply),
         None => (Outcome::Dropped, Reason::ServiceNotFound),
@@ -302,6 +313,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All outcomes, indexed by code.
+    pub(crate) const ALL: [Self; 5] = [Self::Local, Self::Remote, Self::Forward, Self::Delayed, Self::Dropped];
+
     /// The labels, indexed by code.
     pub const LABELS: [&'static str; 5] = ["LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"];
 
@@ -337,6 +351,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All reasons, indexed by code.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Matched,
+        Self::Reply,
+        Self::NoRoute,
+        Self::RouteRequested,
+        Self::ServiceNotFound,
+        Self::SenderDisabled,
+        Self::ForwardingDisabled,
+        Self::RoutingLoop,
+        Self::AddressUnusable,
+    ];
+
     /// The labels, indexed by code.
     pub const LABELS: [&'static str; 9] = [
         "matched",
@@ -365,6 +392,8 @@ pub(crate) enum Found {
     /// Routes with one service name and one broker id or none, as positions in the index order, including expired
     /// ones.
     Routes { step: i8, rows: Range<usize>, broker: Option<Guid> },
+    /// Routes with several broker ids, of which one must be picked (R13): those in `scratch.brokers`.
+    Brokers,
     /// The implied LOCAL route of R16.
     Implied { step: i8 },
     /// Routing information is requested, or a request is pending (R14).
@@ -374,30 +403,39 @@ pub(crate) enum Found {
 }
 
 impl RouteIndex {
+    /// Searches a table; `scratch.window` becomes the time for which the routes found are the same.
     pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> Found {
-        let table = &self.tables[usize::from(context.table)];
-        let live = |rows: &Range<usize>| rows.clone().any(|position| self.route(position).is_live(context.now));
-        if let Some(number) = self.entry(context.table, query.name) {
-            let entry = &self.entries[number as usize];
-            if let Some(broker) = query.broker {
-                let rows = self.rows_with(entry, Some(broker));
-                if live(&rows) {
-                    return Found::Routes { step: 1, rows, broker: Some(broker) };
-                }
-            }
-            let rows = self.rows_with(entry, None);
+        let (table, now) = (&self.tables[usize::from(context.table)], context.now);
+        let rows = context.routes.clone();
+        rows.clone().for_each(|position| scratch.window.add(self.route(position).expires, now));
+        let live = |rows: &Range<usize>| rows.clone().any(|position| self.route(position).is_live(now));
+        if let Some(broker) = query.broker {
+            let rows = self.rows_with(rows.clone(), Some(broker));
             if live(&rows) {
-                return Found::Routes { step: 2, rows, broker: None };
-            }
-            let picked = if query.broker.is_none() { self.pick_broker(number, context, scratch) } else { None };
-            if let Some(broker) = picked {
-                return Found::Routes { step: 3, rows: self.rows_with(entry, Some(broker)), broker: Some(broker) };
+                return Found::Routes { step: 1, rows, broker: Some(broker) };
             }
         }
-        if context.now < table.dynamic_until && self.requests_route(query) {
+        let without_broker = self.rows_with(rows.clone(), None);
+        if live(&without_broker) {
+            return Found::Routes { step: 2, rows: without_broker, broker: None };
+        }
+        if query.broker.is_none() && !rows.is_empty() {
+            self.live_brokers(rows, now, &mut scratch.brokers);
+            match scratch.brokers[..] {
+                [] => {}
+                [(_, broker)] if self.options.tie_break != TieBreak::RoundRobin => {
+                    return self.found_with(context, broker);
+                }
+                _ => return Found::Brokers,
+            }
+        }
+        scratch.window.add(table.dynamic_until, now);
+        if now < table.dynamic_until && self.requests_route(context) {
             return Found::Request;
         }
-        if !scratch.wildcards.get(self, context.table, context.now).is_empty() {
+        let wildcards = scratch.wildcards.get(self, context.table, now);
+        scratch.window.narrow(wildcards.window);
+        if !wildcards.is_empty() {
             return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
         }
         if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
@@ -406,40 +444,39 @@ impl RouteIndex {
         Found::Nothing
     }
 
-    /// Returns the routes of an entry with this broker id, or without one.
-    pub(crate) fn rows_with(&self, entry: &Entry, broker: Option<Guid>) -> Range<usize> {
-        let rows = entry.rows();
+    /// Step 3 with this broker id (R13).
+    pub(crate) fn found_with(&self, context: &PassContext<'_>, broker: Guid) -> Found {
+        let rows = self.rows_with(context.routes.clone(), Some(broker));
+        Found::Routes { step: 3, rows, broker: Some(broker) }
+    }
+
+    /// Returns those of a service's routes that have this broker id, or none.
+    pub(crate) fn rows_with(&self, rows: Range<usize>, broker: Option<Guid>) -> Range<usize> {
         let order = &self.order[rows.clone()];
         let broker_of = |row: &u32| self.catalog.routes[*row as usize].broker;
         let start = order.partition_point(|row| broker_of(row) < broker);
-        let end = order.partition_point(|row| broker_of(row) <= broker);
+        let end = start + order[start..].partition_point(|row| broker_of(row) <= broker);
         rows.start + start..rows.start + end
     }
 
     /// R14: whether a live route to the dynamic routing service delays the conversation.
-    fn requests_route(&self, query: &Query<'_>) -> bool {
-        self.options.pending_request == PendingRequest::Delay || !self.catalog.is_pending(query.name)
+    fn requests_route(&self, context: &PassContext<'_>) -> bool {
+        let is_pending = || context.service.is_some_and(|service| self.catalog.is_pending(service));
+        self.options.pending_request == PendingRequest::Delay || !is_pending()
     }
 
-    /// R13: picks one of the broker ids of the live routes, which are sorted by their lowest live route id.
-    fn pick_broker(&self, entry: u32, context: &PassContext<'_>, scratch: &mut Scratch) -> Option<Guid> {
-        self.live_brokers(entry, context.now, scratch);
-        let count = scratch.brokers.len();
-        (count > 0).then(|| scratch.brokers[context.picker.pick(Choice::Broker, entry as usize, count)].1)
-    }
-
-    /// Stores the broker ids of the live routes, with their lowest route ids, in `scratch.brokers`.
-    pub(crate) fn live_brokers(&self, entry: u32, now: i64, scratch: &mut Scratch) {
-        scratch.brokers.clear();
-        // The rows of an entry are sorted by broker id, then by route id.
-        for position in self.entries[entry as usize].rows() {
+    /// Lists the broker ids of a service's live routes, with their lowest live route ids and in their order.
+    pub(crate) fn live_brokers(&self, rows: Range<usize>, now: i64, into: &mut Vec<(i32, Guid)>) {
+        into.clear();
+        // The routes of a service are sorted by broker id, then by route id.
+        for position in rows {
             let route = self.route(position);
             let Some(broker) = route.broker.filter(|_| route.is_live(now)) else { continue };
-            if scratch.brokers.last().is_none_or(|&(_, last)| last != broker) {
-                scratch.brokers.push((route.route_id, broker));
+            if into.last().is_none_or(|&(_, last)| last != broker) {
+                into.push((route.route_id, broker));
             }
         }
-        scratch.brokers.sort_unstable();
+        into.sort_unstable();
     }
 }
 
@@ -456,13 +493,23 @@ pub(crate) enum Chosen {
     None { reason: Reason },
 }
 
-/// Scratch memory reused for the conversations of one index, and caches of the routes that are live.
+/// The databases that can take a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Located<'a> {
+    Nowhere,
+    In(u16),
+    /// One of these, by a pick (R32).
+    InOneOf(&'a [u16]),
+}
+
+/// Scratch memory reused for the conversations of one index, and caches of what is live.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) rows: Vec<u32>,
     pub(crate) brokers: Vec<(i32, Guid)>,
+    pub(crate) window: Window,
     pub(crate) wildcards: WildcardCache,
-    pub(crate) live_routes: LiveRoutesCache,
+    pub(crate) entries: LiveEntries,
 }
 
 impl RouteIndex {
@@ -473,58 +520,64 @@ impl RouteIndex {
         found: &Found,
         scratch: &mut Scratch,
     ) -> Chosen {
-        let Found::Routes { rows, broker, .. } = found else {
-            return match self.locate(query, context, None) {
-                Some(database) => Chosen::Local { route: None, database },
-                None => Chosen::None { reason: Reason::ServiceNotFound },
-            };
+        let (route, broker) = match found {
+            Found::Routes { rows, broker, .. } => match self.usable(query, context, found, scratch) {
+                Ok(class) => {
+                    let turn = rows.start * CLASSES.len() + class as usize;
+                    let pick = context.picker.pick(Choice::Route, turn, scratch.rows.len());
+                    (Some(scratch.rows[pick]), *broker)
+                }
+                Err(reason) => return Chosen::None { reason },
+            },
+            _ => (None, None),
         };
-        let mut has_local = false;
-        for class in CLASSES {
-            self.candidates(query, context, found, class, scratch, &mut has_local);
-            if scratch.rows.is_empty() {
-                continue;
-            }
-            let turn = rows.start * CLASSES.len() + class as usize;
-            let row = scratch.rows[context.picker.pick(Choice::Route, turn, scratch.rows.len())];
-            if self.row(row).endpoint != LOCAL {
-                return Chosen::Address { route: row };
-            }
-            if let Some(database) = self.locate(query, context, *broker) {
-                return Chosen::Local { route: Some(row), database };
+        if let Some(route) = route.filter(|&route| self.row(route).endpoint != LOCAL) {
+            return Chosen::Address { route };
+        }
+        match self.locate(query, context, broker) {
+            Located::Nowhere => Chosen::None { reason: Reason::ServiceNotFound },
+            Located::In(database) => Chosen::Local { route, database },
+            Located::InOneOf(hosts) => {
+                let turn = context.service.unwrap_or_default() as usize;
+                Chosen::Local { route, database: hosts[context.picker.pick(Choice::Database, turn, hosts.len())] }
             }
         }
-        let reason = if has_local { Reason::ServiceNotFound } else { Reason::AddressUnusable };
-        Chosen::None { reason }
     }
 
-    /// Stores the usable routes of a class in `scratch.rows`, and reports whether one of the class is LOCAL.
-    fn candidates(
+    /// Stores the usable routes of the first class that has any in `scratch.rows` (R22). Fails if no class has one
+    /// (R26).
+    pub(crate) fn usable(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         found: &Found,
-        class: Class,
         scratch: &mut Scratch,
-        has_local: &mut bool,
-    ) {
-        let Scratch { rows: into, wildcards, .. } = scratch;
-        into.clear();
-        match found {
-            Found::Routes { step: 5, .. } => {
-                into.extend_from_slice(&wildcards.get(self, context.table, context.now).classes[class as usize]);
+    ) -> Result<Class, Reason> {
+        let mut has_local = false;
+        for class in CLASSES {
+            let Scratch { rows: into, wildcards, .. } = scratch;
+            into.clear();
+            match found {
+                Found::Routes { step: 5, .. } => {
+                    into.extend_from_slice(&wildcards.get(self, context.table, context.now).classes[class as usize]);
+                }
+                Found::Routes { rows, .. } => {
+                    let live =
+                        self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
+                    into.extend(live.filter(|&row| Class::of(self.row(row)) == class));
+                    self.merge(into);
+                }
+                _ => {}
             }
-            Found::Routes { rows, .. } => {
-                let live = self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
-                into.extend(live.filter(|&row| Class::of(self.row(row)) == class));
-                self.merge(into);
+            has_local |= into.iter().any(|&row| self.row(row).endpoint == LOCAL);
+            if class != Class::Network {
+                into.retain(|&row| self.is_usable(query, context, self.row(row)));
             }
-            Found::Implied { .. } | Found::Request | Found::Nothing => {}
+            if !into.is_empty() {
+                return Ok(class);
+            }
         }
-        *has_local |= into.iter().any(|&row| self.row(row).endpoint == LOCAL);
-        if class != Class::Network {
-            into.retain(|&row| self.is_usable(query, context, self.row(row)));
-        }
+        Err(if has_local { Reason::ServiceNotFound } else { Reason::AddressUnusable })
     }
 
     /// Whether a route can be used for this conversation (R22).
@@ -565,27 +618,24 @@ impl RouteIndex {
 
     /// Whether *Locate* finds a database; this makes a LOCAL route usable.
     pub(crate) fn can_locate(&self, query: &Query<'_>, context: &PassContext<'_>, route_broker: Option<Guid>) -> bool {
-        match query.broker.or(route_broker) {
-            Some(broker) => self.host_with(broker, context.service).is_some(),
-            None => !self.hosts_of(context.service).is_empty(),
-        }
+        !matches!(self.locate(query, context, route_broker), Located::Nowhere)
     }
 
-    /// Returns the database that takes the message.
+    /// Returns the databases that can take the message.
     pub(crate) fn locate(
         &self,
         query: &Query<'_>,
         context: &PassContext<'_>,
         route_broker: Option<Guid>,
-    ) -> Option<u16> {
-        let service = context.service?;
+    ) -> Located<'_> {
         if let Some(broker) = query.broker.or(route_broker) {
-            return self.host_with(broker, Some(service));
+            return self.host_with(broker, context.service).map_or(Located::Nowhere, Located::In);
         }
-        let hosts = self.hosts.of(service);
-        if let Some(holder) = context.database.filter(|holder| hosts.contains(holder)) {
-            return Some(holder);
+        let hosts = self.hosts_of(context.service);
+        match (hosts, context.database.filter(|holder| hosts.contains(holder))) {
+            ([], _) => Located::Nowhere,
+            (_, Some(holder)) => Located::In(holder),
+            ([_, ..], None) => Located::InOneOf(hosts),
         }
-        (!hosts.is_empty()).then(|| hosts[context.picker.pick(Choice::Database, service as usize, hosts.len())])
     }
 }

@@ -1,62 +1,91 @@
-//! Caches of live routes.
+//! What is live at a time.
 //!
-//! Expired routes are never deleted (R3), so the live ones would have to be filtered for every conversation. They
-//! are filtered once instead and cached until the next of them expires, or until `now` goes back before the last
-//! expiry.
+//! Expired routes are never deleted (R3), so the live ones would have to be filtered for every conversation. The decision
+//! table is compiled for the time before any expiry; each entry knows until when it holds. After that, the entry is
+//! compiled again for the current time and cached until the next expiry, or until `now` goes back before the last one.
 
 use std::collections::HashMap;
 
-use crate::catalog::NONE;
 use crate::guid::Guid;
-use crate::route::index::{Class, Entry, Group, Pair, RouteIndex, Summary, Target};
+use crate::route::index::{Cell, Class, Entry, RouteIndex};
+
+/// The time for which the same routes are live: `from <= now < until`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) from: i64,
+    pub(crate) until: i64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { from: i64::MIN, until: i64::MAX }
+    }
+}
+
+impl Window {
+    /// Ends the window around `now` at an expiry.
+    #[inline]
+    pub(crate) fn add(&mut self, expires: i64, now: i64) {
+        if now < expires {
+            self.until = self.until.min(expires);
+        } else {
+            self.from = self.from.max(expires);
+        }
+    }
+
+    /// Restricts the window to another one.
+    pub(crate) fn narrow(&mut self, other: Self) {
+        (self.from, self.until) = (self.from.max(other.from), self.until.min(other.until));
+    }
+
+    fn contains(self, now: i64) -> bool {
+        self.from <= now && now < self.until
+    }
+}
 
 /// The live routes of a table without service name and broker id (step 5).
 #[derive(Debug)]
 pub(crate) struct LiveWildcards {
-    /// The last expiry at or before the time of the search.
-    valid_from: i64,
+    pub(crate) window: Window,
     /// Their rows by class; one of those with the same address (R21).
     pub(crate) classes: [Vec<u32>; 4],
-    /// Their plan.
-    pub(crate) group: Group,
-    /// The targets of a plan that spreads.
-    pub(crate) spread: Vec<Target>,
 }
 
 /// The live wildcard routes of each table.
 #[derive(Debug, Default)]
 pub(crate) struct WildcardCache {
-    by_table: HashMap<u16, LiveWildcards>,
+    by_table: Vec<Option<LiveWildcards>>,
 }
 
 impl WildcardCache {
     /// Returns the live wildcard routes of a table at `now`.
     pub(crate) fn get(&mut self, index: &RouteIndex, table: u16, now: i64) -> &LiveWildcards {
-        let live = self.by_table.entry(table).or_insert_with(|| LiveWildcards::new(index, table, now));
-        if now < live.valid_from || live.group.expires <= now {
-            *live = LiveWildcards::new(index, table, now);
+        if self.by_table.is_empty() {
+            self.by_table.resize_with(index.tables.len(), || None);
         }
-        live
+        let cached = &mut self.by_table[usize::from(table)];
+        if cached.as_ref().is_some_and(|live| !live.window.contains(now)) {
+            *cached = None;
+        }
+        cached.get_or_insert_with(|| LiveWildcards::new(index, table, now))
     }
 }
 
 impl LiveWildcards {
     fn new(index: &RouteIndex, table: u16, now: i64) -> Self {
-        let wildcards = index.tables[usize::from(table)].wildcards.clone();
-        let rows = index.order[wildcards].iter().copied();
-        let expired = rows.clone().map(|row| index.row(row)).filter(|route| !route.is_live(now));
-        let valid_from = expired.map(|route| route.expires).max().unwrap_or(i64::MIN);
-        let live = rows.filter(|&row| index.row(row).is_live(now));
-        let mut spread = Vec::new();
-        let group = index.plan(live.clone(), &mut spread);
+        let mut window = Window::default();
         let mut classes = [const { Vec::new() }; 4];
-        for row in live {
-            classes[Class::of(index.row(row)) as usize].push(row);
+        for &row in &index.order[index.tables[usize::from(table)].wildcards.clone()] {
+            let route = index.row(row);
+            window.add(route.expires, now);
+            if route.is_live(now) {
+                classes[Class::of(route) as usize].push(row);
+            }
         }
         for class in &mut classes {
             index.merge(class);
         }
-        Self { valid_from, classes, group, spread }
+        Self { window, classes }
     }
 
     /// Whether there are none.
@@ -65,80 +94,40 @@ impl LiveWildcards {
     }
 }
 
-/// The live routes of an entry between two expiries.
+/// An entry of the decision table, compiled again after an expiry.
 #[derive(Debug)]
-pub(crate) struct LiveRoutes {
-    /// The last expiry at or before the time of the search.
-    valid_from: i64,
-    pub(crate) summary: Summary,
-    pub(crate) details: Box<Details>,
+pub(crate) struct LiveEntry {
+    pub(crate) window: Window,
+    pub(crate) entry: Entry,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) pairs: HashMap<Guid, Cell>,
 }
 
-/// What the summary does not hold.
+/// The cached entries.
 #[derive(Debug, Default)]
-pub(crate) struct Details {
-    /// The targets of plans that spread over several routes.
-    pub(crate) spread: Vec<Target>,
-    /// The pairs, sorted by lowest live route id; empty if there is only one broker id.
-    pub(crate) pairs: Vec<Pair>,
-    /// For each pair of the index, its position in `pairs`, or `NONE`.
-    position_of: Vec<u32>,
-}
-
-/// The cached live routes of entries.
-#[derive(Debug, Default)]
-pub(crate) struct LiveRoutesCache {
-    /// For each slot, the number of its cached routes, counted from 1; 0 if there are none.
+pub(crate) struct LiveEntries {
+    /// For each slot, the number of its cached entry, counted from 1; 0 if there is none.
     numbers: Vec<u32>,
-    all: Vec<LiveRoutes>,
+    all: Vec<LiveEntry>,
 }
 
-impl LiveRoutesCache {
-    /// Returns the live routes of the entry in a slot at `now`.
-    pub(crate) fn get(&mut self, index: &RouteIndex, slot: u32, now: i64) -> &LiveRoutes {
-        self.numbers.resize(index.entries.len(), 0);
+impl LiveEntries {
+    /// Returns the cached entry of a slot if it holds at `now`.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32, now: i64) -> Option<&LiveEntry> {
+        let number = *self.numbers.get(slot as usize)?;
+        self.all.get((number as usize).checked_sub(1)?).filter(|live| live.window.contains(now))
+    }
+
+    /// Caches the entry of a slot.
+    pub(crate) fn set(&mut self, slots: usize, slot: u32, live: LiveEntry) {
+        self.numbers.resize(slots, 0);
         let number = &mut self.numbers[slot as usize];
         if *number == 0 {
-            self.all.push(LiveRoutes::new(index, slot, now));
+            self.all.push(live);
             *number = self.all.len() as u32;
+        } else {
+            self.all[*number as usize - 1] = live;
         }
-        let live = &mut self.all[*number as usize - 1];
-        if now < live.valid_from || live.summary.expires <= now {
-            *live = LiveRoutes::new(index, slot, now);
-        }
-        live
-    }
-}
-
-impl LiveRoutes {
-    fn new(index: &RouteIndex, slot: u32, now: i64) -> Self {
-        let entry = &index.entries[slot as usize];
-        let mut details = Box::<Details>::default();
-        let (mut valid_from, mut live) = (i64::MIN, Vec::new());
-        for &row in &index.order[entry.rows()] {
-            let route = index.row(row);
-            if route.is_live(now) {
-                live.push(row);
-            } else {
-                valid_from = valid_from.max(route.expires);
-            }
-        }
-        let summary = index.summary(slot, &live, &mut details.pairs, &mut details.spread);
-        if !details.pairs.is_empty() {
-            details.position_of = vec![NONE; entry.pair_count as usize];
-            for (at, pair) in details.pairs.iter().enumerate() {
-                let number = index.pair_number(slot, pair.broker);
-                details.position_of[(number - entry.first_pair) as usize] = at as u32;
-            }
-        }
-        Self { valid_from, summary, details }
-    }
-
-    /// Returns the pair of a broker id if one of its routes is live and there are several ids.
-    pub(crate) fn pair(&self, index: &RouteIndex, slot: u32, entry: &Entry, broker: Guid) -> Option<&Pair> {
-        let number = index.pair_number(slot, broker);
-        let is_it = index.pairs[number as usize].is(slot, broker);
-        let at = is_it.then(|| self.details.position_of[(number - entry.first_pair) as usize])?;
-        self.details.pairs.get(at as usize)
     }
 }

@@ -1,6 +1,6 @@
 //! Explains a decision: decides again and records what each step saw, and why routes did not match.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -10,7 +10,7 @@ use crate::route::decide::{
     Chosen, Decision, End, Found, NextHop, Outcome, PassContext, PassResult, Query, Reason, Scratch,
 };
 use crate::route::index::{CLASSES, Class, RouteIndex};
-use crate::route::tie_break::TieBreak;
+use crate::route::tie_break::{Picker, TieBreak, TieNumber};
 
 /// The most rejected routes that a step lists; further ones are only counted.
 const REJECTED_SHOWN: usize = 20;
@@ -270,8 +270,10 @@ impl RouteIndex {
     #[must_use]
     pub fn explain(&self, query: &Query<'_>, now: i64) -> Explanation {
         let mut scratch = Scratch::default();
-        let simulated = RefCell::default();
-        let mut context = self.first_pass(query, now, Some(&simulated));
+        let (simulated, number) =
+            (RefCell::default(), Cell::new(query.conversation.map(TieNumber::new).unwrap_or_default()));
+        let picker = Picker { simulated: Some(&simulated), ..self.picker(&number) };
+        let mut context = self.first_pass(query, now, picker);
         let mut passes = Vec::new();
         loop {
             let result = self.pass(query, &context, &mut scratch);
@@ -282,13 +284,13 @@ impl RouteIndex {
                     let picks_undetermined = by_hash && passes.iter().any(Pass::has_tie);
                     return Explanation { passes, decision, picks_undetermined };
                 }
-                End::ReEnter => context = self.second_pass(context),
+                End::ReEnter => context = self.second_pass(query, &context),
             }
         }
     }
 
     fn trace_pass(&self, query: &Query<'_>, context: &PassContext<'_>, result: &PassResult) -> Pass {
-        let origin = match (context.database, context.picker.re_entered) {
+        let origin = match (context.database, context.re_entered) {
             (Some(_), _) => Origin::StartedHere,
             (None, true) => Origin::ReEntered,
             (None, false) => Origin::FromOutside,
@@ -358,7 +360,7 @@ impl RouteIndex {
         let last = match found {
             Some(Found::Routes { step, .. } | Found::Implied { step }) => *step,
             Some(Found::Request) => 4,
-            Some(Found::Nothing) | None => 7,
+            Some(Found::Brokers | Found::Nothing) | None => 7,
         };
         let mut steps: Vec<StepTrace> = (1..=last).map(|step| self.trace_step(query, context, step)).collect();
         if let Some(trace) = steps.last_mut() {
@@ -393,18 +395,16 @@ impl RouteIndex {
                     let route = self.row(row);
                     (is_named(route) && route.broker.is_some() && !live(route)).then_some(Mismatch::Expired)
                 });
-                if let Some(entry) = self.entry(context.table, query.name) {
-                    let mut scratch = Scratch::default();
-                    self.live_brokers(entry, context.now, &mut scratch);
-                    trace.candidate_brokers = scratch.brokers.iter().map(|&(_, broker)| broker).collect();
-                }
+                let mut brokers = Vec::new();
+                self.live_brokers(context.routes.clone(), context.now, &mut brokers);
+                trace.candidate_brokers = brokers.into_iter().map(|(_, broker)| broker).collect();
             }
             (4, _) => {
                 let service = self.catalog.find_name(BROKER_CONFIGURATION);
                 trace.reject_rows(rows, |row| match self.row(row) {
                     route if service != Some(route.service) => None,
                     route if !live(route) => Some(Mismatch::Expired),
-                    _ => self.catalog.is_pending(query.name).then_some(Mismatch::PendingRequest),
+                    _ => name.is_some_and(|name| self.catalog.is_pending(name)).then_some(Mismatch::PendingRequest),
                 });
             }
             (5, _) => trace.reject_rows(rows, |row| match self.row(row) {

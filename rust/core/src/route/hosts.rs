@@ -49,10 +49,16 @@ impl Hosts {
             + size_of_val(&self.brokers[..])
     }
 
-    /// Whether no database has any service.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.databases.is_empty()
+    /// Returns the names of the services that an enabled database has.
+    pub(crate) fn names(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.starts.len() as u32 - 1).filter(|&name| !self.range(name).is_empty())
+    }
+
+    /// Returns the enabled databases that have the service and a known broker id.
+    pub(crate) fn by_broker(&self, name: u32) -> impl Iterator<Item = (Guid, u16)> + '_ {
+        self.by_broker[self.range(name)]
+            .iter()
+            .filter_map(|&(broker, database)| broker.map(|broker| (broker, database)))
     }
 
     /// Returns the enabled databases that have the service, sorted by name.

@@ -1,14 +1,15 @@
-//! The immutable index over service names and broker ids.
+//! The decision table: what happens to the conversations of every routing table, service name and kind of broker id.
 //!
-//! A perfect hash maps a name to its [`Entry`] (two cache lines), which holds the name, the first broker id, and
-//! for each case what to do ([`Action`]); usually this is to return the target stored beside it. Services with
-//! several broker ids have one [`Pair`] for each. Everything else is looked up in the routes, sorted by `order`.
+//! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and for
+//! each kind of broker id a finished decision or what to look at next ([`Action`]). Names without an entry share one
+//! default entry per source. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry
+//! is a [`Cell`].
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use crate::catalog::{Catalog, LOCAL, NONE, RouteRow, TRANSPORT};
+use crate::catalog::{Catalog, EndpointId, Interner, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::NameHash;
 use crate::route::hosts::Hosts;
@@ -24,108 +25,125 @@ pub struct RouteIndex {
     /// Rows of the catalog sorted by (database, service name, broker id, route id); those without a name come last,
     /// those without an id first.
     pub(crate) order: Vec<u32>,
-    /// Maps a name in a table to its slot in `entries`.
+    /// Maps a name in a source to its slot in `entries`.
     pub(crate) entry_slots: PerfectHash,
-    /// One per slot; `Entry::NONE` in a free one.
+    /// One per slot, `Entry::NONE` in a free one; then the default entries, one per source.
     pub(crate) entries: Vec<Entry>,
-    /// Maps a broker id of an entry to its slot in `pair_at`.
+    /// The routes of each slot's entry, as positions in `order`.
+    pub(crate) routes_at: Vec<[u32; 2]>,
+    /// Maps a broker id of an entry or service to its slot in `pair_at`.
     pub(crate) pair_slots: PerfectHash,
     pub(crate) pair_at: Vec<u32>,
-    /// Grouped by entry, sorted by lowest route id.
     pub(crate) pairs: Vec<Pair>,
-    /// The targets of plans that spread over several routes.
-    pub(crate) spread: Vec<Target>,
+    /// What entries and pairs refer to.
+    pub(crate) cells: Vec<Cell>,
     pub(crate) tables: Vec<Table>,
     pub(crate) hosts: Hosts,
+    /// Next hops from service names (R23) that are not addresses of the catalog; their numbers follow its addresses.
+    pub(crate) hops_from_names: Interner,
+    /// A broker id that no route and no database has.
+    pub(crate) unlisted: Guid,
     pub(crate) round_robin: RoundRobinCounters,
 }
 
-/// The target of a group of routes that has only one.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a conversation comes from: the number of the database in which it started, or one of two others.
+pub type Source = u16;
+
+/// A route and its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Target {
     pub(crate) route_id: i32,
-    /// An endpoint for `Network`, a database for `Local`.
+    /// An endpoint for REMOTE and FORWARD, a database for LOCAL. For [`Next::Pick`], the first of the candidates is
+    /// cell `route_id as u32`, and this is their number.
     pub(crate) to: u32,
 }
 
-/// What is known of a group of routes until one of them expires, or what to look at next.
+/// A finished decision, without the target and the ids; or what to look at next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Plan {
-    /// It depends on the conversation or on which routes are live: `decide` must handle it.
-    Decide,
-    /// There are no such routes: steps 4 to 7 decide.
-    LaterSteps,
-    /// One target: a database of this instance.
-    Local,
-    /// Several addresses: `target` is the first position in `spread` and the count.
-    Spread,
-    /// The pair of the broker id that the conversation names, if there is one.
+#[repr(C)]
+pub(crate) struct Action {
+    /// The outcome, or a [`Next`].
+    pub(crate) outcome: i8,
+    pub(crate) reason: i8,
+    /// -1 if there is none.
+    pub(crate) step: i8,
+    pub(crate) flags: u8,
+}
+
+/// What to look at next if a decision is not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i8)]
+pub(crate) enum Next {
+    /// The pair of the broker id that the conversation names, if the entry has one; else as `Host`.
     Pair,
-    /// One of the entry's pairs, by a pick (R13).
+    /// Whether a database with the broker id that the conversation names has the service.
+    Host,
+    /// One of several cells, by a pick. With one candidate: a cell that does not fit into the entry.
     Pick,
-    /// The slot may hold another entry, or some routes have expired.
-    Recheck,
-    /// One target: an address.
-    Network,
+    /// The table for messages from other instances (R41).
+    ReEnter,
+    /// The default entry of the source. Stored only if that entry expires, so that its expiry is not that of every
+    /// entry.
+    Default,
+    /// The entry has expired.
+    Expired,
+    /// The name is too long to be compared in the entry.
+    Long,
+    /// The service name of the conversation, which is not listed: `decide` must handle it.
+    Decide,
 }
 
-/// A plan and its step in one byte. The highest bits answer what is asked for all conversations of a block at once.
+/// A decision, finished or not, with everything that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Action(pub(crate) u8);
-
-/// The routes of a table with one service name and one broker id, or none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+#[repr(C)]
+pub(crate) struct Cell {
+    /// The broker id that binds a conversation that names none.
+    pub(crate) broker: Guid,
     pub(crate) target: Target,
-    /// The first expiry.
-    pub(crate) expires: i64,
-    pub(crate) plan: Plan,
+    pub(crate) mirror: EndpointId,
+    pub(crate) action: Action,
 }
 
-/// The routes of a table with one service name.
+/// The decisions for one service name in one source.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Entry {
     /// The `quarters` of the name; 0 if it has more than 64 bytes.
     pub(crate) chunks: [u128; 4],
-    /// The only broker id, or the first one.
+    /// The only broker id of the service's routes, or the first one.
     pub(crate) broker: Guid,
-    /// The targets of the routes without a broker id, and of those with `broker`.
-    pub(crate) target: [Target; 2],
-    /// The first expiry of all routes.
+    pub(crate) targets: [Target; 2],
+    /// When the entry must be compiled again.
     pub(crate) expires: i64,
-    pub(crate) start: u32,
-    pub(crate) len: u32,
-    /// The pairs, if there are several broker ids.
-    pub(crate) first_pair: u32,
-    pub(crate) pair_count: u32,
-    /// The `short_key` of table and name. For a name of more than 64 bytes, which is compared again, the length
-    /// does not matter.
+    /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length does
+    /// not matter.
     pub(crate) key: u32,
-    /// What to do for a conversation without a broker id, with one other than `broker`, with `broker`, and with one
-    /// that has no pair.
-    pub(crate) actions: [Action; 4],
+    /// For a conversation without a broker id, with one other than `broker`, and with `broker`.
+    pub(crate) actions: [Action; 3],
+    /// For [`Next::Pair`] and [`Next::Host`]: the cell for a broker id that is not listed; the next one is for that of
+    /// a database that has the service.
+    pub(crate) others: u32,
+    /// The name; `NONE` in a default entry and a free slot.
+    pub(crate) service: NameId,
 }
 
-/// The part of an entry that changes when routes expire.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Summary {
-    pub(crate) broker: Guid,
-    pub(crate) target: [Target; 2],
-    pub(crate) expires: i64,
-    pub(crate) actions: [Action; 4],
-}
-
-/// The routes of an entry with one broker id, if the entry has several.
+/// The decision for a broker id that the routes of an entry name, if they name several; or the database with a broker
+/// id that has a service.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub(crate) struct Pair {
     pub(crate) broker: Guid,
     pub(crate) target: Target,
-    pub(crate) entry: u32,
-    pub(crate) plan: Plan,
+    /// The slot of the entry, or [`host_owner`] of the service.
+    pub(crate) owner: u32,
+    pub(crate) action: Action,
+}
+
+/// The owner of the pairs that tell which databases have a service.
+#[inline]
+pub(crate) fn host_owner(service: NameId) -> u32 {
+    service | 1 << 31
 }
 
 /// The part of a table that is not in its entries.
@@ -133,9 +151,15 @@ pub(crate) struct Pair {
 pub(crate) struct Table {
     /// The routes without service name and broker id, as positions in `order`.
     pub(crate) wildcards: Range<usize>,
-    pub(crate) wildcard: Group,
+    /// The routes with a service name.
+    pub(crate) named: Range<usize>,
     /// The last expiry of the routes to the dynamic routing service; `i64::MIN` if there are none.
     pub(crate) dynamic_until: i64,
+    /// Whether a wildcard has the address TRANSPORT.
+    pub(crate) has_transport_wildcard: bool,
+    /// Whether the decisions of steps 4 to 7 change at some time but do not depend on the name of a service that no
+    /// database has.
+    pub(crate) shares_later_steps: bool,
 }
 
 /// The classes of R22, in order of preference.
@@ -150,63 +174,49 @@ pub(crate) enum Class {
 pub(crate) const CLASSES: [Class; 4] = [Class::Mirror, Class::Local, Class::Network, Class::Transport];
 
 impl Action {
-    const STEP: u8 = 3;
-    const PLAN: u32 = 2;
-    const BINDS: u32 = 6;
-    const NETWORK: u32 = 7;
+    /// Uses the second target of the entry.
+    pub(crate) const SECOND_TARGET: u8 = 0;
+    pub(crate) const HAS_ROUTE: u8 = 1;
+    /// Binds a conversation that names no broker id to that of the entry or cell.
+    pub(crate) const BINDS: u8 = 2;
+    /// The target is a next hop.
+    pub(crate) const HAS_HOP: u8 = 3;
+    /// The target is a database, which binds a conversation that names no broker id.
+    pub(crate) const LOCAL: u8 = 4;
+    /// The target is the database with the broker id that the conversation names.
+    pub(crate) const BY_ID: u8 = 5;
+    pub(crate) const HAS_MIRROR: u8 = 6;
+    pub(crate) const UNFINISHED: u8 = 7;
 
-    /// Step 3 binds the conversation to the route's broker id.
-    pub(crate) const fn new(plan: Plan, step: u8) -> Self {
-        let is_network = matches!(plan, Plan::Network) as u8;
-        let binds = (step == 3) as u8;
-        Self(step & Self::STEP | (plan as u8) << Self::PLAN | binds << Self::BINDS | is_network << Self::NETWORK)
+    pub(crate) const fn next(next: Next) -> Self {
+        Self { outcome: next as i8, reason: 0, step: -1, flags: 1 << Self::UNFINISHED }
     }
 
     #[inline]
-    pub(crate) fn step(self) -> i8 {
-        (self.0 & Self::STEP) as i8
+    pub(crate) fn has(self, flag: u8) -> bool {
+        self.flags >> flag & 1 == 1
     }
 
+    /// What to look at next; `None` if the decision is finished.
     #[inline]
-    pub(crate) fn plan(self) -> Plan {
-        use Plan::{Decide, LaterSteps, Local, Network, Pair, Pick, Recheck, Spread};
-        [Decide, LaterSteps, Local, Spread, Pair, Pick, Recheck, Network][usize::from(self.0 >> Self::PLAN & 7)]
-    }
-
-    #[inline]
-    pub(crate) fn binds(self) -> bool {
-        self.0 >> Self::BINDS & 1 == 1
-    }
-
-    /// The target of the entry that the action uses: step 2 is for routes without a broker id.
-    #[inline]
-    pub(crate) fn group(self) -> usize {
-        usize::from(self.0 & 1)
-    }
-
-    /// Returns a mask of the actions whose target is an address.
-    #[inline]
-    pub(crate) fn network_mask(actions: &[Self; 64]) -> u64 {
-        gather(actions, Self::NETWORK)
-    }
-
-    /// Returns a mask of the actions that bind.
-    #[inline]
-    pub(crate) fn binding_mask(actions: &[Self; 64]) -> u64 {
-        gather(actions, Self::BINDS)
+    pub(crate) fn next_of(self) -> Option<Next> {
+        use Next::{Decide, Default, Expired, Host, Long, Pair, Pick, ReEnter};
+        self.has(Self::UNFINISHED)
+            .then(|| [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide][usize::from(self.outcome as u8 & 7)])
     }
 }
 
-/// Gathers one bit of each byte, eight bytes at a time.
-#[inline]
-fn gather(actions: &[Action; 64], bit: u32) -> u64 {
-    // Gathers the lowest bits of eight bytes in the highest byte.
-    const GATHER: u64 = 0x0102_0408_1020_4080;
-    let bytes = actions.map(|action| action.0);
-    bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| {
-        let lowest = u64::from_le_bytes(*bytes) >> bit & 0x0101_0101_0101_0101;
-        bits << 8 | lowest.wrapping_mul(GATHER) >> 56
-    })
+impl Cell {
+    pub(crate) fn next(next: Next, target: Target) -> Self {
+        Self { broker: Guid::default(), target, mirror: NONE, action: Action::next(next) }
+    }
+
+    /// The cells to pick from.
+    #[inline]
+    pub(crate) fn candidates(&self) -> Range<usize> {
+        let first = self.target.route_id as u32 as usize;
+        first..first + self.target.to as usize
+    }
 }
 
 impl Entry {
@@ -214,20 +224,13 @@ impl Entry {
     pub(crate) const NONE: Self = Self {
         chunks: [0; 4],
         broker: Guid([0; 16]),
-        target: [Target { route_id: 0, to: 0 }; 2],
+        targets: [Target { route_id: 0, to: 0 }; 2],
         expires: i64::MIN,
-        start: 0,
-        len: 0,
-        first_pair: 0,
-        pair_count: 0,
         key: u32::MAX,
-        actions: [Action::new(Plan::LaterSteps, 0); 4],
+        actions: [Action::next(Next::Decide); 3],
+        others: 0,
+        service: NONE,
     };
-
-    /// Whether this is the entry of `name` in `table`.
-    pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
-        self.len > 0 && self.table() == table && index.name_of(self) == name
-    }
 
     /// Whether the name has these chunks. Written out so that it is inlined.
     #[inline]
@@ -235,39 +238,35 @@ impl Entry {
         (0..4).fold(0, |difference, position| difference | (self.chunks[position] ^ chunks[position])) == 0
     }
 
-    pub(crate) fn table(&self) -> u16 {
+    pub(crate) fn source(&self) -> Source {
         (self.key >> 16) as u16
     }
 
-    pub(crate) fn rows(&self) -> Range<usize> {
-        self.start as usize..(self.start + self.len) as usize
-    }
-
-    /// Returns the index of the action for a conversation.
+    /// Returns the position of the action for a conversation.
     #[inline]
+    #[allow(clippy::needless_bitwise_bool)]
     pub(crate) fn case(&self, has_broker: bool, broker: Guid) -> usize {
-        case(self.broker, has_broker, broker)
+        usize::from(has_broker) + usize::from(has_broker & (self.broker == broker))
     }
-}
 
-impl Summary {
-    /// Returns the action for a conversation.
-    pub(crate) fn action(&self, has_broker: bool, broker: Guid) -> Action {
-        self.actions[case(self.broker, has_broker, broker)]
+    /// Returns the decision of an action.
+    #[inline]
+    pub(crate) fn cell(&self, action: Action) -> Cell {
+        let target = self.targets[usize::from(action.flags & 1)];
+        let action = Action { flags: action.flags & !1, ..action };
+        Cell { broker: self.broker, target, mirror: NONE, action }
     }
-}
-
-#[inline]
-#[allow(clippy::needless_bitwise_bool)]
-fn case(first: Guid, has_broker: bool, broker: Guid) -> usize {
-    usize::from(has_broker) + usize::from(has_broker & (first == broker))
 }
 
 impl Pair {
-    /// Whether the pair belongs to this entry and broker id.
+    /// Whether the pair belongs to this owner and broker id.
     #[inline]
-    pub(crate) fn is(&self, entry: u32, broker: Guid) -> bool {
-        self.entry == entry && self.broker == broker
+    pub(crate) fn is(&self, owner: u32, broker: Guid) -> bool {
+        self.owner == owner && self.broker == broker
+    }
+
+    pub(crate) fn cell(&self) -> Cell {
+        Cell { broker: self.broker, target: self.target, mirror: NONE, action: self.action }
     }
 }
 
@@ -302,34 +301,105 @@ impl RouteIndex {
         size_of_val(&self.order[..])
             + self.entry_slots.nbytes()
             + size_of_val(&self.entries[..])
+            + size_of_val(&self.routes_at[..])
             + self.pair_slots.nbytes()
             + size_of_val(&self.pair_at[..])
             + size_of_val(&self.pairs[..])
-            + size_of_val(&self.spread[..])
+            + size_of_val(&self.cells[..])
             + size_of_val(&self.tables[..])
             + self.hosts.nbytes()
             + turns * size_of::<AtomicU32>()
+    }
+
+    /// Returns an address in normal form: one of the catalog, or a next hop from a service name.
+    #[must_use]
+    pub fn endpoint(&self, id: EndpointId) -> &[u8] {
+        match (id as usize).checked_sub(self.catalog.endpoint_count()) {
+            Some(number) => self.hops_from_names.texts().get(number as u32),
+            None => self.catalog.endpoint(id),
+        }
+    }
+
+    /// Returns the number of addresses.
+    #[must_use]
+    pub fn endpoint_count(&self) -> usize {
+        self.catalog.endpoint_count() + self.hops_from_names.texts().len()
+    }
+
+    /// Returns the source of a conversation (R2, R7).
+    #[must_use]
+    #[inline]
+    pub fn source(&self, database: Option<u16>, is_initiator: bool, broker: Option<Guid>) -> Source {
+        let is_reply = |broker| !is_initiator && self.hosts.is_broker(broker);
+        match database {
+            Some(database) => database,
+            None if broker.is_some_and(is_reply) => self.replies(),
+            None => self.outside(),
+        }
+    }
+
+    /// The source of messages from other instances.
+    #[inline]
+    pub(crate) fn outside(&self) -> Source {
+        self.catalog.databases.len() as u16
+    }
+
+    /// The routing table of a source (R2).
+    pub(crate) fn table(&self, source: Source) -> u16 {
+        if source < self.outside() { source } else { self.catalog.msdb }
+    }
+
+    /// The source of replies from other instances to a database of this one (R7).
+    #[inline]
+    pub(crate) fn replies(&self) -> Source {
+        self.outside() + 1
+    }
+
+    /// The slot of the default entry of a source.
+    #[inline]
+    pub(crate) fn default_slot(&self, source: Source) -> u32 {
+        self.entry_slots.slots as u32 + u32::from(source)
     }
 
     pub(crate) fn route(&self, position: usize) -> &RouteRow {
         &self.catalog.routes[self.order[position] as usize]
     }
 
-    pub(crate) fn name_of(&self, entry: &Entry) -> &[u8] {
-        self.catalog.name(self.route(entry.start as usize).service)
+    /// Returns the slot of a name's entry in a source.
+    pub(crate) fn slot(&self, source: Source, name: &[u8]) -> Option<u32> {
+        let slot = self.entry_slots.slot(self.hash.of(name, source));
+        let entry = &self.entries[slot];
+        let is_it = entry.service != NONE && entry.source() == source && self.catalog.name(entry.service) == name;
+        is_it.then_some(slot as u32)
     }
 
-    /// Returns the number of the pair that a broker id hashes to, which may belong to another id or entry. There
-    /// must be pairs.
+    /// Returns the slot of a service name in a table, and the positions of its routes.
+    pub(crate) fn routes_of(&self, table: u16, name: &[u8]) -> (u32, Range<usize>) {
+        // Every route of `msdb` is in the entries for messages from outside.
+        let source = if table == self.catalog.msdb { self.outside() } else { table };
+        self.slot(source, name).map_or((0, 0..0), |slot| (slot, self.routes_at(slot)))
+    }
+
+    /// Returns the positions of the routes with this service name in a table.
+    pub(crate) fn named_routes(&self, table: u16, service: Option<NameId>) -> Range<usize> {
+        let Some(service) = service else { return 0..0 };
+        let named = self.tables[usize::from(table)].named.clone();
+        let rows = &self.order[named.clone()];
+        let start = rows.partition_point(|&row| self.row(row).service < service);
+        let end = start + rows[start..].partition_point(|&row| self.row(row).service <= service);
+        named.start + start..named.start + end
+    }
+
+    pub(crate) fn routes_at(&self, slot: u32) -> Range<usize> {
+        let [start, end] = self.routes_at[slot as usize];
+        start as usize..end as usize
+    }
+
+    /// Returns the pair of an owner and a broker id.
     #[inline]
-    pub(crate) fn pair_number(&self, entry: u32, broker: Guid) -> u32 {
-        self.pair_at[self.pair_slots.slot(self.hash.of_guid(broker, entry))]
-    }
-
-    /// Returns the slot of a service name's entry in a table.
-    pub(crate) fn entry(&self, table: u16, name: &[u8]) -> Option<u32> {
-        let slot = self.entry_slots.slot(self.hash.of(name, table));
-        self.entries[slot].is(table, name, self).then_some(slot as u32)
+    pub(crate) fn pair(&self, owner: u32, broker: Guid) -> Option<&Pair> {
+        let pair = self.pairs.get(self.pair_at[self.pair_slots.slot(self.hash.of_guid(broker, owner))] as usize);
+        pair.filter(|pair| pair.is(owner, broker))
     }
 }
 
@@ -338,22 +408,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_action_packs_plan_and_step() {
-        use Plan::{Decide, LaterSteps, Local, Network, Pair, Pick, Recheck, Spread};
-        for plan in [Decide, LaterSteps, Local, Spread, Pair, Pick, Recheck, Network] {
-            for step in 0..=3 {
-                let action = Action::new(plan, step);
-                assert_eq!((action.plan(), action.step(), action.binds()), (plan, step as i8, step == 3));
-                let mut actions = [Action::new(Decide, 0); 64];
-                actions[37] = action;
-                assert_eq!(Action::network_mask(&actions), u64::from(plan == Network) << 37);
-                assert_eq!(Action::binding_mask(&actions), u64::from(step == 3) << 37);
-            }
+    fn an_action_is_finished_or_names_what_is_next() {
+        use Next::{Decide, Default, Expired, Host, Long, Pair, Pick, ReEnter};
+        for next in [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide] {
+            assert_eq!(Action::next(next).next_of(), Some(next));
+        }
+        for outcome in 0..5 {
+            let action = Action { outcome, reason: 0, step: 1, flags: u8::MAX >> 1 };
+            assert_eq!(action.next_of(), None);
         }
     }
 
     #[test]
-    fn an_entry_is_two_cache_lines() {
-        assert_eq!((size_of::<Entry>(), size_of::<Pair>()), (128, 32));
+    fn entries_pairs_and_cells_fill_cache_lines() {
+        assert_eq!((size_of::<Entry>(), size_of::<Pair>(), size_of::<Cell>()), (128, 32, 32));
     }
 }

@@ -16,10 +16,15 @@ mod explain;
 mod hosts;
 mod index;
 mod perfect_hash;
+#[cfg(test)]
+#[allow(clippy::expect_used)]
+mod planted;
+mod table;
 mod tie_break;
 
 pub use batch::{Answers, BLOCK, Block, Stages};
 pub use decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
 pub use explain::{ClassTrace, Explanation, HostTrace, LocateTrace, Mismatch, Origin, Pass, RouteRef, StepTrace};
-pub use index::RouteIndex;
+pub use index::{RouteIndex, Source};
+pub use table::{Decided, TableRow};
 pub use tie_break::{Options, PendingRequest, TieBreak};

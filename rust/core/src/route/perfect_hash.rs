@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn assigns_slots_to_many_keys() {
         let hashes: Vec<u64> =
-            (0..200_000u64).map(|key| crate::stable_hash(crate::Guid(u128::from(key).to_be_bytes()), 0)).collect();
+            (0..200_000u64).map(|key| crate::stable_hash(crate::Guid(u128::from(key).to_be_bytes()))).collect();
         let (perfect, _) = PerfectHash::new(&hashes).expect("distinct hashes");
         assert!(perfect.slots < hashes.len() * 13 / 10);
     }

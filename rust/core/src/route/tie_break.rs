@@ -1,6 +1,6 @@
 //! Picks one of several equal candidates (R24).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::guid::Guid;
@@ -35,12 +35,34 @@ pub struct Options {
     pub pending_request: PendingRequest,
 }
 
-/// What is picked. Each choice has its own hash, so that the choices of one conversation are independent.
+/// What is picked; `round_robin` counts the turns of each separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    Broker = 0,
-    Route = 1,
-    Database = 2,
+    Broker,
+    Route,
+    Database,
+}
+
+/// The number by which `hash` picks for a conversation. It is uniform, and so is what each pick leaves of it: the
+/// picks of one conversation are independent, although they come from one hash.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TieNumber(u64);
+
+impl TieNumber {
+    /// The hash as a signed number, counted from the lowest one, so that engines without unsigned numbers can compare
+    /// it.
+    #[inline]
+    pub(crate) fn new(conversation: Guid) -> Self {
+        Self(stable_hash(conversation) ^ 1 << 63)
+    }
+
+    /// Returns a number below `count`, which is not 0.
+    #[inline]
+    pub(crate) fn pick(&mut self, count: usize) -> usize {
+        let product = u128::from(self.0) * count as u128;
+        self.0 = product as u64;
+        (product >> 64) as usize
+    }
 }
 
 /// The counters of `round_robin`.
@@ -54,12 +76,11 @@ pub(crate) struct RoundRobinCounters {
     pub(crate) databases: Vec<AtomicU32>,
 }
 
-/// Picks for one conversation in one pass.
+/// Picks for one conversation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Picker<'a> {
     pub(crate) tie_break: TieBreak,
-    pub(crate) conversation: Option<Guid>,
-    pub(crate) re_entered: bool,
+    pub(crate) number: &'a Cell<TieNumber>,
     pub(crate) round_robin: &'a RoundRobinCounters,
     /// For an explanation, which must not advance the counters: the picks that it would have counted so far.
     pub(crate) simulated: Option<&'a RefCell<Vec<(Choice, usize)>>>,
@@ -67,40 +88,32 @@ pub(crate) struct Picker<'a> {
 
 impl Picker<'_> {
     /// Returns a number below `count`, which is not 0; `turn` is the position of the counter.
-    #[inline]
     pub(crate) fn pick(&self, choice: Choice, turn: usize, count: usize) -> usize {
         match self.tie_break {
             TieBreak::First => 0,
-            TieBreak::Hash => self.conversation.map_or(0, |id| pick_by_hash(id, choice, self.re_entered, count)),
+            TieBreak::Hash => {
+                let mut number = self.number.get();
+                let pick = number.pick(count);
+                self.number.set(number);
+                pick
+            }
             TieBreak::RoundRobin => {
                 let turns = match choice {
                     Choice::Broker => &self.round_robin.brokers,
                     Choice::Route => &self.round_robin.routes,
                     Choice::Database => &self.round_robin.databases,
                 };
-                turns.get(turn).map_or(0, |at| self.number(at, (choice, turn)) as usize % count)
+                turns.get(turn).map_or(0, |at| self.turn(at, (choice, turn)) as usize % count)
             }
         }
     }
-}
 
-impl Picker<'_> {
     /// Returns the value of a counter and advances it, unless this is an explanation.
-    #[inline]
-    fn number(&self, at: &AtomicU32, turn: (Choice, usize)) -> u32 {
+    fn turn(&self, at: &AtomicU32, turn: (Choice, usize)) -> u32 {
         let Some(simulated) = self.simulated else { return at.fetch_add(1, Ordering::Relaxed) };
         let mut taken = simulated.borrow_mut();
         let before = taken.iter().filter(|&&other| other == turn).count();
         taken.push(turn);
         at.load(Ordering::Relaxed).wrapping_add(before as u32)
     }
-}
-
-#[inline]
-pub(crate) fn pick_by_hash(conversation: Guid, choice: Choice, re_entered: bool, count: usize) -> usize {
-    if count == 1 {
-        return 0;
-    }
-    let hash = stable_hash(conversation, choice as u64 + 3 * u64::from(re_entered));
-    ((u128::from(hash) * count as u128) >> 64) as usize
 }

@@ -1,0 +1,150 @@
+"""Routing by a join with the decision table in DuckDB gives the decisions of the router."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import ssbroker
+from ssbroker import schemas
+from ssbroker.router import TieBreak
+from tests.oracle.world import Conversation, World
+from tests.worlds.arrow import batch_of, catalog_of
+from tests.worlds.seeded import seeded_world
+from tests.worlds.universe import NOW
+
+WORLDS = 600
+CHUNKS = 6
+CONVERSATIONS = 40
+QUERY = """
+SELECT * FROM (
+    SELECT c.row, c.is_initiator, c.to_broker_instance AS named, d.*, row_number() OVER (
+        PARTITION BY c.row
+        ORDER BY d.is_reply DESC, d.to_service_name IS NULL, d.to_broker_instance IS NULL) AS choice
+    FROM conversations c JOIN decisions d
+        ON d.database IS NOT DISTINCT FROM c.database
+        AND (d.to_service_name = c.to_service_name OR d.to_service_name IS NULL)
+        AND d.has_broker_instance = (c.to_broker_instance IS NOT NULL)
+        AND (d.to_broker_instance = c.to_broker_instance OR d.to_broker_instance IS NULL)
+        AND (NOT d.is_reply OR NOT c.is_initiator)
+        AND c.hash BETWEEN d.hash_from AND d.hash_to
+) WHERE choice = 1 ORDER BY row
+"""
+DECIDED = [name for name in schemas.DECISIONS.names if name != "broker_instance"]
+
+
+def routed_by_join(
+    decisions: pa.RecordBatch, conversations: pa.RecordBatch, connection: duckdb.DuckDBPyConnection
+) -> list[dict[str, object]]:
+    """Routes in DuckDB; one row for each conversation."""
+    asked = pa.table(conversations)
+    asked = asked.append_column("hash", ssbroker.tie_break_hash(asked["conversation_id"]))
+    asked = asked.append_column("row", pa.array(range(asked.num_rows)))
+    for name in ("conversation_id", "to_broker_instance"):
+        asked = asked.set_column(asked.schema.get_field_index(name), name, asked[name].cast(pa.binary()))
+    connection.register("conversations", asked)
+    connection.register("decisions", pa.table(decisions))
+    result: Any = connection.sql(QUERY).to_arrow_table()
+    found: list[dict[str, object]] = result.to_pylist()
+    assert [row["row"] for row in found] == list(range(asked.num_rows))
+    return found
+
+
+def assert_agrees(
+    world: World,
+    conversations: list[Conversation],
+    tie_break: TieBreak,
+    connection: duckdb.DuckDBPyConnection,
+    seen: set[object],
+) -> None:
+    router = ssbroker.Router(catalog_of(world), tie_break=tie_break)
+    batch = batch_of(conversations)
+    ids = {database.service_broker_guid.bytes for database in world.databases if database.service_broker_guid}
+    takes_hops_from_names = any(
+        route.remote_service_name is None and route.address.upper() == "TRANSPORT" for route in world.routes
+    )
+    for now in (NOW - timedelta(microseconds=1), NOW):
+        decisions = router.decision_table(now=now)
+        assert decisions.schema == schemas.DECISION_TABLE
+        for found, expected in zip(
+            routed_by_join(decisions, batch, connection), router.route(batch, now=now).to_pylist(), strict=True
+        ):
+            if found["outcome"] is None:
+                assert takes_hops_from_names
+                seen.add("by name")
+            elif found["only_from_initiator"] and not found["is_initiator"] and found["named"] in ids:
+                seen.add("by row")
+            else:
+                got = {name: found[name] for name in DECIDED}
+                got["broker_instance"] = found["named"] or found["broker_instance"]
+                assert got == expected, f"{found}\n{world}"
+                seen.add(found["outcome"])
+
+
+@pytest.mark.rule("R24", "R41", "R7")
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_duckdb_routes_with_the_table_as_the_router_does(number: int) -> None:
+    connection, seen = duckdb.connect(), set[object]()
+    for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
+        world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
+        tie_break: TieBreak = "hash" if seed % 3 else "first"
+        assert_agrees(world, conversations, tie_break, connection, seen)
+    assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED", "by name", "by row"}
+
+
+def test_the_ranges_of_each_kind_of_conversation_cover_all_hashes_once() -> None:
+    keys = ["database", "is_reply", "to_service_name", "has_broker_instance", "to_broker_instance"]
+    several = 0
+    for seed in range(100):
+        world, _ = seeded_world(seed, conversations=1)
+        rows = ssbroker.Router(catalog_of(world)).decision_table(now=NOW).to_pylist()
+        by_kind: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for row in rows:
+            by_kind.setdefault(tuple(row[key] for key in keys), []).append((row["hash_from"], row["hash_to"]))
+        for ranges in by_kind.values():
+            several += len(ranges) > 1
+            assert ranges == sorted(ranges)
+            assert (ranges[0][0], ranges[-1][1]) == (-(2**63), 2**63 - 1)
+            assert all(one[1] + 1 == other[0] for one, other in pairwise(ranges))
+    assert several > 50
+
+
+def test_a_row_is_valid_until_a_route_that_it_depends_on_expires() -> None:
+    """The decisions are the same until just before, and others at that time."""
+    changed = 0
+    for seed in range(100):
+        world, conversations = seeded_world(seed, conversations=20)
+        router = ssbroker.Router(catalog_of(world), tie_break="first")
+        table = router.decision_table(now=NOW)
+        until = pc.min(table["valid_until"]).as_py()
+        if until is None:
+            continue
+        assert until > NOW
+        batch = batch_of(conversations)
+        before = until - timedelta(microseconds=1)
+        assert router.route(batch, now=NOW).equals(router.route(batch, now=before))
+        changed += not table.equals(router.decision_table(now=until))
+    assert changed > 20
+
+
+def test_a_router_that_takes_turns_has_no_table() -> None:
+    router = ssbroker.Router(catalog_of(World()), tie_break="round_robin")
+    with pytest.raises(ssbroker.OptionError, match="takes turns"):
+        router.decision_table()
+
+
+def test_the_hash_is_that_of_spark() -> None:
+    """Of ids as text and as bytes, in chunks and with nulls."""
+    ids = ["00000000-0000-0000-0000-000000000000", None, "{FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF}"]
+    expected = [-3510225485978208079, None, -8690740447264083704]
+    assert ssbroker.tie_break_hash(pa.array(ids)).to_pylist() == expected
+    as_bytes = pa.chunked_array([pa.array([bytes(16), None], pa.binary(16)), pa.array([b"\xff" * 16], pa.binary(16))])
+    assert ssbroker.tie_break_hash(as_bytes).to_pylist() == expected
+    with pytest.raises(ssbroker.InvalidGuidError, match="conversation_id, row 2"):
+        ssbroker.tie_break_hash(pa.chunked_array([pa.array(ids[:2]), pa.array(["0"])]))
