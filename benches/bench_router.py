@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benches import workload
+from benches import instance_workload, workload
+from benches.columns import Column
 from benches.race import ReplayClock, Times, race
 from benches.rivals import Entry
 from benches.rivals.answers import digest
@@ -24,7 +26,8 @@ from benches.rivals.dict_router import DictRouter
 from benches.rivals.duckdb_join import DuckDbJoin
 from benches.rivals.ours import Ours
 from benches.rivals.polars_join import PolarsJoin
-from benches.settings import SIZE, report
+from benches.rivals.table_join import TableJoin
+from benches.settings import SIZE, processor, report
 from ssbroker import Catalog, Router
 
 CLOCK: Final = ReplayClock()
@@ -76,6 +79,43 @@ def test_lifetimes(benchmark: BenchmarkFixture, lifetimes: str) -> None:
 def test_threads(benchmark: BenchmarkFixture, routes: int, threads: int) -> None:
     benchmark.group = f"Python threads over batches, {routes:,} routes"
     CLOCK.replay(benchmark, _threads(routes)[str(threads)])
+
+
+@pytest.mark.parametrize("routes", SIZE.routes)
+def test_instance(benchmark: BenchmarkFixture, routes: int) -> None:
+    times = _instance(routes)
+    benchmark.group = f"a whole instance, {routes:,} routes"
+    CLOCK.replay(benchmark, times[OURS])
+
+
+@functools.cache
+def _instance(routes: int) -> dict[str, Times]:
+    """All outcomes together, each alone, and a rival that joins with the decision table."""
+    rows = min(SIZE.conversations, 2_000_000)
+    conversations = instance_workload.conversations(rows, routes)
+    router = Router(instance_workload.instance(routes).catalog, tie_break="first")
+    decisions = router.route(conversations, now=workload.NOW)
+    rival = TableJoin(router.decision_table(now=workload.NOW), conversations)
+    assert rival.agrees(rival.route(), decisions)
+    lanes: dict[str, Callable[[], object]] = {
+        OURS: functools.partial(router.route, conversations, now=workload.NOW),
+        rival.name: rival.route,
+    }
+    counts = {OURS: rows, rival.name: rows}
+    join: Any = pc.binary_join_element_wise
+    labels: Column = join(decisions["outcome"].cast(pa.string()), decisions["reason"].cast(pa.string()), " ")
+    for label in sorted(labels.unique().to_pylist()):
+        alone = conversations.filter(pc.equal(labels, label))
+        if alone.num_rows < rows // 1_000:
+            continue
+        alone = pa.concat_tables([alone] * (rows // 4 // alone.num_rows + 1)).combine_chunks()
+        lanes[label], counts[label] = functools.partial(router.route, alone, now=workload.NOW), alone.num_rows
+    times = race(lanes, rounds=SIZE.rounds)
+    heading = f"A whole instance, {routes:,} routes, one thread ({processor()})"
+    for name in lanes:
+        wall, cpu = (counts[name] / seconds / 1e6 for seconds in (times[name].median, times[name].cpu_median))
+        report(heading, f"{name:<32} {wall:6.2f} million rows/s;  CPU time {cpu:6.2f}")
+    return times
 
 
 @functools.cache

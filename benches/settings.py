@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+from pathlib import Path
 from typing import Final
 
 
@@ -74,6 +76,18 @@ SIZE: Final = SIZES[os.environ.get("SSBROKER_BENCH", "short" if os.environ.get("
 
 REPORT: Final[dict[str, list[str]]] = {}
 """Lines by heading; conftest.py prints them."""
+
+
+def processor() -> str:
+    """Returns the model of the processor, and the width of its vectors where Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line)
+    found = {name.strip(): value for name, value in fields.items()}
+    flags = found.get("flags", "").split()
+    width = next((bits for flag, bits in (("avx512f", 512), ("avx2", 256)) if flag in flags), 128)
+    return f"{found.get('model name', platform.machine()).strip()}, vectors of {width} bits"
 
 
 def report(heading: str, line: str) -> None:
