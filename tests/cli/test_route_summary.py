@@ -86,7 +86,7 @@ def test_progress_bar(tmp_path: Path, catalog: Path, run: Run) -> None:
 
 def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "net.sql").write_text(
-        "CREATE DATABASE Sales\nGO\nUSE Sales\nGO\nGRANT SEND ON SERVICE::A TO public\nGO\n"
+        "CREATE DATABASE Sales\nGO\nALTER DATABASE Sales SET RECOVERY SIMPLE\nGO\n"
     )
     given = tmp_path / "in.jsonl"
     given.write_text('{"to_service_name": "//A"}\n')
