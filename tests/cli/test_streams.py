@@ -85,7 +85,7 @@ def test_all_scripts_run_if_the_pipe_is_closed(tmp_path: Path) -> None:
 def test_interrupted_sql_reports_completed_batches(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from ssbroker.broker import scripts  # noqa: PLC0415 - to be patched
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     (tmp_path / "1.sql").write_text("CREATE DATABASE Sales")

@@ -95,7 +95,7 @@ def test_references_unpickle_without_broadcasts(spark: SparkSession) -> None:
 
 def test_streams_on_connect_send_values_inline() -> None:
     """A stream on Spark Connect sees no artifacts. The value does not show in the repr."""
-    connect: Any = object()
+    connect: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     keys = {bytes(16): b"a key of sixteen"}
     shared = pickle.loads(pickle.dumps(transfer.share_session_keys(connect, keys, in_stream=True)))
     assert shared.value() == keys

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ssbroker.ddl.model import InstanceModel
+if TYPE_CHECKING:
+    from ssbroker.ddl.model import InstanceModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ def on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **named: Any) -> Any:
         return shipped(*arguments, **named)
 
+    run.__name__ = getattr(function, "__name__", type(function).__name__)  # query plans show it
     # Spark reads them to learn the kind of function. `__wrapped__` would be pickled with the function.
     run.__annotations__ = get_type_hints(function)
     run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # an attribute that inspect reads
