@@ -85,9 +85,7 @@ def test_progress_bar(tmp_path: Path, catalog: Path, run: Run) -> None:
 
 
 def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "net.sql").write_text(
-        "CREATE DATABASE Sales\nGO\nALTER DATABASE Sales SET RECOVERY SIMPLE\nGO\n"
-    )
+    (tmp_path / "net.sql").write_text("CREATE DATABASE Sales\nGO\nALTER DATABASE Sales SET RECOVERY SIMPLE\nGO\n")
     given = tmp_path / "in.jsonl"
     given.write_text('{"to_service_name": "//A"}\n')
     files = (tmp_path / "net.sql", "--conversations", given, "-o", tmp_path / "out.jsonl")
