@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -201,6 +202,18 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
         column = column.flatten()[0]
     result: pa.Array[Any] | pa.ChunkedArray[Any] = exportable_column(column)
     return result
+
+
+def map_chunks(
+    column: pa.Array[Any] | pa.ChunkedArray[Any], function: Callable[[Any, int], pa.Array[Any]]
+) -> pa.ChunkedArray[Any]:
+    """Calls `function` with each chunk of a column and the index of its first row.
+
+    A column without chunks has one empty chunk here, so that its type is checked too.
+    """
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks or [pa.nulls(0, column.type)]
+    starts = itertools.accumulate(map(len, chunks), initial=0)
+    return pa.chunked_array([function(chunk, start) for chunk, start in zip(chunks, starts, strict=False)])
 
 
 def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:

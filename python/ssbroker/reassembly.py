@@ -13,7 +13,7 @@ import pyarrow as pa
 from ssbroker import _core
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import boolean, guid_bytes, integer_argument
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches, map_chunks
 from ssbroker._text import quantity
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
@@ -152,15 +152,7 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
     column = as_column(values, name="values")
     if isinstance(column, pa.Array):
         return _core.md5(column, 0)
-    digests: list[pa.FixedSizeBinaryArray] = []
-    first_row = 0
-    for chunk in column.chunks:
-        digests.append(_core.md5(chunk, first_row))
-        first_row += len(chunk)
-    if not digests:
-        # The type is checked even if there are no chunks.
-        digests.append(_core.md5(pa.nulls(0, column.type), 0))
-    return pa.chunked_array(digests)
+    return map_chunks(column, _core.md5)
 
 
 def fragment(

@@ -19,6 +19,7 @@ from ssbroker._arrow import (
     ArrowStreamExportable,
     as_batch,
     as_column,
+    map_chunks,
     not_arrow_error,
     stream_batches,
 )
@@ -420,13 +421,12 @@ def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
         [-3510225485978208079, None]
     """
     column = as_column(conversation_ids, name="conversation_ids")
-    hashes: list[pa.Array[Any]] = []
-    first_row = 0
-    for chunk in [column] if isinstance(column, pa.Array) else column.chunks:
+
+    def hashes(chunk: pa.Array[Any], first_row: int) -> pa.Array[Any]:
         batch: Any = pa.RecordBatch.from_arrays([chunk], names=["conversation_id"])
-        hashes.append(_core.tie_break_hashes(batch, first_row).column(0))
-        first_row += len(chunk)
-    return pa.chunked_array(hashes, pa.int64())
+        return _core.tie_break_hashes(batch, first_row).column(0)
+
+    return map_chunks(column, hashes)
 
 
 def _restore(pickle_format: int, *state: Any) -> Router:

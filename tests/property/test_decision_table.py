@@ -148,3 +148,9 @@ def test_the_hash_is_that_of_spark() -> None:
     assert ssbroker.tie_break_hash(as_bytes).to_pylist() == expected
     with pytest.raises(ssbroker.InvalidGuidError, match="conversation_id, row 2"):
         ssbroker.tie_break_hash(pa.chunked_array([pa.array(ids[:2]), pa.array(["0"])]))
+
+
+def test_the_type_of_ids_without_chunks_is_checked() -> None:
+    assert ssbroker.tie_break_hash(pa.chunked_array([], pa.string())).equals(pa.chunked_array([], pa.int64()))
+    with pytest.raises(ssbroker.SchemaError, match="conversation_id: expected a GUID"):
+        ssbroker.tie_break_hash(pa.chunked_array([], pa.int32()))
