@@ -126,7 +126,7 @@ def install(python: Path, wheel: Path, extra: Sequence[str]) -> list[str]:
     changed = [
         f"{name} {version} -> {after.get(name)}" for name, version in before.items() if after.get(name) != version
     ]
-    if set(after) - set(before) != {"ssbroker"} and "pyarrow" in before:
+    if "pyarrow" in before:
         changed += [f"{name} was added" for name in set(after) - set(before) - {"ssbroker"}]
     _pip(python, "install", *extra)
     return changed

@@ -69,10 +69,10 @@ def catalog(*, changed: bool = False) -> ssbroker.Catalog:
         )
     databases = pa.Table.from_pylist(
         [
-            {"name": name, "broker_guid": bytes(15) + name[:1].encode(), "is_broker_enabled": True, "is_master": False}
+            {"name": name, "broker_guid": bytes(15) + name[:1].encode(), "is_broker_enabled": True}
             for name in ("Sales", "Stock")
         ]
-    ).select(["name", "broker_guid", "is_broker_enabled"])
+    )
     services = pa.Table.from_pylist([{"database": "Stock", "name": name} for name in _SERVICES[::5]])
     routes = pa.schema([field for field in ssbroker.schemas.ROUTES if field.name != "route_id"])
     return ssbroker.Catalog(pa.Table.from_pylist(rows, schema=routes), databases, services)
@@ -140,13 +140,10 @@ FRAGMENT_COLUMNS: Final = (
 class Library:
     """The features that need only pyarrow."""
 
-    def routed(self) -> pa.Table:
+    def route(self) -> str:
         names = [each.split()[0] for each in CONVERSATION_COLUMNS.split(", ")[:5]]
         rows = [dict(zip(names, row, strict=False)) for row in conversations()]
-        return ssbroker.Router(catalog()).route(pa.Table.from_pylist(rows), now=NOW)
-
-    def route(self) -> str:
-        return digest(self.routed().to_pylist())
+        return digest(ssbroker.Router(catalog()).route(pa.Table.from_pylist(rows), now=NOW).to_pylist())
 
     def reassemble(self) -> str:
         done = ssbroker.reassemble(fragments())
@@ -433,7 +430,7 @@ def features() -> dict[str, tuple[str, Callable[[Any], str]]]:
     found: dict[str, tuple[str, Callable[[Any], str]]] = {}
     for kind in (Library, Spark):
         for name, function in vars(kind).items():
-            if not name.startswith("_") and name not in {"session", "conversations", "fragments", "routed"}:
+            if not name.startswith("_") and callable(function):
                 found[f"{'spark.' if kind is Spark else ''}{name}"] = (kind.__name__, function)
     return found
 
