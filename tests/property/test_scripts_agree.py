@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker import ddl
+from ssbroker import Catalog, ddl
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import DdlError, DdlWarning
 
@@ -135,40 +136,30 @@ SCRIPTS: Final = st.lists(
 @given(SCRIPTS)
 def test_scripts_are_accepted_and_refused_alike(script: str) -> None:
     text = f"CREATE DATABASE Sales\nGO\nUSE Sales\n{script}"
-    read, read_objects = outcome_of_reading(text)
+    read, read_objects = outcome_of(lambda: ddl.read(text, now=NOW))
     with tempfile.TemporaryDirectory() as folder:
         instance = Instance.create(Path(folder, "i"), name="i", background=False)
         with instance:
-            run, run_objects = outcome_of_running(instance, text)
+            run, run_objects = outcome_of(lambda: catalog_after(instance, text))
     assert read == run
     if read is None:
         assert read_objects == run_objects
 
 
-def outcome_of_reading(text: str) -> tuple[Outcome, object]:
-    """Returns how a script ends that is read, and the routes and services that it makes."""
+def catalog_after(instance: Instance, text: str) -> Catalog:
+    instance.execute(text)
+    return instance.catalog()
+
+
+def outcome_of(make: Callable[[], Any]) -> tuple[Outcome, object]:
+    """Returns how a script ends, and the routes, services and databases that it makes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DdlWarning)
         try:
-            tables = ddl.read(text, now=NOW)
+            made = make()
         except DdlError as error:
             return (error.number, error.line), None
-    routes = {(r["database"], r["name"], r["remote_service_name"], r["address"]) for r in tables.routes.to_pylist()}
-    services = {(s["database"], s["name"]) for s in tables.services.to_pylist()}
-    databases = {(d["name"], d["is_broker_enabled"]) for d in tables.databases.to_pylist()}
-    return None, (routes, services, databases)
-
-
-def outcome_of_running(instance: Instance, text: str) -> tuple[Outcome, object]:
-    """Returns how a script ends that runs, and the routes and services that it makes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DdlWarning)
-        try:
-            instance.execute(text)
-        except DdlError as error:
-            return (error.number, error.line), None
-    catalog = instance.catalog()
-    routes = {(r["database"], r["name"], r["remote_service_name"], r["address"]) for r in catalog.routes.to_pylist()}
-    services = {(s["database"], s["name"]) for s in catalog.services.to_pylist()}
-    databases = {(d["name"], d["is_broker_enabled"]) for d in catalog.databases.to_pylist()}
+    routes = {(r["database"], r["name"], r["remote_service_name"], r["address"]) for r in made.routes.to_pylist()}
+    services = {(s["database"], s["name"]) for s in made.services.to_pylist()}
+    databases = {(d["name"], d["is_broker_enabled"]) for d in made.databases.to_pylist()}
     return None, (routes, services, databases)
