@@ -48,7 +48,8 @@ def _numbers(version: str) -> list[int]:
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 _pa: Final[Any] = pa  # the stubs describe one version
 _HAS_VIEWS: Final = hasattr(pa, "string_view")  # pyarrow 16
-_EXPORTS_SHORT_VIEWS: Final = not is_older(pa.__version__, "25")
+_LACKS_VIEW_BUFFERS: Final = _HAS_VIEWS and is_older(pa.__version__, "25")
+"""Whether casts to views of short values lack a buffer; see `with_exportable_views`."""
 
 
 def is_bool8(kind: pa.DataType) -> bool:
@@ -113,7 +114,7 @@ def with_exportable_views(rows: _Rows) -> _Rows:
         >>> with_exportable_views(rows).equals(rows)
         True
     """
-    if _EXPORTS_SHORT_VIEWS or not _HAS_VIEWS or not any(_contains_view(field.type) for field in rows.schema):
+    if not _LACKS_VIEW_BUFFERS or not any(_contains_view(field.type) for field in rows.schema):
         return rows
     columns: list[Any] = [exportable_column(column) for column in rows.columns]
     return type(rows).from_arrays(columns, schema=rows.schema)
@@ -121,7 +122,7 @@ def with_exportable_views(rows: _Rows) -> _Rows:
 
 def exportable_column(column: Any) -> Any:
     """Returns an array or a chunked array with views that can be exported; see `with_exportable_views`."""
-    if _EXPORTS_SHORT_VIEWS or not _HAS_VIEWS or not _contains_view(column.type):
+    if not _LACKS_VIEW_BUFFERS or not _contains_view(column.type):
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([whole_views(chunk) for chunk in column.chunks], column.type)
