@@ -92,7 +92,7 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def null_where(is_null: Any, values: Any) -> Any:
     """Returns the values, with null where a condition holds.
 
-    `if_else` with one null and a slice of text or binary reads beside the array in pyarrow 23 and older, but not with an array of nulls.
+    In pyarrow 23 and older, `if_else` with a null scalar and a slice of text or binary reads outside the array; with an array of nulls it does not.
 
     Examples:
         >>> null_where(pa.array([False, True]), pa.array(["a", "b", "c"])[1:]).to_pylist()

@@ -87,7 +87,7 @@ ROWS: Final = {
     "`spark.reassemble`": ("spark.reassemble",),
     "`spark.pipeline`": ("spark.pipeline",),
     "`spark.route_files`, `spark.reassemble_files`": ("spark.route_files", "spark.reassemble_files"),
-    "own `mapInArrow`, own pandas UDF": ("spark.own_map_in_arrow", "spark.own_pandas_udf"),
+    "`mapInArrow` and pandas UDFs that call ssbroker": ("spark.own_map_in_arrow", "spark.own_pandas_udf"),
     "`spark.route` on a stream, `spark.pipeline` in `foreachBatch`": (
         "spark.route_of_a_stream",
         "spark.pipeline_in_foreach_batch",

@@ -76,7 +76,7 @@ class EndpointRow(NamedTuple):
 
 
 def object_id(*names: str) -> int:
-    """Returns a number for an object that is the same wherever it is named."""
+    """Returns the id of an object: a hash of its name, so that all views have the same one."""
     return zlib.crc32(folded(".".join(names)).encode()) & 0x7FFFFFFF
 
 

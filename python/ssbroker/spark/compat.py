@@ -65,7 +65,7 @@ def has_arrow_udf() -> bool:
 
 
 def column_function(function: Callable[..., Any], returns: str) -> Any:
-    """Returns a user-defined function of Spark that calls `function` with the arrays of each batch and gets structs; it takes any columns, also by name."""
+    """Returns a Spark UDF that calls `function` with the arrays of each batch, positional or by name, and returns its structs."""
     if has_arrow_udf():
         return _arrow_udf(function, returns)
 
@@ -77,7 +77,7 @@ def column_function(function: Callable[..., Any], returns: str) -> Any:
 
 
 def iterator_function(function: Callable[[Iterator[Any]], Iterator[Any]], returns: str) -> Any:
-    """Returns a user-defined function of Spark that calls `function` with an iterator of the arrays of each batch and gets one of structs."""
+    """Returns a Spark UDF that calls `function` with an iterator over the arrays of each batch; it yields one array of structs for each."""
     if has_arrow_udf():
         return _arrow_udf(function, returns)
 
@@ -96,7 +96,7 @@ def map_in_arrow(
     name: str,
     returns: str,
 ) -> DataFrame:
-    """Adds a column of structs that `function` makes of the columns `read`: it gets an iterator of their arrays, and returns one array for each batch.
+    """Adds a column of structs: `function` gets an iterator over the arrays of the columns `read`, and yields one array for each batch.
 
     Other columns are passed through, so Arrow must have their types.
     """
