@@ -73,7 +73,7 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     first, second = (seconds(ssbroker.spark.route(warm_up, catalog, now=workload.NOW)) for _ in range(2))
     result = folder / f"routed-{routes}"
     routed.write.parquet(str(result))
-    joined = by_joins(given, table, workload.NOW, folder=_input_files(folder / f"rivals-{routes}"))
+    joined = by_joins(given, table, workload.NOW, folder=_new_folder(folder / f"rivals-{routes}"))
     by_dicts = by_pandas(warm_up, table, workload.NOW)
     expected = answer(routed)
     assert answer(joined) == expected
@@ -126,6 +126,6 @@ def _with_bodies(table: pa.Table) -> pa.Table:
     return table.append_column("message_body", bodies.take(column(np.arange(table.num_rows) % 64)))
 
 
-def _input_files(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder

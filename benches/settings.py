@@ -79,15 +79,15 @@ REPORT: Final[dict[str, list[str]]] = {}
 
 
 def processor() -> str:
-    """Returns the model of the processor, and the width of its vectors where Linux tells it."""
+    """Returns the model of the processor, and the width of its vectors if Linux reports it."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line)
-    found = {name.strip(): value for name, value in fields.items()}
+    lines = (line.partition(":") for line in info.read_text(encoding="utf-8").splitlines())
+    found = {name.strip(): value.strip() for name, _, value in lines}
     flags = found.get("flags", "").split()
     width = next((bits for flag, bits in (("avx512f", 512), ("avx2", 256)) if flag in flags), 128)
-    return f"{found.get('model name', platform.machine()).strip()}, vectors of {width} bits"
+    return f"{found.get('model name', platform.machine())}, vectors of {width} bits"
 
 
 def report(heading: str, line: str) -> None:

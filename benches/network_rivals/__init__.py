@@ -27,7 +27,7 @@ class Receiver(Protocol):
     """The receiving side."""
 
     def receive(self, max_messages: int) -> list[bytes]:
-        """Receives at most `most` messages in one transaction; waits briefly for the first."""
+        """Receives at most `max_messages` messages in one transaction; waits briefly for the first."""
         ...
 
     def close(self) -> None: ...

@@ -142,13 +142,13 @@ def _receive(pipe: Connection[Any, Any], rival: Rival, setting: Setting, number:
     try:
         receiver, address = rival.receiver(setting, number)
         pipe.send(address)
-        judge = MessageChecker()
+        checker = MessageChecker()
         while (share := pipe.recv()) is not None:
             before = time.process_time()
-            judge.count, judge.wrong, judge.seconds = 0, 0, []
-            while judge.count < share:
-                judge.take(receiver.receive(setting.batch))
-            pipe.send((judge.count, judge.wrong, time.monotonic(), time.process_time() - before, judge.seconds))
+            checker.count, checker.wrong, checker.seconds = 0, 0, []
+            while checker.count < share:
+                checker.take(receiver.receive(setting.batch))
+            pipe.send((checker.count, checker.wrong, time.monotonic(), time.process_time() - before, checker.seconds))
         receiver.close()
     except BaseException as error:  # noqa: BLE001  # the waiting process reports any error
         pipe.send(error if isinstance(error, Missing) else traceback.format_exc())

@@ -33,9 +33,9 @@ FLOODS = (
 """Each flood, and how much of the limit it can reach (P26)."""
 
 LIMITS = ((64 << 20, 1_000_000), (36 << 20, 400_000), (20 << 20, 250_000))
-"""Limits, each with enough fragments to reach it:
+"""Limits, each with enough fragments to reach it.
 
-a buffer that doubles has just grown at one limit, and is nearly full at another.
+Several, because a buffer that doubles has just grown at one limit and is nearly full at another.
 """
 
 

@@ -18,11 +18,11 @@ from tests.routing.explanation_scenarios import SCENARIOS
     "broker_instance", [ORDERS_ID, ORDERS_ID.bytes, str(ORDERS_ID), "{" + str(ORDERS_ID).upper() + "}", None]
 )
 def test_explain_accepts_guids_in_any_form(broker_instance: Any) -> None:
-    emitted = Router(CATALOG).explain("//Sales", to_broker_instance=broker_instance, database="Sales", now=NOW)
-    assert emitted.to_dict()["conversation"]["to_broker_instance"] == (
+    explanation = Router(CATALOG).explain("//Sales", to_broker_instance=broker_instance, database="Sales", now=NOW)
+    assert explanation.to_dict()["conversation"]["to_broker_instance"] == (
         None if broker_instance is None else str(ORDERS_ID)
     )
-    assert emitted.decision["outcome"] == ("DELAYED" if broker_instance is None else "LOCAL")
+    assert explanation.decision["outcome"] == ("DELAYED" if broker_instance is None else "LOCAL")
 
 
 @pytest.mark.parametrize("name", ["to_broker_instance", "conversation_id"])
@@ -89,20 +89,20 @@ def keys(value: Any, seen: dict[str, set[str]], path: str = "") -> dict[str, set
 
 
 def test_the_scenarios_of_text_tests_have_the_structure_of_native_explanations() -> None:
-    emitted: dict[str, set[str]] = {}
+    native: dict[str, set[str]] = {}
     for name in ("//Orders", "//Late", "//Mirrored", "//Sales", "//orders"):
         for guid in (None, ORDERS_ID):
             for database in ("Sales", None):
                 explanation = Router(CATALOG).explain(name, to_broker_instance=guid, database=database, now=NOW)
                 assert isinstance(explanation, Explanation)
-                keys(explanation.to_dict(), emitted)
-    keys(Router(CATALOG).explain("//Sales", to_broker_instance=ORDERS_ID, is_initiator=False).to_dict(), emitted)
+                keys(explanation.to_dict(), native)
+    keys(Router(CATALOG).explain("//Sales", to_broker_instance=ORDERS_ID, is_initiator=False).to_dict(), native)
     supposed: dict[str, set[str]] = {}
     keys(list(SCENARIOS.values()), supposed)
-    assert {path: supposed[path] for path in emitted.keys() & supposed.keys()} == {
-        path: emitted[path] for path in emitted.keys() & supposed.keys()
+    assert {path: supposed[path] for path in native.keys() & supposed.keys()} == {
+        path: native[path] for path in native.keys() & supposed.keys()
     }
-    assert supposed.keys() <= emitted.keys()
+    assert supposed.keys() <= native.keys()
 
 
 @pytest.mark.rule("R32", "R41")
@@ -119,8 +119,8 @@ def test_the_own_database_is_preferred_only_for_local_conversations(database: st
     )
     services = pa.table({"database": ["Sales", "Stores"], "name": ["//Orders"] * 2})
     router = Router(Catalog(tables, services=services, addresses=["TCP://me"]))
-    emitted = [router.explain("//Orders", database=database, conversation_id=id_, now=NOW) for id_ in IDS[:20]]
-    assert {each.decision["target_database"] for each in emitted} == (
+    explanations = [router.explain("//Orders", database=database, conversation_id=id_, now=NOW) for id_ in IDS[:20]]
+    assert {each.decision["target_database"] for each in explanations} == (
         {"Stores"} if comes_first else {"Sales", "Stores"}
     )
     sentence = (
@@ -128,4 +128,4 @@ def test_the_own_database_is_preferred_only_for_local_conversations(database: st
         if comes_first
         else "; in any order, because the message came from outside"
     )
-    assert all(f"Locate: a database that has the service{sentence}\n" in str(each) for each in emitted)
+    assert all(f"Locate: a database that has the service{sentence}\n" in str(each) for each in explanations)

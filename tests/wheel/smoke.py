@@ -17,7 +17,7 @@ from ssbroker import _core
 
 
 def library() -> None:
-    """The library routes a batch, also after a journey."""
+    """The library routes a batch with a router that was pickled."""
     router = pickle.loads(pickle.dumps(ssbroker.Router(ssbroker.Catalog.load("routes.sql"), tie_break="first")))
     waiting = {"to_service_name": ["//shop/Stock", "//shop/Nothing"], "to_broker_instance": pa.nulls(2, pa.string())}
     decisions = router.route(pa.record_batch({"database": ["Sales", "Sales"], **waiting})).to_pydict()
@@ -25,9 +25,9 @@ def library() -> None:
     assert decisions["next_hop_address"] == ["TCP://stock.example:4022", None], decisions
 
 
-def spark_room() -> None:
-    """Without pyspark the Spark room says what to install."""
-    assert importlib.util.find_spec("pyspark") is None, "this environment is to hold no pyspark"
+def spark_package() -> None:
+    """Without PySpark, `ssbroker.spark` says what to install."""
+    assert importlib.util.find_spec("pyspark") is None, "this environment must not have pyspark"
     assert importlib.util.find_spec("pyspark_ssbroker") is not None, "Spark would not find its format `ssbroker`"
     try:
         importlib.import_module("ssbroker.spark")
@@ -59,7 +59,7 @@ def main() -> None:
     assert Path(ssbroker.__file__).is_relative_to(sys.prefix), ssbroker.__file__
     assert _core.build_profile == "release", _core.build_profile
     library()
-    spark_room()
+    spark_package()
     command()
     print(f"ssbroker {ssbroker.__version__} works alone")
 

@@ -40,7 +40,7 @@ class Outcome:
 
     Attributes:
         problems: How the output differs from the expected one.
-        lives: How many drivers were started.
+        starts: How many drivers were started.
         kills: How many drivers and workers were killed.
         in_batch: How many drivers were killed during a micro-batch.
         batches: How many micro-batches were committed.
@@ -59,7 +59,7 @@ class Outcome:
     def __str__(self) -> str:
         lines = [
             f"{self.messages:,} messages in {self.batches} batches, {self.seconds:.0f} s",
-            f"killed: drivers {self.kills['driver']} ({self.in_batch} in a batch), workers {self.kills['worker']}; {self.starts} lives",
+            f"killed: drivers {self.kills['driver']} ({self.in_batch} in a batch), workers {self.kills['worker']}; {self.starts} starts",
             *(self.problems or ["every message once, in order, unaltered, with its decision; every rejection once"]),
         ]
         return "\n".join(lines)
@@ -143,12 +143,12 @@ class Storm:
             self._driver.wait()
             self._driver = None
 
-    def _wait_until(self, kind: str, is_met: Callable[[], bool]) -> None:
+    def _wait_until(self, event: str, is_met: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not is_met():
             self._running_driver()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"timed out waiting for {kind}: {(self._folder / 'errors').read_text()[-3000:]}")
+                raise TimeoutError(f"timed out waiting for {event}: {(self._folder / 'errors').read_text()[-3000:]}")
             time.sleep(_POLL_SECONDS)
 
     def _is_complete(self) -> bool:

@@ -15,7 +15,7 @@ from ssbroker.spark.streams import task
 from ssbroker.spark.streams.task import CatalogPath, WatchedCatalog
 from tests.spark.streams.steps import SECOND, START
 
-RETENTION_US = 300 * SECOND
+PATIENCE_US = 300 * SECOND
 
 
 class CountingCompiler:
@@ -55,10 +55,10 @@ def test_only_changed_catalogs_are_compiled(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, compiled = watched(path)
-    first = found.router(START, patience_us=RETENTION_US)
-    assert found.router(START, patience_us=RETENTION_US) is first
+    first = found.router(START, patience_us=PATIENCE_US)
+    assert found.router(START, patience_us=PATIENCE_US) is first
     replace_file(path, script("//B"))
-    second = found.router(START, patience_us=RETENTION_US)
+    second = found.router(START, patience_us=PATIENCE_US)
     assert (services(first), services(second)) == (["//A"], ["//B"])
     assert compiled.count == 2
 
@@ -68,9 +68,9 @@ def test_a_rewritten_equal_file_is_not_compiled(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, compiled = watched(path)
-    first = found.router(START, patience_us=RETENTION_US)
+    first = found.router(START, patience_us=PATIENCE_US)
     replace_file(path, script("//A"))
-    assert found.router(START, patience_us=RETENTION_US) is first
+    assert found.router(START, patience_us=PATIENCE_US) is first
     assert compiled.count == 1
 
 
@@ -79,9 +79,9 @@ def test_changes_in_a_folder_are_noticed(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1.sql").write_text(script("//A"))
     found, _ = watched(folder)
-    assert services(found.router(START, patience_us=RETENTION_US)) == ["//A"]
+    assert services(found.router(START, patience_us=PATIENCE_US)) == ["//A"]
     (folder / "2.sql").write_text("USE Sales; CREATE ROUTE B WITH SERVICE_NAME = '//B', ADDRESS = 'TCP://far:4022';")
-    assert services(found.router(START, patience_us=RETENTION_US)) == ["//A", "//B"]
+    assert services(found.router(START, patience_us=PATIENCE_US)) == ["//A", "//B"]
 
 
 def test_databases_outside_the_instance_folder_are_watched(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_databases_outside_the_instance_folder_are_watched(tmp_path: Path) -> No
     with ssbroker.Instance.create(shop, name="shop", background=False) as instance:
         instance.attach_database("Sales", elsewhere / "Sales.sqlite")
     found, compiled = watched(shop)
-    assert services(found.router(START, patience_us=RETENTION_US)) == []
+    assert services(found.router(START, patience_us=PATIENCE_US)) == []
     for number, name in enumerate(("//A", "//B"), start=1):
         with ssbroker.Instance.open(shop, background=False) as instance:
             route = f"CREATE ROUTE R{number} WITH SERVICE_NAME = '{name}', ADDRESS = 'TCP://far:4022'"
             instance.execute(f"USE Sales; {route}")
-        assert services(found.router(START, patience_us=RETENTION_US))[-1] == name
+        assert services(found.router(START, patience_us=PATIENCE_US))[-1] == name
     assert compiled.count == 3
 
 
@@ -108,36 +108,36 @@ def test_an_unreadable_file_keeps_the_last_router_for_a_while(tmp_path: Path, ca
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, _ = watched(path)
-    first = found.router(START, patience_us=RETENTION_US)
+    first = found.router(START, patience_us=PATIENCE_US)
     replace_file(path, "CREATE ROUTE nonsense")
     with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
-        assert found.router(START + SECOND, patience_us=RETENTION_US) is first
-        assert found.router(START + RETENTION_US, patience_us=RETENTION_US) is first
+        assert found.router(START + SECOND, patience_us=PATIENCE_US) is first
+        assert found.router(START + PATIENCE_US, patience_us=PATIENCE_US) is first
     assert [record.message[:23] for record in caplog.records] == ["cannot read the catalog"]
     with pytest.raises(SsbrokerError, match="nonsense"):
-        found.router(START + SECOND + RETENTION_US, patience_us=RETENTION_US)
+        found.router(START + SECOND + PATIENCE_US, patience_us=PATIENCE_US)
     replace_file(path, script("//B"))
-    assert services(found.router(START + SECOND + RETENTION_US, patience_us=RETENTION_US)) == ["//B"]
+    assert services(found.router(START + SECOND + PATIENCE_US, patience_us=PATIENCE_US)) == ["//B"]
 
 
 def test_patience_restarts_after_a_successful_read(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     found, _ = watched(path)
-    found.router(START, patience_us=RETENTION_US)
+    found.router(START, patience_us=PATIENCE_US)
     for turn in range(3):
-        now_us = START + turn * (RETENTION_US - SECOND)
+        now_us = START + turn * (PATIENCE_US - SECOND)
         text = path.read_text()
         path.unlink()
-        assert services(found.router(now_us, patience_us=RETENTION_US)) == ["//A"]
+        assert services(found.router(now_us, patience_us=PATIENCE_US)) == ["//A"]
         path.write_text(text)
-        found.router(now_us, patience_us=RETENTION_US)
+        found.router(now_us, patience_us=PATIENCE_US)
 
 
 def test_an_unreadable_file_at_the_start_is_an_error(tmp_path: Path) -> None:
     found, _ = watched(tmp_path / "missing.sql")
     with pytest.raises((InputError, OSError), match="missing"):
-        found.router(START, patience_us=RETENTION_US)
+        found.router(START, patience_us=PATIENCE_US)
 
 
 def test_lifetime_counts_from_the_modification_time(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_workers_find_the_catalog_by_its_path(tmp_path: Path) -> None:
     """The fingerprint identifies the catalog in the state."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
-    source = CatalogPath(str(path), RETENTION_US)
+    source = CatalogPath(str(path), PATIENCE_US)
     router, fingerprint = source.router("hash", "continue", now_us=START)
     assert (source.may_change, fingerprint) == (True, router.catalog.fingerprint)
     assert source.router("hash", "continue", now_us=START)[0] is router
