@@ -103,6 +103,17 @@ def test_a_message_is_put_for_later(instance: Instance, queue: Queue, clock: Clo
     assert rows(instance) == 0
 
 
+def test_a_transaction_that_has_received_does_not_receive_what_it_puts_for_later(sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    queue.put(b"now")
+    with sales.transaction() as t:
+        assert t.receive("Jobs").num_rows == 1
+        queue.put(b"later", at=START + timedelta(days=1), transaction=t)
+        assert t.receive_one("Jobs") is None
+        assert t.receive("Jobs").num_rows == 0
+    assert values(queue) == []
+
+
 def test_a_message_is_put_together_with_rows(sales: Database) -> None:
     queue = sales.queue("Jobs")
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:

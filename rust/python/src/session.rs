@@ -63,7 +63,7 @@ struct Transaction {
     metadata: Option<Py<PyMetadataSnapshot>>,
     /// The number of rows that the connection had changed before.
     changes_before: u64,
-    /// Whether there are leases; `None` if that is not known yet. A transaction adds none before it receives.
+    /// Whether there are leases; `None` if that is not known. Only Python adds leases.
     has_leases: Option<bool>,
 }
 
@@ -313,8 +313,10 @@ impl PySession {
 
     fn begin_fast(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.state()?;
-        if state.transaction.is_none() && !self.write_lock().is_unavailable() {
-            state.transaction = self.begin_without_waiting(py)?;
+        match &mut state.transaction {
+            Some(transaction) => transaction.has_leases = None, // the caller may add some
+            None if self.write_lock().is_unavailable() => {}
+            none => *none = self.begin_without_waiting(py)?,
         }
         state.is_shared |= state.transaction.is_some();
         Ok(state.transaction.as_ref().map(|transaction| transaction.writer.connection.clone_ref(py)))
