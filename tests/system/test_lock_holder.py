@@ -38,11 +38,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def error_of_writing(folder: Path) -> str:
-    with (
-        Instance.open(folder, background=False, lock_timeout=0.01) as instance,
-        pytest.raises(LockTimeoutError) as refused,
-        instance.database("Sales").transaction() as t,
-    ):
+    with Instance.open(folder, background=False, lock_timeout=0.01) as instance:
+        return error_of_writing_in(instance)
+
+
+def error_of_writing_in(instance: Instance) -> str:
+    with pytest.raises(LockTimeoutError) as refused, instance.database("Sales").transaction() as t:
         t.begin_dialog("//Orders", "//Orders")
     return str(refused.value)
 
@@ -62,6 +63,21 @@ def test_another_process_is_named(folder: Path) -> None:
         r"Do slow work outside transactions: take messages with a lease, with Database\.take",
         found,
     )
+
+
+def test_another_process_is_named_by_a_process_that_keeps_a_connection(folder: Path) -> None:
+    with Instance.open(folder, background=False, lock_timeout=0.01) as instance:
+        with instance.database("Sales").transaction() as t:
+            t.send(t.begin_dialog("//Orders", "//Orders"), b"two")
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            found = [error_of_writing_in(instance) for _ in range(2)]
+            holder.kill()
+    assert all(f"Process {holder.pid} has held the lock since" in each for each in found)
 
 
 def test_a_thread_of_the_same_process_is_named(folder: Path) -> None:

@@ -100,7 +100,7 @@ impl PyWriteLock {
         }
     }
 
-    /// Tells other processes that nobody holds the lock of the file.
+    /// Tells other processes that this one does not hold the lock of the file.
     fn clear_holder(inner: &Inner) {
         if let Some(shared) = inner.shared.as_ref().filter(|_| inner.in_use.is_some()) {
             shared.clear_holder();

@@ -148,9 +148,10 @@ mod linux {
             content.calls.store(content.calls.load(Ordering::Relaxed) | calls, Ordering::Relaxed);
         }
 
-        /// Records that the write lock is free.
+        /// Records that this process does not hold the write lock; another may have taken it already.
         pub fn clear_holder(&self) {
-            self.content().process_id.store(0, Ordering::Release);
+            let process_id = &self.content().process_id;
+            let _ = process_id.compare_exchange(self.process_id, 0, Ordering::Release, Ordering::Relaxed);
         }
 
         /// Returns the process that holds the write lock. It may just have released it, or been killed.
