@@ -29,6 +29,26 @@ type Committed = (bool, Summary);
 const SENT: u32 = 1;
 const RECEIVED: u32 = 2;
 
+/// What the fast path uses of a transaction.
+struct FastPath<'s> {
+    statements: &'s PyStatements,
+    metadata: &'s PyMetadataSnapshot,
+    has_leases: &'s mut Option<bool>,
+    summary: &'s mut Summary,
+}
+
+impl FastPath<'_> {
+    /// Returns the time that decides which leases hold: `Some(None)` if there are no leases, `None` if the clock fails.
+    #[allow(clippy::option_option)]
+    fn lease_time(&mut self, py: Python<'_>, now: Option<i64>) -> PyResult<Option<Option<i64>>> {
+        let has_leases = match *self.has_leases {
+            Some(known) => known,
+            None => *self.has_leases.insert(self.statements.with_gil(py, Statements::has_leases)?),
+        };
+        Ok(if has_leases { now.or_else(ssbroker_store::now).map(Some) } else { Some(None) })
+    }
+}
+
 /// The state that all transactions of a database file share.
 #[pyclass(frozen, name = "SessionContext", module = "ssbroker._core")]
 pub(crate) struct PySessionContext {
@@ -95,11 +115,7 @@ impl PySession {
     }
 
     /// Returns the transaction if the fast path is possible; starts it if that needs no waiting.
-    fn fast<'s>(
-        &self,
-        py: Python<'_>,
-        state: &'s mut State,
-    ) -> PyResult<Option<(&'s PyStatements, &'s PyMetadataSnapshot, &'s mut Summary)>> {
+    fn fast<'s>(&self, py: Python<'_>, state: &'s mut State) -> PyResult<Option<FastPath<'s>>> {
         if !state.is_open || self.write_lock().is_unavailable() {
             return Ok(None);
         }
@@ -112,27 +128,9 @@ impl PySession {
             None => state.transaction = self.begin_without_waiting(py)?,
         }
         let State { transaction: Some(transaction), summary, .. } = state else { return Ok(None) };
-        let metadata = transaction.metadata.as_ref();
-        Ok(metadata.map(|metadata| (transaction.writer.statements.get(), metadata.get(), summary)))
-    }
-
-    /// Returns the time that decides which leases hold, `Some(None)` if there are no leases; `None` if the fast path is
-    /// not possible.
-    #[allow(clippy::option_option)]
-    fn lease_time(&self, py: Python<'_>, state: &mut State, now: Option<i64>) -> PyResult<Option<Option<i64>>> {
-        if self.fast(py, state)?.is_none() {
-            return Ok(None);
-        }
-        let Some(transaction) = &mut state.transaction else { return Ok(None) };
-        let has_leases = match transaction.has_leases {
-            Some(known) => known,
-            None => transaction.writer.statements.get().with_gil(py, Statements::has_leases)?,
-        };
-        transaction.has_leases = Some(has_leases);
-        if !has_leases {
-            return Ok(Some(None));
-        }
-        Ok(now.or_else(ssbroker_store::now).map(Some))
+        let Transaction { writer, metadata, has_leases, .. } = transaction;
+        let statements = writer.statements.get();
+        Ok(metadata.as_ref().map(|metadata| FastPath { statements, metadata: metadata.get(), has_leases, summary }))
     }
 
     /// Starts the transaction if the lock and its connection are free and no other process is writing.
@@ -226,7 +224,7 @@ impl PySession {
         let Ok(message_type_name) = message_type_name.to_str() else { return Ok(false) };
         let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(false) };
         let mut state = self.state()?;
-        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(false) };
+        let Some(FastPath { statements, metadata, summary, .. }) = self.fast(py, &mut state)? else { return Ok(false) };
         let message = Outgoing { conversation_handle: Guid(handle), message_type_name, message_body: body };
         let Some(sent) = statements.send_one(py, metadata, &message, now)? else { return Ok(false) };
         summary.0 += 1;
@@ -247,7 +245,7 @@ impl PySession {
     ) -> PyResult<bool> {
         let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(false) };
         let mut state = self.state()?;
-        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(false) };
+        let Some(FastPath { statements, metadata, summary, .. }) = self.fast(py, &mut state)? else { return Ok(false) };
         let batches = batches.iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
         let sent = statements.without_gil(py, |statements| {
             let messages: Option<Vec<_>> =
@@ -276,8 +274,9 @@ impl PySession {
         now: Option<i64>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
-        let Some(now) = self.lease_time(py, &mut state, now)? else { return Ok(None) };
-        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some(now) = fast.lease_time(py, now)? else { return Ok(None) };
+        let FastPath { statements, metadata, summary, .. } = fast;
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
         let Some(request) = receive_request(metadata, queue, top, groups, bytes_max, now) else { return Ok(None) };
         let found = statements.receive_batch(py, metadata, request, schema)?;
@@ -298,8 +297,9 @@ impl PySession {
         now: Option<i64>,
     ) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
-        let Some(now) = self.lease_time(py, &mut state, now)? else { return Ok(None) };
-        let Some((statements, metadata, summary)) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
+        let Some(now) = fast.lease_time(py, now)? else { return Ok(None) };
+        let FastPath { statements, metadata, summary, .. } = fast;
         let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX, now) else { return Ok(None) };
         let found = statements.receive_one(py, metadata, request)?;
         if found.is_some() {
