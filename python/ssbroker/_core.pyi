@@ -533,10 +533,6 @@ class Arrivals:
     """Counts arrivals in the queues of a database. A subclass defines `wake`, which is called when a thread is waiting."""
 
     def __new__(cls) -> Self: ...
-    @property
-    def total(self) -> int:
-        """The number of arrivals recorded without shared memory."""
-
     def share(self, shared: SharedMemory, /) -> None:
         """Records arrivals in shared memory from now on, which wakes waiting threads of all processes by itself."""
 

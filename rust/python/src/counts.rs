@@ -111,11 +111,6 @@ impl PyArrivals {
         Self::default()
     }
 
-    #[getter]
-    fn total(&self) -> u64 {
-        self.inner().by_queue.values().sum()
-    }
-
     #[pyo3(signature = (shared, /))]
     fn share(&self, shared: &PySharedMemory) {
         self.inner().shared = Some(shared.0.clone());
