@@ -420,26 +420,24 @@ class DatabaseDialogs:
     def _route_brokers(self, senders: Sequence[ConversationEndpoint]) -> list[bytes | None]:
         """Returns the broker ids of the routes to other instances that unbound initiators take."""
         queries = [RouteQuery(each.conversation_id, True, each.far_service, None) for each in senders]
-        found = [
-            decision.broker_instance if decision.outcome == _REMOTE else None
-            for decision in self._background.routes.decisions(self.database.name, queries)
-        ]
+        found = self._remote_brokers(queries)
         keys = [(each.conversation_id, True) for each in senders]
         self._unbound.update(zip(keys, zip(queries, found, strict=True), strict=True))
         return found
+
+    def _remote_brokers(self, queries: Sequence[RouteQuery]) -> list[bytes | None]:
+        """Returns the broker id that each route to another instance names."""
+        decisions = self._background.routes.decisions(self.database.name, queries)
+        return [each.broker_instance if each.outcome == _REMOTE else None for each in decisions]
 
     def _reload_rerouted(self) -> None:
         """Reloads the unbound initiators whose route names another broker id than before."""
         self._unbound = {key: each for key, each in self._unbound.items() if self.engine.is_loaded(key)}
         if not self._unbound:
             return
-        queries = [query for query, _ in self._unbound.values()]
-        decisions = self._background.routes.decisions(self.database.name, queries)
-        self.reload(
-            key
-            for (key, (_, broker)), decision in zip(list(self._unbound.items()), decisions, strict=True)
-            if broker != (decision.broker_instance if decision.outcome == _REMOTE else None)
-        )
+        found = self._remote_brokers([query for query, _ in self._unbound.values()])
+        known = self._unbound.items()
+        self.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
 
     def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
         """Returns the next hop of each sender; None without a route."""
