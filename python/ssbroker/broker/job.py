@@ -55,7 +55,6 @@ class Job:
     """
 
     __slots__ = (
-        "_claim",
         "_context",
         "_has_entered",
         "_is_over",
@@ -205,13 +204,10 @@ class Job:
         Examples:
             >>> import tempfile
             >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_queue("Orders")
-            ...     sales.create_service("//Orders", queue="Orders")
-            ...     with sales.transaction() as t:
-            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
-            ...     with sales.take("Orders", lease=60) as job:
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"two chairs")
+            ...     with queue.take(lease=60) as job:
             ...         job.extend(600)
         """
         self._check()
@@ -235,15 +231,12 @@ class Job:
         Examples:
             >>> import tempfile
             >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_queue("Orders")
-            ...     sales.create_service("//Orders", queue="Orders")
-            ...     with sales.transaction() as t:
-            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
-            ...     with sales.take("Orders") as job:
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"two chairs")
+            ...     with queue.take() as job:
             ...         job.retry(after=30)
-            ...     with sales.take("Orders", timeout=0) as job:
+            ...     with queue.take(timeout=0) as job:
             ...         bool(job)
             False
         """
