@@ -123,6 +123,8 @@ TEXT_MAX: Final = 1_000_000
 _COMBINATIONS_MAX: Final = 1_000_000
 _TABLE_END: Final = frozenset({"WHERE", "GROUP", "ORDER", "HAVING", "UNION", "OPTION", "FOR"})
 _TRANSPARENT: Final = frozenset({"CAST", "CONVERT", "TRY_CAST", "TRY_CONVERT"})
+# What follows a value in a condition.
+_AFTER_VALUE: Final = frozenset({"=", "<", ">", "!", "+", "-", "BETWEEN", "COLLATE", "IN", "IS", "LIKE", "NOT"})
 _COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -363,27 +365,11 @@ class _Evaluation:
         return self.key == "(" and self._ahead(1).key == "SELECT"
 
     def _holds_condition(self) -> bool:
-        """Returns whether the parentheses here hold a condition rather than a value."""
-        depth, at = 0, self.index
-        while at < len(self.tokens):
-            key = self.tokens[at].key
-            depth += (key == "(") - (key == ")")
-            if depth == 0:
-                return False
-            if depth == 1 and key in ("=", "<", ">", "!", "AND", "OR", "NOT", "IS", "LIKE", "IN", "EXISTS", "BETWEEN"):
-                return True
-            is_group = key == "(" and at + 1 < len(self.tokens) and self.tokens[at + 1].key in ("(", "NOT", "EXISTS")
-            if is_group and depth > 1 and self._nested_condition(at):
-                return True
-            at += 1
-        return False
-
-    def _nested_condition(self, at: int) -> bool:
-        before, self.index = self.index, at
-        try:
-            return self._holds_condition()
-        finally:
-            self.index = before
+        """Returns whether the parentheses here hold a condition rather than a value: no operator follows them."""
+        start = self.index
+        self._skip_parentheses()
+        follower, self.index = self.key, start
+        return follower not in _AFTER_VALUE
 
     def _subquery(self, select: Callable[[Row], None] | None) -> list[Value] | Undecided:
         """Evaluates a subquery; returns the selected value of each row, or None for each with `select`."""
