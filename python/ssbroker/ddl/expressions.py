@@ -540,15 +540,31 @@ def _like(text: Value, pattern: Value) -> bool | Undecided | None:
         return UNDECIDED
     if text is None or pattern is None:
         return None
-    parts = re.findall(r"\[\^?.[^\]]*\]|.", str(pattern), re.DOTALL)
-    regular = "".join(
-        ".*" if part == "%" else "." if part == "_" else part if len(part) > 1 else re.escape(part) for part in parts
-    )
+    first, *others = _split_pattern(str(pattern))
+    # Atomic groups: the first match of a part is as good as any later one, so the time does not grow with the parts.
+    regular = first + "".join(f"(?>.*?{part})" for part in others[:-1]) + "".join(f".*{part}" for part in others[-1:])
     flags = re.DOTALL if isinstance(text, BinaryName) else re.DOTALL | re.IGNORECASE
     try:
         return re.fullmatch(regular, str(text), flags) is not None
     except re.error:
         return UNDECIDED
+
+
+_WILDCARD: Final = re.compile(r"\[(?P<negation>\^?)(?P<set>.[^\]]*)\]|.", re.DOTALL)
+
+
+def _split_pattern(pattern: str) -> list[str]:
+    """Splits a pattern of LIKE at each %; returns the parts as regular expressions."""
+    parts = [""]
+    for found in _WILDCARD.finditer(pattern):
+        if found[0] == "%":
+            parts.append("")
+        elif found["set"] is None:
+            parts[-1] += "." if found[0] == "_" else re.escape(found[0])
+        else:
+            members = re.escape(found["set"]).replace(r"\-", "-")
+            parts[-1] += f"[{found['negation']}{members}]"
+    return parts
 
 
 def _sum(one: Value, other: Value, sign: str) -> Value:
