@@ -13,6 +13,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
@@ -408,6 +409,23 @@ def test_names_of_databases_queues_and_schemas_compare_without_case(instance: In
     instance.execute("USE sales DROP SERVICE S ALTER QUEUE [orders] WITH STATUS = OFF DROP QUEUE dbo.ORDERS")
     instance.execute("ALTER DATABASE SALES MODIFY NAME = sales")
     assert [database.name for database in instance.databases] == ["msdb", "sales"]
+
+
+def test_databases_are_locked_in_a_fixed_order_in_whatever_case_a_script_writes_them(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, two scripts that use the same databases in different orders wait for each other."""
+    locked: list[str] = []
+    begin = InstanceChange._begin
+
+    def recording(change: InstanceChange, database: DatabaseContext) -> Connection:
+        locked.append(database.name)
+        return begin(change, database)
+
+    instance.execute("CREATE DATABASE Sales\nCREATE DATABASE Stock")
+    monkeypatch.setattr(InstanceChange, "_begin", recording)
+    instance.execute("USE STOCK CREATE QUEUE Q CREATE QUEUE SALES..Q")
+    assert locked == ["Sales", "Stock"]
 
 
 def test_system_contracts_and_message_types_exist(instance: Instance, sales: Database) -> None:

@@ -515,11 +515,17 @@ class ScriptRun:
             endpoint = self._instance_change.visible_objects(msdb).endpoint
             row = None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
             return catalog_views.endpoint_rows(row)
-        name = (self.current or self.only_database) if database is None else self._resolve(database)
+        name = (self.current or self.only_database) if database is None else self.resolve(database)
         if name not in self._instance_change.names:
             return catalog_views.view_rows(view, DatabaseObjects())
         found = self._instance_change.database(name)
         return catalog_views.view_rows(view, _viewed(self._instance_change.visible_objects(found)))
+
+    def resolve(self, name: str) -> str:
+        """Returns the name of the database that a script means, whose name may differ in case."""
+        name = canonical_name(name)
+        names = self._instance_change.names
+        return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
 
     def _database_row(self, name: str) -> DatabaseRow:
         database = self._instance_change.database(name)
@@ -527,25 +533,19 @@ class ScriptRun:
         guid = str(uuid.UUID(bytes=broker.service_broker_guid)).upper()
         return DatabaseRow(name, broker.is_broker_enabled, guid)
 
-    def _resolve(self, name: str) -> str:
-        """Returns the name of the database that a script means, whose name may differ in case."""
-        name = canonical_name(name)
-        names = self._instance_change.names
-        return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
-
     def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
         if isinstance(statement, SecurityStatement):
             return self._secure(statement)
         match statement:
             case statements.UseDatabase(name):
-                self._use(self._resolve(name), annotations)
+                self._use(self.resolve(name), annotations)
             case statements.CreateDatabase():
                 return self._create_database(statement, annotations)
             case statements.AlterDatabase():
                 return self._alter_database(statement, annotations)
             case statements.DropDatabase(names, if_exists):
                 for name in names:
-                    self._drop_database(self._resolve(name), if_exists=if_exists)
+                    self._drop_database(self.resolve(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
                 return database_lifecycle.run(self._instance_change, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
@@ -571,8 +571,8 @@ class ScriptRun:
 
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
         name, files = statement.name, statement.files
-        if self._resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
-            raise RefusalError(already_exists(self._resolve(name)), 1801)
+        if self.resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
+            raise RefusalError(already_exists(self.resolve(name)), 1801)
         if not statement.attached:
             database = database_lifecycle.create(self._instance, self._instance_change, name)
             self._set_guid(database, annotations)
@@ -590,7 +590,7 @@ class ScriptRun:
         return None
 
     def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> Remark | None:
-        name = self._context_name() if statement.name is None else self._resolve(statement.name)
+        name = self._context_name() if statement.name is None else self.resolve(statement.name)
         database = self._database(name, number=5011)
         if statement.honor_broker_priority is not None:
             connection = self._instance_change.connection(database)
@@ -605,7 +605,7 @@ class ScriptRun:
     def _rename(self, name: str, new: str) -> None:
         if new == name and name not in SYSTEM_DATABASES:
             return
-        other = self._resolve(new)
+        other = self.resolve(new)
         if name not in SYSTEM_DATABASES and other != name and other in self._instance_change.names:
             raise RefusalError(f"the database {other!r} already exists", 1801)
         database_lifecycle.rename(self._instance_change, name, new)
@@ -624,7 +624,7 @@ class ScriptRun:
         queue = getattr(statement, "queue", None)
         is_about_queue = isinstance(statement, QueueStatement)
         database_name = queue.database if is_about_queue and queue is not None else None
-        database = self._database(self._context_name() if database_name is None else self._resolve(database_name))
+        database = self._database(self._context_name() if database_name is None else self.resolve(database_name))
         connection = self._instance_change.connection(database)
         return change_objects(
             connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
@@ -791,16 +791,16 @@ class _Execution:
 
 def _changed_databases(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
     """Yields the databases that a batch changes, as far as known in advance."""
-    current = script.current
+    current = script.current or script.only_database or ""
     for parsed in walk(batch.statements):
         match parsed.statement:
             case statements.UseDatabase(name):
-                current = canonical_name(name)
+                current = script.resolve(name)
             case statements.AlterDatabase(name=name):
-                yield current or "" if name is None else canonical_name(name)
+                yield current if name is None else script.resolve(name)
             case statements.DropDatabase(names):
-                yield from names
+                yield from map(script.resolve, names)
             case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
-                yield queue.database or current or script.only_database or ""
+                yield current if queue.database is None else script.resolve(queue.database)
             case _ if parsed.verb not in (None, "CREATE DATABASE"):
-                yield current or script.only_database or ""
+                yield current
