@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ssbroker.ddl.lexer import Token
 from ssbroker.ddl.parser import held_statements
@@ -69,7 +69,9 @@ def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
 def value(tokens: Tokens, scope: Scope) -> Value:
     """Evaluates a value."""
     holds = tuple(verb for token in tokens if token.kind == "string" for verb in held_statements(token.text))
-    holds += tuple(verb for token in tokens if token.key.startswith("@") for verb in _held(scope.variable(token.text)))
+    holds += tuple(
+        verb for token in tokens if token.key.startswith("@") for verb in held_in(scope.variable(token.text))
+    )
     try:
         evaluation = _Evaluation(tokens, scope)
         found = evaluation.value()
@@ -79,7 +81,8 @@ def value(tokens: Tokens, scope: Scope) -> Value:
     return Undecided(holds) if isinstance(found, Undecided) else found
 
 
-def _held(found: Value) -> tuple[str, ...]:
+def held_in(found: Value) -> tuple[str, ...]:
+    """Returns the statements about Service Broker that a value seems to hold."""
     if isinstance(found, Undecided):
         return found.holds
     return held_statements(found) if isinstance(found, str) else ()
@@ -108,13 +111,11 @@ def folded(name: str) -> str:
     return name.casefold()
 
 
-def _number(found: Value) -> int | str | None:
-    if isinstance(found, str):
-        try:
-            return int(found)
-        except ValueError:
-            raise _UnknownSyntaxError from None
-    return None if found is None or isinstance(found, Undecided) else int(found)
+def _number(found: str | int) -> int:
+    try:
+        return int(found)
+    except ValueError:
+        raise _UnknownSyntaxError from None
 
 
 _DIGITS_MAX: Final = 30
@@ -126,6 +127,16 @@ _TRANSPARENT: Final = frozenset({"CAST", "CONVERT", "TRY_CAST", "TRY_CONVERT"})
 # What follows a value in a condition.
 _AFTER_VALUE: Final = frozenset({"=", "<", ">", "!", "+", "-", "BETWEEN", "COLLATE", "IN", "IS", "LIKE", "NOT"})
 _COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class _Table(NamedTuple):
+    """A table of FROM."""
+
+    alias: str
+    rows: list[Row] | None
+    """None if they are not known."""
+    on: Tokens = ()
+    """The condition of a join."""
 
 
 @dataclass
@@ -184,7 +195,7 @@ class _Evaluation:
 
     def _predicate(self) -> bool | Undecided | None:
         if self._accept("EXISTS"):
-            rows = self._subquery(lambda _: None)
+            rows = self._subquery(is_selected=False)
             return UNDECIDED if isinstance(rows, Undecided) else bool(rows)
         if self.key == "(" and not self._is_subquery() and self._holds_condition():
             self._take()
@@ -235,7 +246,7 @@ class _Evaluation:
 
     def _in(self, left: Value) -> bool | Undecided | None:
         if self._is_subquery():
-            found = self._subquery(None)
+            found = self._subquery()
             if isinstance(found, Undecided):
                 return UNDECIDED
             members = found
@@ -265,7 +276,7 @@ class _Evaluation:
         if token.kind == "string":
             return self._take().text
         if self._is_subquery():
-            rows = self._subquery(None)
+            rows = self._subquery()
             return rows if isinstance(rows, Undecided) else next(iter(rows), None)
         if self._accept("("):
             found = self.value()
@@ -371,12 +382,11 @@ class _Evaluation:
         follower, self.index = self.key, start
         return follower not in _AFTER_VALUE
 
-    def _subquery(self, select: Callable[[Row], None] | None) -> list[Value] | Undecided:
-        """Evaluates a subquery; returns the selected value of each row, or None for each with `select`."""
+    def _subquery(self, *, is_selected: bool = True) -> list[Value] | Undecided:
+        """Evaluates a subquery; returns the selected value of each row, or None for each row if only their number counts."""
         self._expect("(")
         self._expect("SELECT")
-        is_first = self._accept("TOP")
-        if is_first:
+        if self._accept("TOP"):
             if self.key == "(":
                 self._skip_parentheses()
             else:
@@ -385,17 +395,14 @@ class _Evaluation:
         columns = self._until("FROM")
         if not self._accept("FROM"):
             self._expect(")")
-            return [None if select is not None else self._selected(columns, {})]
+            return [self._selected(columns, {}) if is_selected else None]
         tables = self._tables()
         where: Tokens = self._until("") if self._accept("WHERE") else ()
-        rest = {token.key for token in self.tokens[self.index : self.index + 1]}
         self._expect(")")
-        if rest != {")"}:
-            raise _UnknownSyntaxError
-        rows = [] if tables is None else self._matching(tables, where)
-        if tables is None or isinstance(rows, Undecided):
+        rows = self._matching(tables, where)
+        if isinstance(rows, Undecided):
             return UNDECIDED
-        if select is not None:
+        if not is_selected:
             return [None for _ in rows]
         keys = [token.key for token in columns]
         if keys[:2] in (["COUNT", "("], ["COUNT_BIG", "("]):
@@ -419,17 +426,17 @@ class _Evaluation:
             self.index += 1
         raise _UnknownSyntaxError
 
-    def _tables(self) -> list[tuple[str, Iterable[Row] | None, Tokens]] | None:
-        """Parses the tables of FROM: alias, rows, and the condition of a join; None if one is not known."""
-        tables = [self._table(())]
+    def _tables(self) -> list[_Table]:
+        """Parses the tables of FROM."""
+        tables = [self._table()]
         while True:
             if self._accept(","):
-                tables.append(self._table(()))
+                tables.append(self._table())
                 continue
             self._accept("INNER")
             if not self._accept("JOIN"):
-                break
-            alias, rows, _ = self._table(())
+                return tables
+            table = self._table()
             self._expect("ON")
             start, depth = self.index, 0
             while depth or self.key not in _TABLE_END | {")", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", ","}:
@@ -437,10 +444,9 @@ class _Evaluation:
                     raise _UnknownSyntaxError
                 depth += (self.key == "(") - (self.key == ")")
                 self.index += 1
-            tables.append((alias, rows, self.tokens[start : self.index]))
-        return None if any(rows is None for _, rows, _ in tables) else tables
+            tables.append(table._replace(on=self.tokens[start : self.index]))
 
-    def _table(self, condition: Tokens) -> tuple[str, Iterable[Row] | None, Tokens]:
+    def _table(self) -> _Table:
         parts = [self._take().text]
         while self._accept("."):
             parts.append("" if self.key == "." else self._take().text)
@@ -460,26 +466,24 @@ class _Evaluation:
         schema = parts[-2].lower() if len(parts) > 1 else ""
         database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
         is_system = schema == "sys" or name.lower().startswith("sys")
-        return alias.lower(), self.scope.rows(name.lower(), database) if is_system else None, condition
+        rows = self.scope.rows(name.lower(), database) if is_system else None
+        return _Table(alias.lower(), None if rows is None else list(rows))
 
-    def _matching(
-        self, tables: list[tuple[str, Iterable[Row] | None, Tokens]], where: Tokens
-    ) -> list[dict[str, Row]] | Undecided:
+    def _matching(self, tables: list[_Table], where: Tokens) -> list[dict[str, Row]] | Undecided:
         """Returns the combinations of rows that satisfy all conditions."""
-        conditions = [condition for _, _, condition in tables if condition] + ([where] if where else [])
+        known = [(table.alias, table.rows) for table in tables if table.rows is not None]
+        if len(known) < len(tables):
+            return UNDECIDED
+        conditions = [table.on for table in tables if table.on] + ([where] if where else [])
         wanted = _wanted_name(where)
-        if len(tables) == 1 and wanted is not None:
-            ((alias, rows, on),) = tables
-            named = (
-                row for row in rows or () if not isinstance(row.get("name"), str) or folded(str(row["name"])) == wanted
-            )
-            tables = [(alias, list(named), on)]
+        if len(known) == 1 and wanted is not None:
+            ((alias, rows),) = known
+            known = [(alias, [row for row in rows if _may_have_name(row, wanted)])]
+        if math.prod(len(rows) for _, rows in known) > _COMBINATIONS_MAX:
+            return UNDECIDED
         found: list[dict[str, Row]] = []
         is_undecided = False
-        tables = [(alias, list(rows or ()), on) for alias, rows, on in tables]
-        if math.prod(len(list(rows or ())) for _, rows, _ in tables) > _COMBINATIONS_MAX:
-            return UNDECIDED
-        for combination in _combinations([(alias, list(rows or ())) for alias, rows, _ in tables]):
+        for combination in _combinations(known):
             holds: bool | Undecided | None = True
             for condition in conditions:
                 evaluation = _Evaluation(condition, self.scope, {**self.row, **combination})
@@ -500,6 +504,11 @@ def _wanted_name(where: Tokens) -> str | None:
     if not is_comparison or where[first + 2].kind != "string" or {"OR", "COLLATE", "+"} & set(keys):
         return None
     return folded(where[first + 2].text) if where[first + 2].text == where[first + 2].text.rstrip(" ") else None
+
+
+def _may_have_name(row: Row, wanted: str) -> bool:
+    name = row.get("name")
+    return not isinstance(name, str) or folded(name) == wanted
 
 
 def _combinations(tables: list[tuple[str, list[Row]]]) -> Iterator[dict[str, Row]]:
@@ -531,8 +540,7 @@ def _less(one: Value, other: Value) -> bool | Undecided | None:
         return None
     if isinstance(one, str) and isinstance(other, str):
         return folded(one) < folded(other)
-    left, right = _number(one), _number(other)
-    return left < right if isinstance(left, int) and isinstance(right, int) else UNDECIDED
+    return _number(one) < _number(other)
 
 
 def _like(text: Value, pattern: Value) -> bool | Undecided | None:
@@ -575,8 +583,6 @@ def _sum(one: Value, other: Value, sign: str) -> Value:
     if isinstance(one, str) and isinstance(other, str) and sign == "+":
         return one + other if len(one) + len(other) <= TEXT_MAX else UNDECIDED
     left, right = _number(one), _number(other)
-    if not isinstance(left, int) or not isinstance(right, int):
-        return UNDECIDED
     return left + right if sign == "+" else left - right
 
 
@@ -643,7 +649,7 @@ _FUNCTIONS: Final[dict[str, Function]] = {
     "DB_NAME": lambda scope, arguments: UNDECIDED if arguments else scope.database_name(),
     "ERROR_NUMBER": lambda scope, _: scope.variable("error_number()"),
     "ISNULL": _first_known,
-    # Whoever runs a script has the permissions that it needs.
+    # Scripts are assumed to run with all permissions that they check.
     "HAS_PERMS_BY_NAME": lambda _scope, _arguments: 1,
     "IS_MEMBER": lambda _scope, _arguments: 1,
     "IS_ROLEMEMBER": lambda _scope, _arguments: 1,

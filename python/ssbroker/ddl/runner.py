@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ssbroker.ddl import statements
 from ssbroker.ddl.catalog_views import object_id
-from ssbroker.ddl.expressions import TEXT_MAX, UNDECIDED, Row, Undecided, Value, folded, is_true, value
+from ssbroker.ddl.expressions import TEXT_MAX, UNDECIDED, Row, Undecided, Value, folded, held_in, is_true, value
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
 from ssbroker.ddl.notes import NoteKind, Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch, held_statements, parse
@@ -160,11 +160,8 @@ class ScriptRunner:
     def _run_all(
         self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
     ) -> None:
-        try:
-            for one in parsed:
-                self._run(target, source, one, frame)
-        except _BatchEndError:
-            pass
+        with suppress(_BatchEndError):
+            self._body(target, source, parsed, frame)
 
     def _body(
         self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
@@ -348,7 +345,7 @@ class ScriptRunner:
                 before = frame.variables.get(name.lower(), UNDECIDED)
                 is_text = isinstance(before, str) and isinstance(assigned, str)
                 is_text = is_text and len(f"{before}") + len(f"{assigned}") <= TEXT_MAX
-                holds = _holds(before) + _holds(assigned)
+                holds = held_in(before) + held_in(assigned)
                 assigned = f"{before}{assigned}" if is_text else Undecided(holds)
             elif operator != "=":
                 assigned = UNDECIDED
@@ -367,7 +364,7 @@ class ScriptRunner:
         if text is None:
             return
         if statement.is_remote or not isinstance(text, str):
-            held = tuple(dict.fromkeys(_holds(text)))
+            held = tuple(dict.fromkeys(held_in(text)))
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
             if held:
                 self._note(
@@ -489,20 +486,14 @@ def _held_in(tokens: Tokens, frame: _Frame) -> Iterator[str]:
         if token.kind == "string":
             yield from held_statements(token.text)
         elif token.key.startswith("@"):
-            yield from _holds(frame.variables.get(token.text.lower(), UNDECIDED))
-
-
-def _holds(found: Value) -> tuple[str, ...]:
-    if isinstance(found, Undecided):
-        return found.holds
-    return held_statements(found) if isinstance(found, str) else ()
+            yield from held_in(frame.variables.get(token.text.lower(), UNDECIDED))
 
 
 def _forget(frame: _Frame, names: Iterable[str]) -> None:
     """Marks variables as not known any more."""
     for name in names:
         before = frame.variables.get(name.lower())
-        frame.variables[name.lower()] = Undecided(_holds(before))
+        frame.variables[name.lower()] = Undecided(held_in(before))
 
 
 def _parameters(statement: statements.ExecuteText, scope: _Scope) -> dict[str, Value]:
