@@ -233,7 +233,8 @@ class ScriptRunner:
             case statements.ExecuteText() as execute:
                 self._execute_text(target, source, parsed, execute, frame)
             case statements.CallProcedure(name, changed):
-                self._call(source, parsed, name)
+                held = self._modules.get(folded(name), ())
+                self._note_undone(source, parsed, held, "procedures are not executed", kind="EXEC")
                 _forget(frame, changed)
             case statements.Transaction(action):
                 self._change_transaction(action, frame)
@@ -316,11 +317,9 @@ class ScriptRunner:
                     _forget(frame, (name for name, _, _ in assignments))
                 case statements.Skipped(changed=changed) | statements.CallProcedure(changed=changed):
                     _forget(frame, changed)
-        held = tuple(dict.fromkeys(verb for one in inner for verb in self._held(one, frame)))
-        if held:
-            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}")
-        else:
-            self._skip(source, parsed, "WHILE" if isinstance(parsed.statement, statements.While) else "IF")
+        held = (verb for one in inner for verb in self._held(one, frame))
+        kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
+        self._note_undone(source, parsed, held, why, kind=kind)
 
     def _held(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
         """Yields the statements about Service Broker that a statement seems to hold."""
@@ -364,14 +363,9 @@ class ScriptRunner:
         if text is None:
             return
         if statement.is_remote or not isinstance(text, str):
-            held = tuple(dict.fromkeys(held_in(text)))
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
-            if held:
-                self._note(
-                    source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}"
-                )
-            else:
-                self._skip(source, parsed, "EXEC of a text that the script does not determine")
+            kind = "EXEC of a text that the script does not determine"
+            self._note_undone(source, parsed, held_in(text), why, kind=kind)
             return
         self._texts_left -= 1
         if frame.depth >= _EXEC_DEPTH_MAX or self._texts_left < 0:
@@ -384,14 +378,6 @@ class ScriptRunner:
             target.run(statements.UseDatabase(statement.database), {}, source.position(parsed.start))
         self._run_all(target, inner, batch.statements, _Frame(variables, frame.depth + 1))
         target.restore(before)
-
-    def _call(self, source: ScriptSource, parsed: ParsedStatement, name: str) -> None:
-        held = self._modules.get(folded(name), ())
-        if held:
-            why = "procedures are not executed"
-            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {', '.join(held)}: {why}")
-        else:
-            self._skip(source, parsed, "EXEC")
 
     def _change_transaction(self, action: str, frame: _Frame) -> None:
         if action == "BEGIN":
@@ -407,6 +393,16 @@ class ScriptRunner:
                     "ROLLBACK cannot undo the statements since BEGIN TRANSACTION, because each batch is a transaction "
                     "of its own; remove them from the script"
                 )
+
+    def _note_undone(
+        self, source: ScriptSource, parsed: ParsedStatement, held: Iterable[str], why: str, *, kind: str
+    ) -> None:
+        """Notes a statement that was not carried out; it is merely skipped if it holds no statement about Service Broker."""
+        verbs = ", ".join(dict.fromkeys(held))
+        if verbs:
+            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {verbs}: {why}")
+        else:
+            self._skip(source, parsed, kind)
 
     def _skip(self, source: ScriptSource, parsed: ParsedStatement, kind: str) -> None:
         if kind in _SECURITY_KINDS:
