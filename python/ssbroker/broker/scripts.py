@@ -508,18 +508,12 @@ class ScriptRun:
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a catalog view, as of this batch."""
-        if view in ("databases", "sysdatabases"):
-            return catalog_views.database_rows(map(self._database_row, self._instance_change.names))
-        if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
-            msdb = self._instance_change.database(MSDB_NAME)
-            endpoint = self._instance_change.visible_objects(msdb).endpoint
-            row = None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
-            return catalog_views.endpoint_rows(row)
-        name = (self.current or self.only_database) if database is None else self.resolve(database)
-        if name not in self._instance_change.names:
-            return catalog_views.view_rows(view, DatabaseObjects())
-        found = self._instance_change.database(name)
-        return catalog_views.view_rows(view, _viewed(self._instance_change.visible_objects(found)))
+        return catalog_views.view_rows(
+            view,
+            databases=lambda: map(self._database_row, self._instance_change.names),
+            endpoint=self._endpoint_row,
+            objects=lambda: self._viewed_objects(database),
+        )
 
     def resolve(self, name: str) -> str:
         """Returns the name of the database that a script means, whose name may differ in case."""
@@ -532,6 +526,17 @@ class ScriptRun:
         broker = self._instance_change.visible_objects(database).broker
         guid = str(uuid.UUID(bytes=broker.service_broker_guid)).upper()
         return DatabaseRow(name, broker.is_broker_enabled, guid)
+
+    def _endpoint_row(self) -> EndpointRow | None:
+        msdb = self._instance_change.database(MSDB_NAME)
+        endpoint = self._instance_change.visible_objects(msdb).endpoint
+        return None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
+
+    def _viewed_objects(self, database: str | None) -> DatabaseObjects:
+        name = (self.current or self.only_database) if database is None else self.resolve(database)
+        if name not in self._instance_change.names:
+            return DatabaseObjects()
+        return _viewed(self._instance_change.visible_objects(self._instance_change.database(name)))
 
     def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
         if isinstance(statement, SecurityStatement):

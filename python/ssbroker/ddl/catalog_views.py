@@ -80,8 +80,8 @@ def object_id(*names: str) -> int:
     return zlib.crc32(folded(".".join(names)).encode()) & 0x7FFFFFFF
 
 
-def database_rows(databases: Iterable[DatabaseRow]) -> Iterator[Row]:
-    """Returns `sys.databases`, with the system databases."""
+def _databases(databases: Iterable[DatabaseRow]) -> Iterator[Row]:
+    """Yields `sys.databases`, with the system databases."""
     given = list(databases)
     names = {one.name for one in given}
     given += [DatabaseRow(name, name in ("msdb", "tempdb"), None) for name in SYSTEM_DATABASE_IDS if name not in names]
@@ -99,8 +99,8 @@ def database_rows(databases: Iterable[DatabaseRow]) -> Iterator[Row]:
         number += one.name not in SYSTEM_DATABASE_IDS
 
 
-def endpoint_rows(endpoint: EndpointRow | None) -> Iterator[Row]:
-    """Returns `sys.endpoints`, as far as they are about Service Broker."""
+def _endpoints(endpoint: EndpointRow | None) -> Iterator[Row]:
+    """Yields `sys.endpoints`, as far as they are about Service Broker."""
     if endpoint is not None:
         yield {
             "name": endpoint.name,
@@ -114,10 +114,27 @@ def endpoint_rows(endpoint: EndpointRow | None) -> Iterator[Row]:
         }
 
 
-def view_rows(view: str, objects: DatabaseObjects) -> Iterable[Row] | None:
-    """Returns the rows of a view of a database, by its name in lower case; None if it is another view."""
+def view_rows(
+    view: str,
+    *,
+    databases: Callable[[], Iterable[DatabaseRow]],
+    endpoint: Callable[[], EndpointRow | None],
+    objects: Callable[[], DatabaseObjects],
+) -> Iterable[Row] | None:
+    """Returns the rows of a view by its name in lower case; None if it is not about Service Broker.
+
+    Args:
+        view: The name of the view.
+        databases: Returns the databases of the instance.
+        endpoint: Returns its endpoint.
+        objects: Returns the objects of the database whose view is read.
+    """
+    if view in ("databases", "sysdatabases"):
+        return _databases(databases())
+    if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
+        return _endpoints(endpoint())
     make = _VIEWS.get(view)
-    return None if make is None else make(objects)
+    return None if make is None else make(objects())
 
 
 def _routes(objects: DatabaseObjects) -> Iterator[Row]:

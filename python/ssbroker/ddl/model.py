@@ -296,21 +296,19 @@ class InstanceModel:
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a catalog view; None if the view is not about Service Broker."""
-        if view in ("databases", "sysdatabases"):
-            return catalog_views.database_rows(
+        return catalog_views.view_rows(
+            view,
+            databases=lambda: (
                 DatabaseRow(name, one.enabled, None if one.guid is None else str(uuid.UUID(bytes=one.guid)))
                 for name, one in self.databases.items()
-            )
-        if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
-            endpoint = self.endpoint
-            row = (
-                None
-                if endpoint is None
-                else EndpointRow(endpoint.name, endpoint.settings.state, endpoint.settings.port)
-            )
-            return catalog_views.endpoint_rows(row)
-        name = self._viewed(database)
-        return catalog_views.view_rows(view, DatabaseObjects() if name is None else self._objects(name))
+            ),
+            endpoint=self._endpoint_row,
+            objects=lambda: self._objects(self._viewed(database)),
+        )
+
+    def _endpoint_row(self) -> EndpointRow | None:
+        one = self.endpoint
+        return None if one is None else EndpointRow(one.name, one.settings.state, one.settings.port)
 
     def _viewed(self, database: str | None) -> str | None:
         """Returns the database whose views a condition reads, without adding it."""
@@ -319,7 +317,9 @@ class InstanceModel:
         users = [name for name in self.databases if name not in SYSTEM_DATABASES]
         return self.current if self.current is not None else users[0] if len(users) == 1 else None
 
-    def _objects(self, name: str) -> DatabaseObjects:
+    def _objects(self, name: str | None) -> DatabaseObjects:
+        if name is None:
+            return DatabaseObjects()
         # A database that has not been used yet has its initial route.
         is_new = name not in self.databases and name not in self.dropped and name != "master"
         initial = [RouteRow(AUTO_CREATED_LOCAL, None, None, "LOCAL", None)] if is_new else []
