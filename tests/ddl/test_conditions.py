@@ -146,6 +146,16 @@ def test_use_in_a_text_ends_with_the_text() -> None:
     assert names(script, "msdb") == []
 
 
+def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
+    with pytest.warns(DdlWarning, match="CATCH handled the error"):
+        script = read(
+            "USE Sales",
+            "BEGIN TRY EXEC ('USE msdb; DROP ROUTE Unknown') END TRY BEGIN CATCH END CATCH",
+            "CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
+        )
+    assert names(script) == ["AutoCreatedLocal", "R"]
+
+
 @pytest.mark.parametrize(
     ("line", "held"),
     [

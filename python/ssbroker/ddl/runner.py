@@ -376,8 +376,10 @@ class ScriptRunner:
         before = target.current
         if statement.database is not None:
             target.run(statements.UseDatabase(statement.database), {}, source.position(parsed.start))
-        self._run_all(target, inner, batch.statements, _Frame(variables, frame.depth + 1))
-        target.restore(before)
+        try:
+            self._run_all(target, inner, batch.statements, _Frame(variables, frame.depth + 1))
+        finally:
+            target.restore(before)
 
     def _change_transaction(self, action: str, frame: _Frame) -> None:
         if action == "BEGIN":
