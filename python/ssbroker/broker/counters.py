@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.object_definitions import LEVELS
+from ssbroker.ddl.statements import LEVELS
 from ssbroker.store.database_file import Counts
 
 SQL_SENDS: Final = "sql_sends"

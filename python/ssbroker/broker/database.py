@@ -14,7 +14,7 @@ from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.job import Job
-from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, ValidationName
+from ssbroker.broker.object_definitions import SentBy, ValidationName
 from ssbroker.broker.principals import GivenCertificate
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.validation import (
@@ -27,7 +27,7 @@ from ssbroker.broker.validation import (
     refusal,
 )
 from ssbroker.broker.work_queue import Queue
-from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
+from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem

@@ -17,7 +17,7 @@ from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.notes import Remark
+from ssbroker.ddl.notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.statements import BrokerOption, EndpointSettings
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
@@ -220,7 +220,6 @@ def _registry_path(instance: InstanceContext, path: Path) -> str:
 
 FORWARDING_SIZE: Final = 10
 """Default limit of forwarded messages in megabytes."""
-_OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
 
 
 def run(
@@ -244,11 +243,11 @@ def run(
         )
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
-            return _OTHER_ENDPOINT
+            return OTHER_ENDPOINT
         changes.set_endpoint(connection, None)
     elif known is None or not is_known:
         if not statement.for_broker:
-            return _OTHER_ENDPOINT
+            return OTHER_ENDPOINT
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:
         changes.set_endpoint(connection, _with_settings(known, statement.settings))

@@ -20,7 +20,7 @@ from ssbroker.broker.validation import (
 )
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.statements import Clauses, QueueSettings
+from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import object_changes
@@ -120,9 +120,6 @@ def _validation(name: str) -> Validation:
     if name not in tuple(VALIDATIONS):
         raise OptionError(f"validation: expected NONE, EMPTY or WELL_FORMED_XML, got {name!r}")
     return VALIDATIONS[name]
-
-
-READERS_MAX: Final = 32_767
 
 
 def queue_values(settings: QueueSettings) -> dict[str, Value]:
@@ -248,8 +245,6 @@ def contract_ids(objects: Objects, names: Iterable[str]) -> list[int]:
     return [existing(objects.contracts, name, kind="contract").service_contract_id for name in dict.fromkeys(names)]
 
 
-LEVELS: Final = range(1, 11)
-DEFAULT_LEVEL: Final = 5
 _COLUMNS: Final = {
     "contract": "service_contract_id",
     "local_service": "local_service_id",

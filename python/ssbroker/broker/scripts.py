@@ -26,6 +26,7 @@ from ssbroker.ddl.lexer import (
     ScriptPosition,
     ScriptSource,
     batches,
+    parse_broker_id,
     parse_lifetime,
     parse_route_id,
 )
@@ -665,13 +666,9 @@ class ScriptRun:
 
     def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
         text = annotations.get("service_broker_guid")
-        if text is None or text == "unknown":
-            return
-        try:
-            guid = uuid.UUID(text).bytes
-        except ValueError:
-            raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
-        database_lifecycle.set_guid(self._instance_change, database, guid)
+        guid = None if text is None else parse_broker_id(text)
+        if guid is not None:
+            database_lifecycle.set_guid(self._instance_change, database, guid)
 
 
 def _viewed(objects: Objects) -> DatabaseObjects:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -264,6 +265,16 @@ def parse_route_id(text: str) -> int:
     if number is None or not -(2**31) <= number < 2**31:
         raise RefusalError(f"the annotation route_id={text} is not a 32-bit integer")
     return number
+
+
+def parse_broker_id(text: str) -> bytes | None:
+    """Parses a broker id; `unknown` is None."""
+    if text == "unknown":
+        return None
+    try:
+        return uuid.UUID(text).bytes
+    except ValueError:
+        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
 
 
 # Possessive repeats: megabytes of text, terminated or not, are scanned once and without backtracking.

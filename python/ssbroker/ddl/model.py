@@ -12,11 +12,14 @@ from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.dates import parse_date
 from ssbroker.ddl.expressions import Row, folded
-from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_lifetime, parse_list, parse_route_id
-from ssbroker.ddl.notes import Remark
+from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
+from ssbroker.ddl.notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import (
+    DEFAULT_LEVEL,
+    LEVELS,
+    READERS_MAX,
     BrokerOption,
     Clauses,
     EndpointSettings,
@@ -24,6 +27,7 @@ from ssbroker.ddl.statements import (
     QueueSettings,
     SecurityStatement,
     Statement,
+    with_given,
 )
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
@@ -41,9 +45,6 @@ ROUTE_ID_MAX: Final = 2**31 - 1
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
-READERS_MAX: Final = 32_767
-LEVELS: Final = range(1, 11)
-DEFAULT_LEVEL: Final = 5
 _PASSWORD_REQUIRED: Final = "a master key needs a password that is not empty"  # noqa: S105 - a message
 
 
@@ -268,10 +269,8 @@ class InstanceModel:
 
     def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
         """Returns whether another enabled database has the same broker id (I7)."""
-        return any(
-            other.enabled and other.guid == database.guid and other is not database
-            for other in self.databases.values()
-            if database.guid is not None
+        return database.guid is not None and any(
+            other.enabled and other.guid == database.guid and other is not database for other in self.databases.values()
         )
 
     def record_position(self, statement: Statement, at: ScriptPosition) -> None:
@@ -463,19 +462,12 @@ def _set_broker(
     if option is not None:
         database.apply(option)
     if guid is not None:
-        database.guid = None if guid == "unknown" else _guid(guid)
+        database.guid = parse_broker_id(guid)
     if database.enabled and instance.has_enabled_duplicate(database):
         if not attached:
             database.enabled, database.guid = before.enabled, before.guid
             raise RefusalError(f"another enabled database has the broker id of {name}", 9772)
         database.enabled = False
-
-
-def _guid(text: str) -> bytes:
-    try:
-        return uuid.UUID(text).bytes
-    except ValueError:
-        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
 
 
 def _missing(instance: InstanceModel, database: str, kind: str, name: str, names: Iterable[str] = ()) -> RefusalError:
@@ -594,18 +586,7 @@ def _run_queue(
         return
     _check_readers(statement.settings)
     queue = instance.queues[key]
-    given = {name: value for name in QUEUE_SETTINGS if (value := getattr(statement.settings, name)) is not None}
-    queue.settings = replace(queue.settings, **given)
-
-
-QUEUE_SETTINGS: Final = (
-    "status",
-    "retention",
-    "activation",
-    "procedure",
-    "max_queue_readers",
-    "poison_message_handling",
-)
+    queue.settings = with_given(queue.settings, statement.settings)
 
 
 def _check_readers(settings: QueueSettings) -> None:
@@ -950,9 +931,6 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
         one.master_password = None
 
 
-_OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
-
-
 def _run_endpoint(
     instance: InstanceModel,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
@@ -969,9 +947,9 @@ def _run_endpoint(
     elif isinstance(statement, statements.DropEndpoint):
         if is_known:
             instance.endpoint = None
-        return None if is_known else _OTHER_ENDPOINT
+        return None if is_known else OTHER_ENDPOINT
     elif not is_known and not statement.for_broker:
-        return _OTHER_ENDPOINT
+        return OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
             raise RefusalError(f"the name of the Service Broker endpoint is {endpoint.name}", 15151)
@@ -979,12 +957,7 @@ def _run_endpoint(
             raise RefusalError(f"the script creates no Service Broker endpoint {statement.name}", 15151)
         # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
-        changed = {
-            key: value
-            for key in ("port", "ip", "forwarding", "state", "forward_size")
-            if (value := getattr(statement.settings, key)) is not None
-        }
-        endpoint = replace(endpoint, settings=replace(endpoint.settings, **changed))
+        endpoint = replace(endpoint, settings=with_given(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:
         endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))
     instance.endpoint = endpoint

@@ -26,6 +26,9 @@ class Remark(NamedTuple):
     text: str
 
 
+OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptNote:
     """A remark about a statement of a script.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, Literal, TypeVar
 
 from ssbroker.ddl.lexer import Token
 
@@ -249,6 +249,10 @@ class QueueName:
     name: str
 
 
+READERS_MAX: Final = 32_767
+"""The largest MAX_QUEUE_READERS."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """The options of a queue; None means not specified. An empty `procedure` removes activation."""
@@ -322,6 +326,16 @@ class EndpointSettings:
     state: str | None = None
 
 
+_Settings = TypeVar("_Settings", QueueSettings, EndpointSettings)
+
+
+def with_given(before: _Settings, given: _Settings) -> _Settings:
+    """Returns settings in which those that a statement gives are replaced."""
+    return replace(
+        before, **{one.name: value for one in fields(given) if (value := getattr(given, one.name)) is not None}
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CreateEndpoint:
     """CREATE ENDPOINT ... FOR SERVICE_BROKER."""
@@ -385,6 +399,11 @@ class DropContract:
     """DROP CONTRACT."""
 
     name: str
+
+
+LEVELS: Final = range(1, 11)
+"""The levels of a priority."""
+DEFAULT_LEVEL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
 from ssbroker.broker.network.forwarding import ForwardingCounters
-from ssbroker.broker.object_definitions import LEVELS
+from ssbroker.ddl.statements import LEVELS
 from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
