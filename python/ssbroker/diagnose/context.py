@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Final, NamedTuple
+from itertools import tee
+from typing import NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
 from ssbroker.diagnose import scripts
@@ -14,9 +16,6 @@ from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import RoutingGraph
-
-WORK_MAX: Final = 20_000
-"""The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
 
 
 class Step(NamedTuple):
@@ -39,13 +38,27 @@ class Concern(NamedTuple):
     service: str
 
 
+class Candidates:
+    """The possible remedies of a problem, the best first; each is made when it is first needed, since few are tried."""
+
+    def __init__(self, instance: str, given: Iterable[str | Candidate]) -> None:
+        made = (_restored((Step(instance, each),) if isinstance(each, str) else each) for each in given)
+        (self._from_first,) = tee(made, 1)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return copy(self._from_first)
+
+
+def _restored(candidate: Candidate) -> Candidate:
+    return tuple(Step(instance, restore_spaces(script)) for instance, script in candidate)
+
+
 class Problem(NamedTuple):
     """A finding without a remedy, the possible remedies, and what they must achieve."""
 
     finding: Finding
     """Its `remedy` is the advice if no candidate is proven."""
-    candidates: Sequence[Candidate] = ()
-    """The best first."""
+    candidates: Iterable[Candidate] = ()
     concerns: Sequence[Concern] = ()
 
 
@@ -79,11 +92,6 @@ class CheckContext:
             else used_routes_of(self.fleet[name], behaviour)
             for name, behaviour in self.graph.behaviours.items()
         }
-
-    @cached_property
-    def proves_remedies(self) -> bool:
-        """Whether the fleet is small enough to prove remedies; otherwise possible remedies are not collected."""
-        return sum(len(catalog.routes) + len(catalog.services) for catalog in self.fleet.values()) <= WORK_MAX
 
     @cached_property
     def graph(self) -> RoutingGraph:
@@ -175,7 +183,7 @@ def route_problem(
     if concerns is None:
         start = None if route.database == "msdb" else route.database
         concerns = [] if route.service is None else [Concern(instance, start, route.service)]
-    return Problem(finding, _candidates(instance, candidates), concerns)
+    return Problem(finding, Candidates(instance, candidates), concerns)
 
 
 def problem_about(
@@ -202,12 +210,7 @@ def problem_about(
         remedy=restore_spaces(advice),
         related=tuple(related),
     )
-    return Problem(finding, _candidates(instance or "", candidates), concerns)
-
-
-def _candidates(instance: str, candidates: Iterable[str | Candidate]) -> tuple[Candidate, ...]:
-    given = [(Step(instance, each),) if isinstance(each, str) else each for each in candidates]
-    return tuple(tuple(Step(name, restore_spaces(script)) for name, script in each) for each in given)
+    return Problem(finding, Candidates(instance or "", candidates), concerns)
 
 
 def quoted_name(text: str) -> str:
@@ -232,7 +235,7 @@ def drop_route(route: RouteRow) -> str:
 
 def new_route(tables: Tables, database: str, *, service: str | None, address: str, broker: str | None = None) -> str:
     """Returns the statements that create a route, under a name that the table does not have."""
-    taken = {route.name.casefold() for route in tables.routes if route.database == database}
+    taken = tables.route_names.get(database, ())
     wanted = "AutoCreatedLocal" if service is None and address == "LOCAL" else (service or "AllServices").strip("/")
     wanted = wanted.rpartition("/")[2] or "Route"
     name, number = wanted, 1

@@ -395,6 +395,14 @@ class Tables:
                 found[name].append(database)
         return dict(found)
 
+    @cached_property
+    def route_names(self) -> dict[str, set[str]]:
+        """The names of the routes in each database, case-folded."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for route in self.routes:
+            found[route.database].add(route.name.casefold())
+        return dict(found)
+
 
 _ROUTE_COLUMNS: Final = (
     "database",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.context import WORK_MAX, Candidate, CheckContext, Concern, Problem, Step
+from ssbroker.diagnose.context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import RoutingEnd
@@ -18,6 +19,8 @@ from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]
 _Key = tuple[str, str | None, str | None, str, int | None]
+WORK_MAX: Final = 20_000
+"""The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
 _TRIALS_MAX: Final = 16
 """The combinations to try for one finding."""
 _STEPS_MAX: Final = 3
@@ -93,10 +96,11 @@ class RemedyProver:
         self._tried: dict[Candidate, tuple[CheckContext, Sequence[Problem]] | None] = {}
         size = sum(len(each.routes) + len(each.hosts) for each in context.tables.values())
         self._trials_left = WORK_MAX // max(1, size)
+        self._proves_any: Final = self._trials_left > 0
 
     def finding(self, problem: Problem) -> Finding:
         """Returns the finding with a proven remedy, or with general advice."""
-        if not problem.candidates or not self._context.proves_remedies:
+        if not self._proves_any or next(iter(problem.candidates), None) is None:
             return problem.finding
         if self._trials_left <= 0:
             return replace(problem.finding, remedy=UNPROVEN)
@@ -112,8 +116,8 @@ class RemedyProver:
     def _proven(self, problem: Problem) -> Candidate | None:
         """Returns the first candidate that is proven; else the first combination with remedies of other errors that is."""
         tried = 0
-        partial: list[Candidate] = list(problem.candidates)
-        for candidate in partial:  # grows during iteration
+        extended: list[Iterator[Candidate]] = []
+        for candidate in chain(problem.candidates, chain.from_iterable(extended)):  # the list grows during iteration
             if tried >= _TRIALS_MAX or self._trials_left <= 0:
                 return None
             tried += 1
@@ -131,7 +135,7 @@ class RemedyProver:
                     return candidate
             elif len(candidate) < _STEPS_MAX:
                 # The fault is gone, and another one of the same conversation is left or appears.
-                partial += _extended(candidate, problems)
+                extended.append(_extended(candidate, problems))
         return None
 
     def _keeps_deliveries(self, conversations: Conversations) -> bool:

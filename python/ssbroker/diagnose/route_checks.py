@@ -6,6 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -50,11 +51,9 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"expired on {_expiry_text(context, route.lifetime)}",
                     "Create it again without LIFETIME, or drop it if it is no longer needed.",
-                    candidates=[
-                        *_moved(context, instance, route, recreate=True),
-                        _recreated(route),
-                        drop_route(route),
-                    ],
+                    candidates=chain(
+                        _moved(context, instance, route, recreate=True), [_recreated(route), drop_route(route)]
+                    ),
                 )
                 continue
             if route.key in used:
@@ -67,7 +66,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     route,
                     "has a broker id but no service name",
                     "Add the name of the service, or drop the route.",
-                    candidates=[*_named(context, route), drop_route(route)],
+                    candidates=chain(_named(context, route), [drop_route(route)]),
                     concerns=(),
                 )
             elif identical is not None and identical is not route:
@@ -100,11 +99,11 @@ def _unused_route(
             route,
             f"has the address TRANSPORT, but {quoted_name(service)} does not begin with an address",
             "Set the address of the instance that has the service.",
-            candidates=[
-                *_moved(context, instance, route),
-                *_moved(context, instance, route, recreate=True),
-                drop_route(route),
-            ],
+            candidates=chain(
+                _moved(context, instance, route),
+                _moved(context, instance, route, recreate=True),
+                [drop_route(route)],
+            ),
         )
     elif service is not None and route.address == LOCAL and not _can_locate(tables, service, route.broker):
         hosts = tables.hosts.get(service, [])
@@ -117,13 +116,13 @@ def _unused_route(
             route,
             f"leads to LOCAL, but {where if hosts else f'no database of this instance has {quoted_name(service)}'}",
             "Enable the database, create the service, or change the route to the address of the instance that has the service.",
-            candidates=[
-                *_spelled(context, route),
-                *_with_ids_of(tables, route, hosts),
-                *_enabled(context, instance, service),
-                *_moved(context, instance, route),
-                drop_route(route),
-            ],
+            candidates=chain(
+                _spelled(context, route),
+                _with_ids_of(tables, route, hosts),
+                _enabled(context, instance, service),
+                _moved(context, instance, route),
+                [drop_route(route)],
+            ),
         )
     elif route.database != MSDB and not tables.databases[route.database].enabled:
         return  # nothing starts in a disabled database
@@ -154,8 +153,6 @@ def _unused_route(
 
 def _moved(context: CheckContext, instance: str, route: RouteRow, *, recreate: bool = False) -> Iterator[str]:
     """Yields scripts that lead a route to each instance that has its service."""
-    if not context.proves_remedies:
-        return
     if route.service is None or route.mirror is not None:
         return
     targets = {
@@ -190,8 +187,6 @@ def _recreated(route: RouteRow, *, address: str | None = None, mirror: bool = Tr
 
 def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
     """Yields scripts that give a route the name of the only service of the database that has its broker id."""
-    if not context.proves_remedies:
-        return
     for tables in context.tables.values():
         for database, names in tables.services.items():
             if tables.databases[database].broker == route.broker and len(names) == 1:
@@ -200,8 +195,6 @@ def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
 
 def _spelled(context: CheckContext, route: RouteRow) -> Iterator[str]:
     """Yields a script that corrects a service name that is nearly right."""
-    if not context.proves_remedies:
-        return
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
         yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
@@ -216,8 +209,6 @@ def _with_ids_of(tables: Tables, route: RouteRow, hosts: list[str]) -> Iterator[
 
 def _enabled(context: CheckContext, instance: str, service: str) -> Iterator[str]:
     """Yields scripts that enable the databases of an instance that have a service."""
-    if not context.proves_remedies:
-        return
     tables = context.tables[instance]
     for host in tables.hosts.get(service, ()):
         if not tables.databases[host].enabled and (instance, host) not in context.mirrored:
@@ -281,11 +272,10 @@ def check_own_addresses(context: CheckContext) -> Iterator[Problem]:
                     f"leads to {route.address}, which is an address of this instance itself",
                     "If the service is in this instance, change the address to LOCAL; otherwise correct it.",
                     severity="error" if route.database == MSDB else "warning",
-                    candidates=[
-                        *_moved(context, instance, route),
-                        alter_route(route, "ADDRESS = N'LOCAL'"),
-                        drop_route(route),
-                    ],
+                    candidates=chain(
+                        _moved(context, instance, route),
+                        [alter_route(route, "ADDRESS = N'LOCAL'"), drop_route(route)],
+                    ),
                 )
 
 
@@ -364,8 +354,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     [*map(quoted_name, hidden[:LISTED_MAX]), *(["..."] if len(hidden) > LISTED_MAX else [])]
                 )
                 created: Candidate = tuple(
-                    Step(instance, new_route(tables, database, service=service, address=LOCAL))
-                    for service in (hidden if context.proves_remedies else ())
+                    Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in hidden
                 )
                 yield route_problem(
                     "SSB015",
@@ -449,10 +438,9 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
             if context.fleet.at(route.address, seen_from=instance) is not None:
                 continue
             host = route.address.rpartition(":")[0]
-            candidates = list(_moved(context, instance, route))
             if host in ports:
                 right = [f"{host}:{port}" for port in sorted(ports[host])]
-                moved = [alter_route(route, f"ADDRESS = {string_literal(each)}") for each in right]
+                corrected = [alter_route(route, f"ADDRESS = {string_literal(each)}") for each in right]
                 yield route_problem(
                     "SSB022",
                     instance,
@@ -460,7 +448,7 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
                     f"leads to {route.address}, but {owners[host]} listens on port {' and '.join(sorted(ports[host]))}",
                     "Correct the port.",
                     severity="error",
-                    candidates=[*moved, *candidates, drop_route(route)],
+                    candidates=chain(corrected, _moved(context, instance, route), [drop_route(route)]),
                 )
             else:
                 yield route_problem(
@@ -469,7 +457,7 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"leads to {route.address}, which is not an address of any instance",
                     "Add the catalog of that instance with its addresses, or correct the route.",
-                    candidates=candidates,
+                    candidates=_moved(context, instance, route),
                 )
 
 

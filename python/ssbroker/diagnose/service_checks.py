@@ -64,8 +64,6 @@ def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterat
 
 
 def _out_of_loop(context: CheckContext, routes: list[tuple[str, RouteRow]]) -> Iterator[Candidate]:
-    if not context.proves_remedies:
-        return
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
         for target in dict.fromkeys(target for target, _ in hosts):
@@ -264,7 +262,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             database=MSDB,
             related=["/".join(start) for start in starts],
             severity="warning" if for_answers else None,
-            candidates=_found_again(context, instance, service, starts) if context.proves_remedies else (),
+            candidates=_found_again(context, instance, service, starts),
             concerns=[Concern(start.instance, start.database, service) for start in starts],
         )
 
@@ -484,7 +482,7 @@ def _no_return_route(
         instance=target.instance,
         database=target.database,
         related=related,
-        candidates=_return_candidates(context, target, initiators, ends) if context.proves_remedies else (),
+        candidates=_return_candidates(context, target, initiators, ends),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
     )
 
@@ -521,10 +519,10 @@ def _return_candidates(
             corrected += [Step(target.instance, drop_route(route)) for route in more]
         else:
             corrected += [Step(target.instance, drop_route(route)) for route in wrong]
-    on_path = list(dict.fromkeys(_path_steps(context, initiators, ends)))
     for own in (corrected, created, replaced):
         if own:
             yield tuple(own)
+    on_path = list(dict.fromkeys(_path_steps(context, initiators, ends)))
     for step in on_path:
         yield (step,)
     for own in (corrected, created):
