@@ -27,25 +27,33 @@ class AssumedIds:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        tables = {instance: read(catalog) for instance, catalog in fleet.items()}
-        known = {row.broker for each in tables.values() for row in each.databases.values() if row.broker is not None}
-        named = _named_ids(fleet, tables, known)
         assumed: dict[tuple[str, str], bytes] = {}
-        used = set(known)
-        for instance, each in tables.items():
-            for database, row in each.databases.items():
-                if row.broker is not None:
-                    continue
-                candidates = [broker for broker, _ in named[instance, database].most_common() if broker not in used]
-                new = uuid.uuid5(_NAMESPACE, f"{instance}\n{database}").bytes
-                assumed[instance, database] = broker = candidates[0] if candidates else new
-                used.add(broker)
+        if any(catalog.databases["service_broker_guid"].null_count for catalog in fleet.values()):
+            assumed = _assumed(fleet)
         self.databases: Final = frozenset(assumed)
         self.fleet: Final = (
             Fleet({instance: _with_ids(catalog, instance, assumed) for instance, catalog in fleet.items()})
             if assumed
             else fleet
         )
+
+
+def _assumed(fleet: Fleet) -> dict[tuple[str, str], bytes]:
+    """Returns an id for each database whose id is unknown."""
+    tables = {instance: read(catalog) for instance, catalog in fleet.items()}
+    known = {row.broker for each in tables.values() for row in each.databases.values() if row.broker is not None}
+    named = _named_ids(fleet, tables, known)
+    assumed: dict[tuple[str, str], bytes] = {}
+    used = set(known)
+    for instance, each in tables.items():
+        for database, row in each.databases.items():
+            if row.broker is not None:
+                continue
+            candidates = [broker for broker, _ in named[instance, database].most_common() if broker not in used]
+            new = uuid.uuid5(_NAMESPACE, f"{instance}\n{database}").bytes
+            assumed[instance, database] = broker = candidates[0] if candidates else new
+            used.add(broker)
+    return assumed
 
 
 def _named_ids(

@@ -66,6 +66,12 @@ class Conversations:
             for database in (None, *tables.databases)
             if database != "msdb"
         ]
+        replies = [(service, broker) for service, ids in self._graph.host_ids.items() for broker in ids]
+        for instance, database in starts:
+            # Routing one message at a time would take several times as long.
+            questions = [Question(database, service) for service in self._graph.ids]
+            questions += [Question(database, service, broker, is_initiator=False) for service, broker in replies]
+            self._graph.at(instance).answers_to(questions)
         concerns = (Concern(*start, service) for start in starts for service in self._graph.ids)
         return frozenset(each for each in concerns if self.is_delivered(each))
 
