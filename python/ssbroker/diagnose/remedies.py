@@ -99,7 +99,7 @@ class RemedyProver:
         self._conversations: Final = Conversations(context)
         self._errors: Final = {_key(each.finding) for each in problems if each.finding.severity == "error"}
         self._copies: dict[str, ScriptOnCopies | None] = {}
-        self._tried: dict[Candidate, tuple[CheckContext, Sequence[Problem]] | None] = {}
+        self._tried: dict[Candidate, tuple[Conversations, Sequence[Problem]] | None] = {}
         size = sum(len(each.routes) + len(each.hosts) for each in context.tables.values())
         self._trials_left = WORK_MAX // max(1, size)
         self._proves_any: Final = self._trials_left > 0
@@ -130,12 +130,11 @@ class RemedyProver:
             after = self._after(candidate)
             if after is None:
                 continue
-            context, problems = after
+            conversations, problems = after
             remaining = {_key(each.finding) for each in problems}
             if _key(problem.finding) in remaining:
                 continue
             errors = {_key(each.finding) for each in problems if each.finding.severity == "error"}
-            conversations = Conversations(context)
             if errors <= self._errors and all(map(conversations.is_delivered, problem.concerns)):
                 if self._keeps_deliveries(conversations):
                     return candidate
@@ -147,14 +146,14 @@ class RemedyProver:
     def _keeps_deliveries(self, conversations: Conversations) -> bool:
         return all(map(conversations.is_delivered, self._conversations.delivered))
 
-    def _after(self, candidate: Candidate) -> tuple[CheckContext, Sequence[Problem]] | None:
-        """Returns the fleet after a candidate, with its problems; None if a statement is refused."""
+    def _after(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
+        """Returns the conversations and problems of the fleet after a candidate; None if a statement is refused."""
         if candidate not in self._tried:
             self._trials_left -= 1
             self._tried[candidate] = self._apply(candidate)
         return self._tried[candidate]
 
-    def _apply(self, candidate: Candidate) -> tuple[CheckContext, Sequence[Problem]] | None:
+    def _apply(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
         scripts: dict[str, list[str]] = {}
         for instance, script in candidate:
             scripts.setdefault(instance, []).append(script)
@@ -179,7 +178,7 @@ class RemedyProver:
             base=self._context,
             changed=frozenset(scripts),
         )
-        return context, self._check(context)
+        return Conversations(context), self._check(context)
 
 
 def _extended(candidate: Candidate, problems: Sequence[Problem]) -> Iterator[Candidate]:
