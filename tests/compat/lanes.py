@@ -162,7 +162,7 @@ def problems(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 if refusal not in outcome.get("all", ""):
                     found.append(f"{lane}: {feature}: expected an error with {refusal!r}, got {outcome}")
             elif "digest" not in outcome:
-                found.append(f"{lane}: {feature}: {outcome['error']}\n{outcome['all'][-1500:]}")
+                found.append(f"{lane}: {feature}: {outcome['error']}\n{outcome['all']}")
             elif expected.setdefault(feature, outcome["digest"]) != outcome["digest"]:
                 found.append(f"{lane}: {feature}: {outcome['digest']}, elsewhere {expected[feature]}")
     return found

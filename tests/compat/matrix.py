@@ -451,7 +451,7 @@ def main(selected: list[str]) -> None:
                 results[name] = {"digest": function(library if kind == "Library" else spark)}
             except Exception as error:  # noqa: BLE001 - it is part of the result
                 text = str(error).strip().splitlines() or [""]
-                results[name] = {"error": f"{type(error).__name__}: {text[0]:.300}", "all": str(error)[-3000:]}
+                results[name] = {"error": f"{type(error).__name__}: {text[0]:.300}", "all": str(error)}
             print(name, results[name].get("digest") or results[name]["error"], file=sys.stderr, flush=True)
     json.dump({"versions": versions(), "results": results}, sys.stdout)
 
