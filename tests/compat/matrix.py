@@ -199,7 +199,7 @@ class Spark:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - a lane may be without
 
         return (
-            SparkSession.builder.master("local[1]")
+            SparkSession.builder.master("local[1, 4]")  # a task is tried four times, as on a cluster
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "Europe/Berlin")
