@@ -6,6 +6,7 @@ import random
 import threading
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -172,7 +173,10 @@ def test_the_end_of_the_lease_gives_the_messages_to_another(instance: Instance, 
             assert bodies(fast) == [b"one"]
             assert fast.attempt == 2
             assert leases(instance) == [("LEASED", 2, 1)]
-            with pytest.raises(LeaseLostError, match="is lost: it ended"), slow.transaction() as t:
+            with (
+                pytest.raises(LeaseLostError, match="is lost: another receiver took its messages"),
+                slow.transaction() as t,
+            ):
                 t.connection.execute("INSERT INTO done VALUES ('slow')")
             with fast.transaction() as t:
                 t.connection.execute("INSERT INTO done VALUES ('fast')")
@@ -193,6 +197,66 @@ def test_a_job_commits_after_the_end_of_its_lease_if_nobody_has_taken_the_messag
     assert received(sales) == []
 
 
+def test_a_job_commits_after_the_background_has_freed_its_ended_lease(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    send(sales, b"one", b"two")
+    with take(sales, top=1) as job:
+        clock.advance(seconds=LEASE)
+        instance.run_due()
+        assert leases(instance) == [("READY", 1, 1)]
+        with job.transaction():
+            pass
+    assert leases(instance) == []
+    with take(sales) as job:
+        clock.advance(seconds=LEASE)
+        instance.run_due()
+        job.extend(LEASE)
+        assert leases(instance) == [("LEASED", 1, 1)]
+        assert fail_to_take(sales)
+    assert queued(instance) == []
+
+
+def test_a_job_whose_lease_the_background_thread_has_freed_commits(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop") as instance:
+        sales = instance.create_database("Sales")
+        sales.create_queue(QUEUE)
+        sales.create_service(TARGET, queue=QUEUE)
+        sales.create_service("//Shop", queue=QUEUE)
+        send(sales, b"one")
+        with sales.take(QUEUE, lease=0.001) as job:
+            while leases(instance) != [("READY", 1, 1)]:
+                threading.Event().wait(0.01)
+            with job.transaction():
+                pass
+        assert queued(instance) == []
+
+
+@pytest.mark.parametrize("is_freed", [False, True])
+def test_a_failure_after_the_end_of_the_lease_counts_once(
+    instance: Instance, sales: Database, clock: Clock, *, is_freed: bool
+) -> None:
+    send(sales, b"one")
+    with pytest.raises(ZeroDivisionError), take(sales):
+        clock.advance(seconds=LEASE)
+        if is_freed:
+            instance.run_due()
+        raise ZeroDivisionError
+    assert leases(instance) == [("READY", 1, 1)]
+
+
+@pytest.mark.parametrize("back", [LEASE, 2 * LEASE - 1])
+def test_a_lease_lasts_longer_by_what_the_clock_is_set_back(sales: Database, clock: Clock, back: float) -> None:
+    send(sales, b"one")
+    with pytest.raises(LeaseLostError), take(sales):
+        clock.advance(seconds=LEASE - 1)
+        clock.advance(seconds=-back)
+        clock.advance(seconds=back)
+        assert received(sales) == []
+        clock.advance(seconds=1)
+        assert received(sales) == [b"one"]
+
+
 def test_a_receive_after_the_end_of_the_lease_takes_the_messages(sales: Database, clock: Clock) -> None:
     send(sales, b"one")
     with pytest.raises(LeaseLostError, match="another receiver"), take(sales):
@@ -203,7 +267,7 @@ def test_a_receive_after_the_end_of_the_lease_takes_the_messages(sales: Database
 def test_the_end_of_the_conversation_ends_the_lease(instance: Instance, sales: Database) -> None:
     send(sales, b"one")
     with (
-        pytest.raises(LeaseLostError, match="its conversation was ended"),
+        pytest.raises(LeaseLostError, match="their conversation was ended"),
         take(sales) as job,
         sales.transaction() as t,
     ):
@@ -514,7 +578,8 @@ def test_an_unknown_or_disabled_queue_is_an_error(sales: Database) -> None:
 class Workers:
     """Workers whose jobs fail, overrun their leases, are abandoned or retried, with a clock that jumps."""
 
-    def __init__(self, database: Database, clock: Clock, source: random.Random) -> None:
+    def __init__(self, instance: Instance, database: Database, clock: Clock, source: random.Random) -> None:
+        self.instance = instance
         self.database = database
         self.clock = clock
         self.source = source
@@ -523,7 +588,7 @@ class Workers:
         self.running: list[Job] = []
 
     def step(self) -> None:
-        steps = [self.send, self.take, self.take, self.wait]
+        steps: list[Callable[[], object]] = [self.send, self.take, self.take, self.wait, self.instance.run_due]
         if self.running:
             steps += [self.finish, self.end_otherwise, self.extend]
         self.source.choice(steps)()
@@ -566,11 +631,13 @@ class Workers:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_workers_process_each_message_once_and_in_order(sales: Database, clock: Clock, seed: int) -> None:
+def test_random_workers_process_each_message_once_and_in_order(
+    instance: Instance, sales: Database, clock: Clock, seed: int
+) -> None:
     sales.alter_queue(QUEUE, poison_message_handling=False)
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE done (body)")
-    workers = Workers(sales, clock, random.Random(seed))
+    workers = Workers(instance, sales, clock, random.Random(seed))
     for _ in range(150):
         workers.step()
     clock.now = START + timedelta(days=999)

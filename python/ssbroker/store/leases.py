@@ -16,9 +16,9 @@ class Lease(NamedTuple):
     conversation_group_id: bytes
     queue_id: int
     lease_id: bytes | None
-    """Identifies the holder; None while the group waits for a time or is free."""
+    """Identifies the holder, who may still acknowledge the messages after the end of the lease; None while the group waits for a time."""
     process_id: int | None
-    """The process of the holder."""
+    """The process of the holder; None if the group is free or waits."""
     since: int
     until: int
     """The end of the lease or of the wait; 0 if the group is free."""

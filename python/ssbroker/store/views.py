@@ -109,7 +109,7 @@ _SELECTS: Final = {
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
     "sys.dm_broker_leases": """
         SELECT conversation_group_id, queue_id,
-            CASE WHEN lease_id IS NOT NULL THEN 'LEASED' WHEN until > 0 THEN 'WAITING' ELSE 'READY' END,
+            CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END,
             process_id, since, nullif(until, 0), attempts, failures
         FROM ssb_group_leases ORDER BY since, conversation_group_id""",
     "sys.database_principals": """

@@ -88,7 +88,7 @@ def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     queue = work.objects.queues_by_id.get(lease.queue_id)
     is_retained = queue is not None and queue.is_retention_enabled
     if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
-        raise lost(lease, "its conversation was ended, or another receiver took the messages")
+        raise _lost(lease)
     leases.remove(work.connection, lease.conversation_group_id)
     work.connection.statements.reset_rollback_count(lease.queue_id)
     work.effects.received.append(ReceiveCall(lease.queue_id, is_empty=False, is_named=True, is_leased=True))
@@ -118,9 +118,9 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
 
 
 def give_back(work: Work, lease: Lease, *, is_failure: bool) -> None:
-    """Ends a lease without acknowledging its messages, unless it was lost; a failure counts for poison message handling."""
+    """Ends a lease without acknowledging its messages, unless it is over already; a failure counts for poison message handling."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
-    if found is None or found.lease_id != lease.lease_id:
+    if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was counted already
         return
     if is_failure:
         fail(work, found)
@@ -145,21 +145,20 @@ def fail(work: Work, lease: Lease) -> bool:
     return is_poison and receive.disable_poisoned(work, lease.queue_id)
 
 
-def lost(lease: Lease, reason: str) -> LeaseLostError:
-    """Returns the error for a lease that no longer holds."""
-    group = uuid.UUID(bytes=lease.conversation_group_id)
-    return LeaseLostError(
-        f"the lease of conversation group {group} is lost: {reason}. Nothing was committed; the messages are processed elsewhere. "
-        "Use a longer lease, or extend it with Job.extend"
-    )
-
-
 def _held(work: Work, lease: Lease) -> Lease:
-    """Returns a lease as it is stored; raises `LeaseLostError` if another holder has replaced it, or it was given back."""
+    """Returns a lease as it is stored, also after its end; raises `LeaseLostError` if another holder has replaced it."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id:
-        raise lost(lease, "it ended, and the messages were given back or taken by another receiver")
+        raise _lost(lease)
     return found
+
+
+def _lost(lease: Lease) -> LeaseLostError:
+    group = uuid.UUID(bytes=lease.conversation_group_id)
+    return LeaseLostError(
+        f"the lease of conversation group {group} is lost: another receiver took its messages, or their conversation was ended. "
+        "Nothing was committed. Use a longer lease, or extend it with Job.extend"
+    )
 
 
 def _free_one(work: Work, lease: Lease) -> bool:
@@ -170,8 +169,9 @@ def _free_one(work: Work, lease: Lease) -> bool:
 
 
 def _free(work: Work, lease: Lease) -> None:
+    """Makes the messages of a group available. The holder keeps its claim until another receiver takes them."""
     if lease.attempts:
-        leases.store(work.connection, lease._replace(lease_id=None, process_id=None, until=0))
+        leases.store(work.connection, lease._replace(process_id=None, until=0))
     else:
         leases.remove(work.connection, lease.conversation_group_id)
     _announce_ready(work, lease)
