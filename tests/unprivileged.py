@@ -1,4 +1,4 @@
-"""Users and folders of few rights, whoever the tests run as."""
+"""Users and folders with few rights, whatever user runs the tests."""
 
 from __future__ import annotations
 

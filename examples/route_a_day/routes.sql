@@ -102,7 +102,7 @@ GO
 CREATE QUEUE dbo.LabelQueue
 CREATE SERVICE [//shop.example/Shipping/Labels] ON QUEUE dbo.LabelQueue ([DEFAULT])
 GO
-ALTER ROUTE AutoCreatedLocal WITH ADDRESS = N'TRANSPORT'   -- whoever carries his address in his name is reached without a route
+ALTER ROUTE AutoCreatedLocal WITH ADDRESS = N'TRANSPORT'   -- services whose names contain an address need no route
 CREATE ROUTE Orders WITH SERVICE_NAME = N'//shop.example/Sales/Orders', ADDRESS = N'LOCAL'
 CREATE ROUTE CarrierBlue WITH SERVICE_NAME = N'//blue.example/Pickup', ADDRESS = N'TCP://edi.blue.example:4022'
 CREATE ROUTE CarrierRed WITH SERVICE_NAME = N'//red.example/Pickup', ADDRESS = N'TCP://edi.red.example:4022'

@@ -166,7 +166,7 @@ def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
     ],
 )
 def test_undecided_text_is_not_carried_out(line: str, held: str) -> None:
-    with pytest.warns(DdlWarning, match=f"not carried out, though it holds {held}: "):
+    with pytest.warns(DdlWarning, match=f"not carried out, although it contains {held}: "):
         script = read("USE Sales", line, "DROP ROUTE AutoCreatedLocal")
     assert names(script) == []
 
@@ -175,7 +175,7 @@ def test_procedure_with_statements_about_service_broker_is_not_carried_out() -> 
     procedure = "CREATE PROCEDURE dbo.Install AS EXEC ('DROP QUEUE q')\nCREATE ROUTE R WITH ADDRESS = 'LOCAL'"
     with pytest.warns(DdlWarning) as caught:
         script = read("USE Sales", "GO", procedure, "GO", "EXEC Install", "DROP ROUTE AutoCreatedLocal")
-    why = "not carried out, though it holds DROP QUEUE, CREATE ROUTE: procedures are not executed"
+    why = "not carried out, although it contains DROP QUEUE, CREATE ROUTE: procedures are not executed"
     assert str(caught[0].message) == f"routes.sql:6: EXEC Install: {why}"
     assert names(script) == []
 

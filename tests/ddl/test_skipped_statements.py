@@ -96,7 +96,7 @@ def test_undecided_block_is_not_carried_out(block: str, before: str, end: str) -
         "USE Sales", before + block.format(inner=inner) + end, "CREATE ROUTE After WITH ADDRESS = 'LOCAL'"
     )
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert "not carried out, though it holds CREATE ROUTE: " in messages[-1]
+    assert "not carried out, although it contains CREATE ROUTE: " in messages[-1]
     assert script.notes[-1].is_problem
 
 
@@ -149,7 +149,9 @@ def test_batch_may_start_with_a_procedure_call_without_exec() -> None:
 def test_note_lists_each_contained_statement_once() -> None:
     _, messages = skipped("IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE B USE C END")
     shown = "IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = '..."
-    holds = "not carried out, though it holds DROP ROUTE, CREATE ROUTE, USE: the script does not decide its condition"
+    holds = (
+        "not carried out, although it contains DROP ROUTE, CREATE ROUTE, USE: the script does not decide its condition"
+    )
     assert messages == [f"routes.sql:1: {shown}: {holds}"]
 
 

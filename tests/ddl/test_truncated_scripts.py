@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.ddl.interpreter import read
 from ssbroker.ddl.lexer import ScriptSource, Token, batches
 from ssbroker.ddl.parser import parse
+from ssbroker.ddl.reader import read
 from ssbroker.exceptions import DdlError
 
 ROOT = Path(__file__).parents[2]

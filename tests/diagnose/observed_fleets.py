@@ -8,8 +8,8 @@ from uuid import UUID
 import ssbroker
 from ssbroker.diagnose import Finding, Fleet, RoutingEnd
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.checks import EXPIRES_WITHIN, problems
-from ssbroker.diagnose.context import CheckContext
+from ssbroker.diagnose.check_context import CheckContext
+from ssbroker.diagnose.lint import EXPIRES_WITHIN, problems
 from tests.oracle.world import MSDB, Conversation, Decision
 from tests.worlds.arrow import batch_of, decisions_of
 from tests.worlds.universe import NOW

@@ -220,7 +220,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
         ),
         (
             "9753: sent to TCP://south:4022, but not acknowledged yet.",
-            "nothing acknowledges it",
+            "is not acknowledged",
             "Message Undeliverable",
         ),
     ],

@@ -197,7 +197,7 @@ class Database:
             The queue.
 
         Raises:
-            BrokerError: The name is not valid, or the service of this name belongs to another queue.
+            BrokerError: The name is not valid, or the service with this name belongs to another queue.
 
         Examples:
             >>> import tempfile
@@ -269,7 +269,7 @@ class Database:
         Args:
             name: The name of the message type.
             validation: `NONE` accepts any body, `EMPTY` only an empty one, `WELL_FORMED_XML` only well-formed XML.
-            exist_ok: Whether to keep a message type of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep a message type with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists or is not valid.
@@ -339,7 +339,7 @@ class Database:
         Args:
             name: The name of the contract.
             messages: For each message type, which side may send it: `INITIATOR`, `TARGET` or `ANY`.
-            exist_ok: Whether to keep a contract of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep a contract with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
@@ -411,7 +411,7 @@ class Database:
             procedure: The name of the activation procedure; see `Instance.register_procedure`.
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
             poison_message_handling: Whether five consecutive rollbacks disable the queue.
-            exist_ok: Whether to keep a queue of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep a queue with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists (2714) or is not valid.
@@ -513,7 +513,7 @@ class Database:
             queue: The queue that receives its messages.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
             owner: The user that owns the service, whose certificates secure its dialogs; None means dbo.
-            exist_ok: Whether to keep a service of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep a service with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
@@ -615,7 +615,7 @@ class Database:
             broker_instance: The broker id of the remote database; None matches any.
             lifetime: Seconds until the route expires; None means that it never does.
             mirror_address: The address of the mirror, for a mirrored remote database.
-            exist_ok: Whether to keep a route of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep a route with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.

@@ -17,7 +17,7 @@ from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.notes import OTHER_ENDPOINT, Remark
+from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.statements import BrokerOption, EndpointSettings
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError

@@ -25,7 +25,7 @@ from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.broker.work_queue import Queue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
-from ssbroker.ddl.notes import summary
+from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, UnknownDatabaseError
 from ssbroker.protocol.events import Event, Subscriber
@@ -248,7 +248,7 @@ class Instance:
 
         Args:
             name: The name of the database.
-            exist_ok: Whether to return a database of this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to return a database with this name that exists already, unchanged, instead of raising an error.
 
         Returns:
             The database.
@@ -290,7 +290,7 @@ class Instance:
             The queue.
 
         Raises:
-            BrokerError: The name is not valid, or the service of this name belongs to another queue.
+            BrokerError: The name is not valid, or the service with this name belongs to another queue.
 
         Examples:
             >>> import tempfile

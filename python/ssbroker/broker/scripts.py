@@ -17,9 +17,8 @@ from ssbroker.broker.principals import GivenCertificate, KeyStore
 from ssbroker.broker.validation import existing, queue_text, refusal
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
-from ssbroker.ddl.dates import parse_date
+from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.expressions import Row, folded
-from ssbroker.ddl.interpreter import REPETITIONS_MAX, STRICT, ScriptOptions
 from ssbroker.ddl.lexer import (
     RefusalError,
     ScriptBatch,
@@ -38,11 +37,12 @@ from ssbroker.ddl.model import (
     initial_route_hint,
     is_initial_route,
 )
-from ssbroker.ddl.notes import Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch
 from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.reader import REPETITIONS_MAX, STRICT, ScriptOptions
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
-from ssbroker.ddl.runner import EMPTY, ScriptRunner
+from ssbroker.ddl.script_notes import Remark, ScriptNote
+from ssbroker.ddl.script_runner import EMPTY, ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement, walk
 from ssbroker.ddl.system_objects import (
@@ -567,7 +567,7 @@ class ScriptRun:
         self.current = name
 
     def _known(self, name: str, *, number: int = 911) -> DatabaseContext:
-        """Returns a database; raises if there is none of this name."""
+        """Returns a database; raises if there is none with this name."""
         names = self._instance_change.names
         if name not in names:
             known = [one for one in names if one != MSDB_NAME]

@@ -200,7 +200,7 @@ class Queue:
             if target is None or target.is_initiator or target.far_service != self._service:
                 continue
             initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
-            if initiator is None:  # another instance has a service of this name
+            if initiator is None:  # another instance has a service with this name
                 continue
             begin_end.clean_up(work, target)
             begin_end.clean_up(work, initiator)

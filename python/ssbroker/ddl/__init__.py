@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ssbroker.ddl.interpreter import STRICT, ScriptOptions, ScriptTables, read, read_all, read_servers
 from ssbroker.ddl.lexer import ScriptPosition, check_encoding, decode
 from ssbroker.ddl.model import InstanceModel, ObjectKind
-from ssbroker.ddl.notes import ScriptNote, counts, summary
+from ssbroker.ddl.reader import STRICT, ScriptOptions, ScriptTables, read, read_all, read_servers
+from ssbroker.ddl.script_notes import ScriptNote, counts, summary
 from ssbroker.ddl.sqlcmd import check_variables
 from ssbroker.ddl.writer import write
 

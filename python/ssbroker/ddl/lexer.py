@@ -173,7 +173,7 @@ def decode(data: bytes, *, file: str | None = None, encoding: str | None = None)
 
 
 def check_encoding(name: str) -> str:
-    """Returns the name of a text encoding, or raises if there is none of this name."""
+    """Returns the name of a text encoding, or raises if there is none with this name."""
     try:
         codecs.lookup(name)
         "".encode(name)

@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
-from ssbroker.ddl.dates import parse_date
+from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
-from ssbroker.ddl.notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
+from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.statements import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -498,7 +498,7 @@ def _run_route(
         if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
-            raise RefusalError(f"the database {database} already has a route of this name{initial_route_hint(found)}")
+            raise RefusalError(f"the database {database} already has a route with this name{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
         return None
@@ -573,7 +573,7 @@ def _run_queue(
     key = _queue_key(instance, statement.queue)
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
-            raise RefusalError(f"the database {key[0]} already has a queue of this name", 2714)
+            raise RefusalError(f"the database {key[0]} already has a queue with this name", 2714)
         _check_readers(statement.settings)
         instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
         return
@@ -623,7 +623,7 @@ def _run_service(
 def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
     database = key[0]
     if key in instance.services or statement.name in SYSTEM_SERVICES:
-        raise RefusalError(f"the database {database} already has a service of this name")
+        raise RefusalError(f"the database {database} already has a service with this name")
     queue = _queue_key(instance, statement.queue)
     _require_queue(instance, queue, statement.queue)
     for contract in statement.contracts:
@@ -665,7 +665,7 @@ def _run_message_type(
     is_system = statement.name in SYSTEM_MESSAGE_TYPES
     if isinstance(statement, statements.CreateMessageType):
         if key in instance.message_types or is_system:
-            raise RefusalError(f"the database {database} already has a message type of this name")
+            raise RefusalError(f"the database {database} already has a message type with this name")
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
     if is_system:
@@ -697,7 +697,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     is_system = statement.name in SYSTEM_CONTRACTS
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
-            raise RefusalError(f"the database {database} already has a contract of this name")
+            raise RefusalError(f"the database {database} already has a contract with this name")
         for kind, _ in statement.messages:
             is_known = (database, kind) in instance.message_types or kind in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_supposed:
@@ -730,7 +730,7 @@ def _run_priority(
     database = instance.current_database()
     if isinstance(statement, statements.CreatePriority):
         if find_name(statement.name, _names_in(instance.priorities, database)) is not None:
-            raise RefusalError(f"the database {database} already has a broker priority of this name")
+            raise RefusalError(f"the database {database} already has a broker priority with this name")
         key, before = (database, statement.name), PriorityModel()
     else:
         key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
@@ -818,7 +818,7 @@ def _run_binding(
     known = _names_in(instance.bindings, database)
     if isinstance(statement, statements.CreateBinding):
         if find_name(statement.name, known) is not None:
-            raise RefusalError(f"the database {database} already has a remote service binding of this name")
+            raise RefusalError(f"the database {database} already has a remote service binding with this name")
         if not 0 < len(statement.service) <= 256:  # noqa: PLR2004 - the length of a service name
             raise RefusalError("the name of a service has 1 to 256 characters", 8412)
         if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
@@ -896,7 +896,7 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     if begins is not None and ends is not None and ends <= begins:
         raise RefusalError("the certificate cannot be created: it expires before it starts", 15297)
     if find_name(statement.name, _names_in(instance.certificates, database)) is not None:
-        raise RefusalError(f"the database {database} already has a certificate of this name", 15232)
+        raise RefusalError(f"the database {database} already has a certificate with this name", 15232)
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
         raise RefusalError(f"the certificate {statement.name} cannot be owned by public")

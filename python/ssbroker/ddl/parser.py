@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.grammar import known_statement, parse_statement
 from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource, Token
 from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, on_or_off
-from ssbroker.ddl.parser_other import skip_condition, skip_other, skip_simple
+from ssbroker.ddl.parser_statements import known_statement, parse_statement
+from ssbroker.ddl.skipped_statements import skip_condition, skip_other, skip_simple
 from ssbroker.ddl.statements import Branch, ParsedStatement, Skipped, Statement, Tokens, walk
 from ssbroker.exceptions import DdlError
 

@@ -223,7 +223,7 @@ class _Writer:
         for route in _route_rows(self._catalog.routes):
             subject = f"CREATE ROUTE [{route.name}] in [{route.database}]"
             if (route.database, route.name) in seen:
-                raise _error(RefusalError("the database has another route of this name"), subject)
+                raise _error(RefusalError("the database has another route with this name"), subject)
             seen.add((route.database, route.name))
             try:
                 yield from self._route(route)

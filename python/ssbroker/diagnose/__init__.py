@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ssbroker.diagnose.checks import lint, not_checked
 from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, Comparison, compare
 from ssbroker.diagnose.expiry import Expiry, expiries
 from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.lint import lint, not_checked
 from ssbroker.diagnose.reachability import REACHABILITY, Loop, RoutingEnd, loops, reachability
 from ssbroker.diagnose.report import html_report
 from ssbroker.diagnose.stuck_queue import STUCK, stuck

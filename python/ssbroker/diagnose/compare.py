@@ -19,7 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_tabl
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
 from ssbroker.diagnose.behaviour import ComparedDecision, ConversationClass, DecisionPair, classes, count_pairs
-from ssbroker.diagnose.context import quoted_name
+from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, Fleet, RouteRow, Tables
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak

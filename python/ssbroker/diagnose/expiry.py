@@ -11,8 +11,8 @@ from typing import Final
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.check_context import qualified_route
 from ssbroker.diagnose.compare import Comparison, compare
-from ssbroker.diagnose.context import qualified_route
 from ssbroker.diagnose.fleet import Fleet, read
 from ssbroker.router import PendingRequest
 

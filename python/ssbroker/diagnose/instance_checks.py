@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ssbroker._text import bracketed, quantity
-from ssbroker.diagnose.context import CheckContext, Concern, Problem, problem_about, quoted_name
+from ssbroker.diagnose.check_context import CheckContext, Concern, Problem, problem_about, quoted_name
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, DatabaseRow
 from ssbroker.exceptions import DuplicateError

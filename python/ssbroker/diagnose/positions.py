@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ssbroker.diagnose.context import CheckContext, quoted_name
+from ssbroker.diagnose.check_context import CheckContext, quoted_name
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.context import Candidate, CheckContext, Concern, Problem, Step
+from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import RoutingEnd
-from ssbroker.diagnose.scripts import ScriptOnCopies
+from ssbroker.diagnose.remedy_scripts import ScriptOnCopies
 from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.checks import lint
 from ssbroker.diagnose.compare import Comparison
 from ssbroker.diagnose.findings import CODES, Finding, Findings
 from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, Fleet, read
+from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
 
 STYLE: Final = """

@@ -15,7 +15,7 @@ from ssbroker import schemas
 from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import preferred_routes
-from ssbroker.diagnose.context import (
+from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
     Concern,
@@ -28,7 +28,7 @@ from ssbroker.diagnose.context import (
     route_problem,
 )
 from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow, Tables
-from ssbroker.diagnose.scripts import UNKNOWN_ENDPOINT
+from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
 

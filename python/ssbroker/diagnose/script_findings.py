@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker.ddl import ScriptNote
-from ssbroker.diagnose.context import Problem
+from ssbroker.diagnose.check_context import Problem
 from ssbroker.diagnose.findings import CODES, Finding
 from ssbroker.diagnose.fleet import Fleet
 

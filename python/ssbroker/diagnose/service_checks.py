@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.context import (
+from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
     Concern,
@@ -23,8 +23,8 @@ from ssbroker.diagnose.context import (
 )
 from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow
 from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
+from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
-from ssbroker.diagnose.scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices, difference
 from ssbroker.diagnose.trace import end_text
 

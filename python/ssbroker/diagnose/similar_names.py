@@ -6,7 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ssbroker.diagnose.context import quoted_name
+from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.fleet import Tables
 
 

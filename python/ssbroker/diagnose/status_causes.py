@@ -57,13 +57,13 @@ _PATTERNS: Final = (
     _pattern(
         r"handshake failed|connection handshake",
         "the endpoints do not agree on authentication or encryption",
-        "Look into the error log of both instances, where the target gives the reason. Compare AUTHENTICATION and ENCRYPTION in "
+        "Look in the error log of both instances, where the target gives the reason. Compare AUTHENTICATION and ENCRYPTION in "
         "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
     ),
     _pattern(
         r"\b10054\b|forcibly closed|reset by peer",
         "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service has the port",
-        "Look into the error log of the target for a handshake error. Check that the port of the route is that of its Service Broker "
+        "Look in the error log of the target for a handshake error. Check that the port of the route is that of its Service Broker "
         "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
     ),
     _pattern(
@@ -128,7 +128,7 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"\b9753\b|not acknowledged",
-        "the message was sent, and nothing acknowledges it: it is dropped on its way, or the acknowledgement has no way back",
+        "the message was sent but is not acknowledged: it was dropped on its way, or there is no route for the acknowledgement",
         "Look for events at the target (Message Undeliverable, Message Classify) and at forwarders; check the route from the target back to the "
         "initiator's service.",
     ),

@@ -17,10 +17,10 @@ from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Question
-from ssbroker.diagnose.checks import lint
-from ssbroker.diagnose.context import quoted_name
+from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet
+from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import RoutingGraph
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.diagnose.status_causes import cause_of
@@ -257,7 +257,7 @@ def _with_status(result: dict[str, Any], status: str | None) -> dict[str, Any]:
             return result
         return result | {
             "cause": f"routing is sound; the status says {quoted_name(status)}",
-            "remedy": "Look into the error log of both instances for this text.",
+            "remedy": "Look in the error log of both instances for this text.",
         }
     if said.is_routing:
         return result | {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ssbroker.ddl.grammar import known_statement
 from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, did_you_mean
+from ssbroker.ddl.parser_statements import known_statement
 from ssbroker.ddl.statements import Skipped, Statement, Unknown
 
 # Reserved words that start a statement anywhere outside parentheses.

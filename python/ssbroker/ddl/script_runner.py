@@ -11,8 +11,8 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.catalog_views import object_id
 from ssbroker.ddl.expressions import TEXT_MAX, UNDECIDED, Row, Undecided, Value, folded, held_in, is_true, value
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
-from ssbroker.ddl.notes import NoteKind, Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch, held_statements, parse
+from ssbroker.ddl.script_notes import NoteKind, Remark, ScriptNote
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import DdlError, StorageError
@@ -402,7 +402,7 @@ class ScriptRunner:
         """Notes a statement that was not carried out; it is merely skipped if it holds no statement about Service Broker."""
         verbs = ", ".join(dict.fromkeys(held))
         if verbs:
-            self._note(source, parsed, "not_carried_out", f"not carried out, though it holds {verbs}: {why}")
+            self._note(source, parsed, "not_carried_out", f"not carried out, although it contains {verbs}: {why}")
         else:
             self._skip(source, parsed, kind)
 

@@ -14,14 +14,13 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
-from ssbroker.ddl import notes as script_notes
-from ssbroker.ddl import parser_objects
+from ssbroker.ddl import parser_objects, script_notes
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, batches, decode, parse_list
 from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, run
-from ssbroker.ddl.notes import Remark, ScriptNote
 from ssbroker.ddl.parser import ParsedBatch
-from ssbroker.ddl.runner import ScriptRunner
+from ssbroker.ddl.script_notes import Remark, ScriptNote
+from ssbroker.ddl.script_runner import ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import Statement
 from ssbroker.exceptions import DdlError, DdlWarning

@@ -11,7 +11,7 @@ from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import instance_checks, route_checks, script_findings, service_checks
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.context import CheckContext, Problem
+from ssbroker.diagnose.check_context import CheckContext, Problem
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Findings
 from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
 from ssbroker.diagnose.positions import StatementLocator

@@ -47,7 +47,7 @@ class ScriptOnCopies:
         """
         kept: list[bool] = []
         for row in self._unwritable.select(["database", "name"]).to_pylist():
-            dropped = drop_route(row["database"], row["name"])
+            dropped = drop_route_named(row["database"], row["name"])
             kept.append(dropped not in script)
             script = script.replace(dropped, f"USE {bracketed(row['database'])};", 1)
             if f"ALTER ROUTE {bracketed(row['name'])}" in script:
@@ -71,8 +71,8 @@ class ScriptOnCopies:
         ).with_details(_details_after(self._catalog.details, script))
 
 
-def drop_route(database: str, name: str) -> str:
-    """Returns the statements that drop a route."""
+def drop_route_named(database: str, name: str) -> str:
+    """Returns the statements that drop the route with a name."""
     return restore_spaces(f"USE {bracketed(database)}; DROP ROUTE {bracketed(name)};")
 
 

@@ -11,11 +11,11 @@ from itertools import tee
 from typing import NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
-from ssbroker.diagnose import scripts
 from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import RoutingGraph
+from ssbroker.diagnose.remedy_scripts import drop_route_named
 
 
 class Step(NamedTuple):
@@ -230,7 +230,7 @@ def alter_route(route: RouteRow, clauses: str) -> str:
 
 def drop_route(route: RouteRow) -> str:
     """Returns the statements that drop a route."""
-    return scripts.drop_route(route.database, route.name)
+    return drop_route_named(route.database, route.name)
 
 
 def new_route(tables: Tables, database: str, *, service: str | None, address: str, broker: str | None = None) -> str:
