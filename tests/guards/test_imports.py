@@ -55,6 +55,7 @@ LIBRARIES: dict[str, set[str] | None] = {
     "typer": {"cli"},
     "duckdb": {"cli"},
     "rich": {"cli"},
+    "anyio": {"broker"},
     "apsw": {"store"},
     "cryptography": {"security"},
 }

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from ssbroker._arguments import boolean, guid_bytes, string_list, utc_datetime
-from ssbroker.broker import database_lifecycle, object_definitions, principals
+from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
+from ssbroker.broker import database_lifecycle, object_definitions, principals, tasks
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_definitions import SentBy, ValidationName
 from ssbroker.broker.principals import GivenCertificate
-from ssbroker.broker.transaction import Transaction
+from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.validation import (
     check_booleans,
     check_bytes,
@@ -151,6 +152,40 @@ class Database:
             ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         """
         return Transaction(self._context)
+
+    async def await_message(self, queue: str, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # as `take`, and without an exception
+        """Waits until a queue has a message, without blocking the event loop. It takes no message, so cancellation loses none.
+
+        Args:
+            queue: The name of the queue; the default schema is `dbo`.
+            timeout: Seconds to wait; None waits until a message arrives.
+
+        Returns:
+            Whether there is a message; other receivers may take it first. False if none arrived, or the instance is being closed.
+
+        Raises:
+            BrokerError: The queue does not exist (15151) or is disabled (9617).
+            OptionError: `timeout` is not a valid number of seconds.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...         sales = instance.create_database("Sales")
+            ...         sales.create_queue("Orders")
+            ...         sales.create_service("//Orders", queue="Orders")
+            ...         async with sales.transaction() as t:
+            ...             t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...         while await sales.await_message("Orders", timeout=0):
+            ...             async with sales.transaction() as t:
+            ...                 print(t.receive("Orders")["message_body"].to_pylist())
+            >>> asyncio.run(main())
+            [b'two chairs']
+        """
+        seconds = None if timeout is None else timeout_seconds(timeout, name="timeout")
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return await tasks.wait(ReceiveWait(self._context, queue_key(queue), deadline=deadline))
 
     def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
         """Returns a job: messages that are received with a lease, for work that takes long.

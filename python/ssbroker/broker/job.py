@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
+from ssbroker.broker import tasks
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
+from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.transaction import COUNT_MAX, Message, ReceiveWait, Transaction, messages_of, work_of
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.broker.validation import queue_key
@@ -35,6 +37,9 @@ class Job:
     is done in `transaction`, which acknowledges the messages in the same commit.
 
     A job is false if no message arrived before the timeout.
+
+    In a coroutine, use `async with`, also for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
+    messages, none are taken; if it is cancelled in the block, they are given back.
 
     Examples:
         >>> import tempfile
@@ -91,18 +96,11 @@ class Job:
         """The messages in reading order; empty if none arrived before the timeout."""
 
     def __enter__(self) -> Self:
-        if self._has_entered:
-            raise BrokerError("a job can be entered only once; take another with database.take()")
-        self._has_entered = True
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        top, lease = self._options
-        claimed = leasing.claim(self._context, self._queue, top=top, microseconds=lease)
-        while claimed is None and ReceiveWait(self._context, queue_key(self._queue), deadline=deadline).wait():
-            claimed = leasing.claim(self._context, self._queue, top=top, microseconds=lease)
-        if claimed is not None:
-            self._lease = claimed.lease
-            self._is_over = False
-            self.messages = messages_of(claimed.messages)
+        deadline = self._begin()
+        claimed = self._claim()
+        while claimed is None and self._wait_until(deadline).wait():
+            claimed = self._claim()
+        self._start(claimed)
         return self
 
     def __exit__(
@@ -116,6 +114,19 @@ class Job:
             return
         # An interrupt, or the end of the program, says nothing about the messages.
         self._give_back(is_failure=isinstance(error, Exception))
+
+    async def __aenter__(self) -> Self:
+        deadline = self._begin()
+        claimed = await tasks.acquire(self._claim, undo=self._unclaim)
+        while claimed is None and await tasks.wait(self._wait_until(deadline)):
+            claimed = await tasks.acquire(self._claim, undo=self._unclaim)
+        self._start(claimed)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await tasks.leave(self.__exit__, kind, error, trace)
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -149,18 +160,17 @@ class Job:
         """When the lease ends; after that, another receiver may take the messages."""
         return EPOCH + timedelta(microseconds=self._held_lease().until)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Starts the transaction that acknowledges the messages and ends the job.
+    def transaction(self) -> Transaction:
+        """Returns the transaction that acknowledges the messages and ends the job.
 
         It holds the write lock of the database file: do slow work before it. If it is rolled back, the job continues.
 
-        Yields:
+        Returns:
             A transaction like that of `Database.transaction`, to send and receive messages, end conversations, and write the
             application's tables.
 
         Raises:
-            LeaseLostError: The lease ended and another receiver took the messages, or their conversation was ended. Nothing is committed.
+            LeaseLostError: When the block is entered: the lease ended and another receiver took the messages, or their conversation was ended. Nothing is committed.
             BrokerError: The job is over.
 
         Examples:
@@ -177,19 +187,7 @@ class Job:
             ...     instance.view("dbo.Orders")["message_type_name"].to_pylist()
             ['http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog']
         """
-        self._check()
-        orders = [message.queuing_order for message in self.messages]
-        try:
-            with Transaction(self._context) as t:
-                with work_of(t) as work:
-                    leasing.acknowledge(work, self._held_lease(), orders)
-                    if self._on_acknowledge is not None:
-                        self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
-                yield t
-        except LeaseLostError:
-            self._give_back(is_failure=False)  # other messages of the group
-            raise
-        self._is_over = True
+        return _JobTransaction(self._context, self)
 
     def extend(self, lease: float) -> None:
         """Extends the lease, in a transaction of its own. Another thread may call it, to keep the lease during one long step.
@@ -215,6 +213,29 @@ class Job:
         with instance_transaction(self._context) as work:
             extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
         self._lease = extended
+
+    async def aextend(self, lease: float) -> None:
+        """Extends the lease as `extend` does, without blocking the event loop.
+
+        Args:
+            lease: Seconds from now after which the lease ends.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...         queue = instance.queue("Jobs")
+            ...         await queue.aput(b"two chairs")
+            ...         async with queue.take(lease=60) as job:
+            ...             await job.aextend(600)
+            >>> asyncio.run(main())
+        """
+        await tasks.complete(partial(self.extend, lease))
 
     def retry(self, *, after: float = 0.0) -> None:
         """Gives the messages back and ends the job. The conversation group then waits; its messages keep their place in the queue.
@@ -245,6 +266,60 @@ class Job:
         with instance_transaction(self._context) as work:
             leasing.retry(work, self._held_lease(), microseconds=microseconds)
         self._is_over = True
+
+    async def aretry(self, *, after: float = 0.0) -> None:
+        """Gives the messages back and ends the job as `retry` does, without blocking the event loop.
+
+        Args:
+            after: Seconds until the messages can be received again.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...         queue = instance.queue("Jobs")
+            ...         await queue.aput(b"two chairs")
+            ...         async with queue.take() as job:
+            ...             await job.aretry(after=30)
+            >>> asyncio.run(main())
+        """
+        await tasks.complete(partial(self.retry, after=after))
+
+    def _begin(self) -> float | None:
+        """Begins the block; returns until when to wait for messages."""
+        if self._has_entered:
+            raise BrokerError("a job can be entered only once; take another with database.take()")
+        self._has_entered = True
+        return None if self._timeout is None else time.monotonic() + self._timeout
+
+    def _claim(self) -> Claim | None:
+        top, lease = self._options
+        return leasing.claim(self._context, self._queue, top=top, microseconds=lease)
+
+    def _unclaim(self, claimed: Claim | None) -> None:
+        """Gives back messages whose task was cancelled before it got them."""
+        if claimed is not None:
+            self._lease = claimed.lease
+            self._give_back(is_failure=False)
+
+    def _wait_until(self, deadline: float | None) -> ReceiveWait:
+        return ReceiveWait(self._context, queue_key(self._queue), deadline=deadline)
+
+    def _start(self, claimed: Claim | None) -> None:
+        if claimed is not None:
+            self._lease = claimed.lease
+            self._is_over = False
+            self.messages = messages_of(claimed.messages)
+
+    def _acknowledge(self, work: Work) -> None:
+        leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self.messages])
+        if self._on_acknowledge is not None:
+            self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
 
     def _give_back(self, *, is_failure: bool) -> None:
         """Ends the lease if it still holds. The caller raises an error that is more important than one of this."""
@@ -278,6 +353,36 @@ class Job:
     def __repr__(self) -> str:
         state = "over" if self._is_over else f"leased until {self.lease_ends_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"<Job of queue {self._queue!r}, {len(self.messages)} messages, {state}>"
+
+
+class _JobTransaction(Transaction):
+    """A transaction that acknowledges the messages of a job."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, context: DatabaseContext, job: Job) -> None:
+        super().__init__(context)
+        self._job: Final = job
+
+    def __enter__(self) -> Self:
+        self._job._check()  # noqa: SLF001  # a part of the job
+        super().__enter__()
+        try:
+            with work_of(self) as work:
+                self._job._acknowledge(work)  # noqa: SLF001
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None:
+            self._job._is_over = True  # noqa: SLF001
+        elif isinstance(error, LeaseLostError):
+            self._job._give_back(is_failure=False)  # noqa: SLF001  # other messages of the group
 
 
 def _microseconds(seconds: object, *, name: str) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker.broker import tasks
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
@@ -38,18 +39,27 @@ class ReceiveWait:
         self._database: Final = database
         self._key: Final = queue
         self._deadline: Final = math.inf if deadline is None else deadline
+        self._queue_id: int | None = None
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Ends the wait, in another thread."""
+        self._is_cancelled = True
+        if self._queue_id is not None:
+            self._database.arrivals.notify([self._queue_id])
 
     def wait(self) -> bool:
-        """Waits until a message can be received; returns False after the timeout, or if the instance is being closed."""
+        """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed."""
         arrivals = self._database.arrivals
-        queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
+        queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
         with arrivals.count_waiter(queue_id):
             while True:
                 seen = arrivals.count(queue_id)
                 is_ready, changes_in = self._check(queue_id)
                 left = self._deadline - time.monotonic()
-                if is_ready or left <= 0 or arrivals.is_closed:
-                    return is_ready and not arrivals.is_closed
+                is_over = arrivals.is_closed or self._is_cancelled
+                if is_ready or left <= 0 or is_over:
+                    return is_ready and not is_over
                 arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.poll_interval, left, changes_in))
 
     def _check(self, queue_id: int) -> tuple[bool, float]:
@@ -197,6 +207,8 @@ class Transaction:
     the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes nothing, and the transaction
     can continue. Use a transaction from one thread at a time.
 
+    In a coroutine, use `async with`: entering waits for the write lock, and leaving commits, without blocking the event loop.
+
     Examples:
         >>> import tempfile
         >>> from ssbroker import Instance
@@ -241,6 +253,14 @@ class Transaction:
                     self._announce_fast(*summary)
                 return
         self._end(error)
+
+    async def __aenter__(self) -> Self:
+        return await tasks.acquire(self._enter_and_begin, undo=Transaction._abandon)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await tasks.leave(self.__exit__, kind, error, trace)
 
     @property
     def connection(self) -> Connection:
@@ -662,6 +682,21 @@ class Transaction:
         """Returns the time for the fast path; None lets it read the system clock itself, which is faster."""
         instance = self._context.instance
         return None if instance.has_system_clock else instance.microseconds()
+
+    def _enter_and_begin(self) -> Self:
+        self.__enter__()
+        try:
+            self._begin()
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def _abandon(self) -> None:
+        """Rolls back a transaction whose block does not run."""
+        self._session.end()
+        self._leave()
+        self._announce(is_committed=False)
 
     @contextmanager
     def _call(self) -> Iterator[Work]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
-from ssbroker.broker import object_definitions
+from ssbroker.broker import object_definitions, tasks
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, lease
 from ssbroker.broker.dialogs import send as sending
@@ -108,6 +109,33 @@ class Queue:
                 f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {other!r}"
             )
         self._send(transaction, message_type, content, due)
+
+    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | None = None) -> None:
+        """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still put.
+
+        Args:
+            body: The message: bytes, or any object that the codec can encode.
+            codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
+            at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
+
+        Raises:
+            SchemaError: Without codec, `body` is not bytes.
+            OptionError: `body` cannot be encoded.
+            BrokerError: The message cannot be sent; see the number.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...         queue = instance.queue("Jobs")
+            ...         await queue.aput({"resize": "cat.png"}, codec="json")
+            ...         async with queue.take() as job:
+            ...             print(job.value["resize"])
+            >>> asyncio.run(main())
+            cat.png
+        """
+        await tasks.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
         """Returns a job with the next message, as `Database.take` does. At the end of the job, its conversation ends too.

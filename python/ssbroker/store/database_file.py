@@ -104,6 +104,19 @@ _FORK_WAIT: Final = 1.0
 _FORK_POLL_INTERVAL: Final = 0.0005
 
 
+_CALLER: Final = threading.local()
+
+
+@contextmanager
+def calling_for(thread: int) -> Iterator[None]:
+    """Makes calls of this thread for another one, which waits for them: that of an event loop."""
+    _CALLER.thread = thread
+    try:
+        yield
+    finally:
+        del _CALLER.thread
+
+
 class Pool(Protocol):
     """A connection pool that must be safe across forks."""
 
@@ -564,8 +577,10 @@ class Session(_core.Session):
         connections.check()  # locks held by threads of the parent process are never released here
         if write_lock.would_deadlock:
             raise own_lock_error(self._file.path)
+        is_acquired = False
         try:
             self._acquire()
+            is_acquired = True
             with self._file.lock_errors(waited=self._lock_timeout):
                 connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
                 try:
@@ -578,7 +593,7 @@ class Session(_core.Session):
                         connections.give_back(connection)
                     raise
         except BaseException:  # a signal handler may have raised it anywhere
-            if not self.has_begun and write_lock.is_held_by_this_thread:
+            if not self.has_begun and (is_acquired or write_lock.is_held_by_this_thread):
                 write_lock.release()
             raise
         return connection
@@ -770,8 +785,11 @@ class DatabaseFile:
 
     @property
     def is_locked_by_this_thread(self) -> bool:
-        """Whether this thread holds the write lock, so that acquiring it again would deadlock."""
-        return self.write_lock.is_held_by_this_thread
+        """Whether this thread, or the one that it makes calls for, holds the write lock, so that acquiring it again could deadlock."""
+        return (
+            self.write_lock.holder in (get_ident(), getattr(_CALLER, "thread", None))
+            and self.write_lock.holder is not None
+        )
 
     @property
     def is_inherited(self) -> bool:

@@ -1,0 +1,99 @@
+"""An ASGI application that accepts orders, and ships them in the background.
+
+Run it with `uvicorn shop:app`, also with several workers. `POST /` accepts an order, and `GET /` counts orders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+
+from ssbroker import Database, Instance, Queue
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+WORKERS: Final = 5
+
+
+class Shop:
+    """The database of the shop, and its queue of orders to ship."""
+
+    def __init__(self, database: Database) -> None:
+        self.database: Final = database
+        self.to_ship: Final[Queue] = database.queue("ToShip")
+        with database.transaction() as t:
+            t.connection.execute(
+                "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, article TEXT, shipped_by_attempt INTEGER)"
+            )
+
+    async def accept(self, article: str) -> int:
+        """Stores an order together with the job to ship it; both are on the disk when this returns."""
+        async with self.database.transaction() as t:
+            t.connection.execute("INSERT INTO orders VALUES (NULL, ?, NULL)", (article,))
+            order_id = t.connection.last_insert_rowid()
+            self.to_ship.put({"order": order_id}, codec="json", transaction=t)
+        return order_id
+
+    async def ship(self) -> None:
+        """Ships orders, one after the other. If the process is killed, the order is shipped by another worker."""
+        while True:
+            async with self.to_ship.take(lease=2) as job:
+                await asyncio.sleep(0.05)  # call the carrier here
+                async with job.transaction() as t:
+                    order = (job.attempt, job.value["order"])
+                    t.connection.execute("UPDATE orders SET shipped_by_attempt = ? WHERE id = ?", order)
+
+    def count(self) -> dict[str, int]:
+        """Returns the number of orders, how many are shipped, and how many of these by a repeated attempt."""
+        with self.database.transaction() as t:
+            counts = "SELECT count(*), count(shipped_by_attempt), count(nullif(shipped_by_attempt, 1)) FROM orders"
+            (row,) = t.connection.execute(counts)
+        return dict(zip(("orders", "shipped", "repeated"), row, strict=True))
+
+
+class Application:
+    """The ASGI application."""
+
+    def __init__(self) -> None:
+        self._shop: Shop | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serves a connection, as ASGI servers call it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and self._shop is not None:
+            await self._answer(self._shop, scope["method"], receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Ships orders while the server runs."""
+        await receive()
+        async with Instance.open(os.environ.get("SHOP", "shop-data"), create=True) as instance:
+            self._shop = Shop(instance.create_database("Shop", exist_ok=True))
+            workers = [asyncio.create_task(self._shop.ship()) for _ in range(WORKERS)]
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            for worker in workers:  # a cancelled worker gives its order back
+                worker.cancel()
+                with suppress(asyncio.CancelledError):
+                    await worker
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, shop: Shop, method: str, receive: Receive, send: Send) -> None:
+        if method == "POST":
+            request = await receive()
+            answer: object = {"order": await shop.accept(json.loads(request["body"])["article"])}
+        else:
+            answer = await asyncio.to_thread(shop.count)
+        status = 202 if method == "POST" else 200
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+app = Application()

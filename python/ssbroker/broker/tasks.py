@@ -1,0 +1,159 @@
+"""Blocking calls in worker threads, awaited by tasks of asyncio or Trio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType, TracebackType
+from typing import Final, Generic, Protocol, TypeVar
+
+from ssbroker.exceptions import MissingDependencyError
+from ssbroker.store.database_file import calling_for
+
+Result = TypeVar("Result")
+
+
+class Wait(Protocol):
+    """A wait that another thread can end."""
+
+    def wait(self) -> bool:
+        """Waits; returns whether it was not in vain."""
+
+    def cancel(self) -> None:
+        """Ends the wait."""
+
+
+async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], object]) -> Result:
+    """Calls a function that takes something. If the task is cancelled meanwhile, the thread calls `undo` with the result."""
+    call = _Acquisition(function, undo)
+    try:
+        return await _in_thread(call.run, is_abandoned=True)
+    except BaseException:
+        call.abandon()
+        raise
+
+
+async def complete(function: Callable[[], Result]) -> Result:
+    """Calls a function to its end. If the task is cancelled meanwhile, the cancellation continues after that."""
+    anyio = _anyio()
+    call = _Completion(function)
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        while not call.is_done:
+            try:
+                await _in_thread(call.run_or_wait)
+            except anyio.get_cancelled_exc_class() as error:  # asyncio also cancels what is shielded
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return call.result()
+
+
+async def leave(
+    leave: Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Leaves the block of a context manager."""
+    if kind is GeneratorExit:  # the event loop is gone, so nothing can be awaited
+        leave(kind, error, trace)
+    else:
+        await complete(partial(leave, kind, error, trace))
+
+
+async def wait(waiting: Wait) -> bool:
+    """Waits. If the task is cancelled, the thread ends its wait."""
+    try:
+        return await _in_thread(waiting.wait, is_abandoned=True)
+    except BaseException:
+        waiting.cancel()
+        raise
+
+
+async def _in_thread(function: Callable[[], Result], *, is_abandoned: bool = False) -> Result:
+    anyio = _anyio()
+    # There is no limit on threads: those that wait for a lock must not keep its holder from committing.
+    result: Result = await anyio.to_thread.run_sync(
+        partial(_call_for, threading.get_ident(), function),
+        abandon_on_cancel=is_abandoned,
+        limiter=anyio.CapacityLimiter(1),
+    )
+    return result
+
+
+def _call_for(thread: int, function: Callable[[], Result]) -> Result:
+    with calling_for(thread):
+        return function()
+
+
+def _anyio() -> ModuleType:
+    try:
+        import anyio.to_thread  # noqa: PLC0415  # an optional dependency
+    except ImportError:
+        raise MissingDependencyError(
+            "asynchronous calls (`async with`, `await`) need anyio: pip install 'ssbroker[asyncio]'"
+        ) from None
+    return anyio
+
+
+class _Acquisition(Generic[Result]):
+    """A call whose result belongs to nobody if its task is cancelled meanwhile."""
+
+    def __init__(self, function: Callable[[], Result], undo: Callable[[Result], object]) -> None:
+        self._function: Final = function
+        self._undo: Final = undo
+        self._guard: Final = threading.Lock()
+        self._is_abandoned = False
+        self._results: Final[list[Result]] = []
+
+    def run(self) -> Result:
+        result = self._function()
+        with self._guard:
+            if not self._is_abandoned:
+                self._results.append(result)
+                return result
+        self._undo(result)
+        return result
+
+    def abandon(self) -> None:
+        """Undoes the call, in the thread that makes it, or in another one if it has ended."""
+        with self._guard:
+            self._is_abandoned = True
+        for result in self._results:
+            threading.Thread(target=self._undo, args=(result,), name="ssbroker undo").start()
+
+
+class _Completion(Generic[Result]):
+    """A call that one thread makes, for which others wait."""
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function: Final = function
+        self._guard: Final = threading.Lock()
+        self._has_begun = False
+        self._done: Final = threading.Event()
+        self._results: Final[list[Result]] = []
+        self._error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def run_or_wait(self) -> None:
+        with self._guard:
+            is_first, self._has_begun = not self._has_begun, True
+        if not is_first:
+            self._done.wait()
+            return
+        try:
+            self._results.append(self._function())
+        except BaseException as error:  # noqa: BLE001  # the task raises it
+            self._error = error
+        finally:
+            self._done.set()
+
+    def result(self) -> Result:
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
