@@ -1,4 +1,4 @@
-"""The functions give the same results on a cluster of two executors and on Spark Connect."""
+"""The functions give the same results on a standalone cluster of two workers and on Spark Connect."""
 
 from __future__ import annotations
 

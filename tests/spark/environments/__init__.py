@@ -1,1 +1,1 @@
-"""Checks that run in other Spark environments: on a cluster of two executors, and on Spark Connect."""
+"""Checks that run in other Spark environments: on a standalone cluster of two workers, and on Spark Connect."""

@@ -1,7 +1,7 @@
 """Runs all checks of an environment: `python -m tests.spark.environments NAME FOLDER`, where NAME is `cluster` or `connect`.
 
-Each environment needs its own process, because a process has sessions of one kind only. All checks share one session, whose start costs more than most
-of them.
+Each environment runs in its own process, because a process has sessions of one kind only. All checks share one session, because starting it takes
+longer than most of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ if __name__ == "__main__":
     from tests.spark.environments.sessions import session
 
     environment, folder = sys.argv[1], Path(sys.argv[2])
-    spark = session(environment)
     checks = {"cluster": (cluster.check, stream.check), "connect": (connect.check, stream.check, source.check)}
-    for check in checks[environment]:
-        check(spark, folder / check.__module__)
-        print(check.__module__, "passed")
-    spark.stop()
+    with session(environment, folder / environment) as spark:
+        for check in checks[environment]:
+            check(spark, folder / check.__module__)
+            print(check.__module__, "passed")

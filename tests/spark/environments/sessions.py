@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from tests.guards.repository import ROOT
+from tests.spark.environments.standalone import standalone_cluster
 from tests.spark.frames import QUIET, session_builder
 
 SETTINGS: Final = {
@@ -18,18 +22,22 @@ SETTINGS: Final = {
 }
 
 
-def session(environment: str) -> SparkSession:
-    """Returns the session of an environment, configured for streams."""
-    if environment == "connect":
-        builder = SparkSession.builder.remote("local[2]")
-        settings = QUIET
-    else:
-        builder = session_builder().master("local-cluster[2,1,1024]")
-        settings = {
-            "spark.executor.memory": "1g",
-            "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
-            "spark.executorEnv.PYTHONPATH": str(ROOT),
-        }
-    for name, value in {**settings, **SETTINGS}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+@contextmanager
+def session(environment: str, folder: Path) -> Iterator[SparkSession]:
+    """Yields the session of an environment, configured for streams."""
+    with ExitStack() as servers:
+        if environment == "connect":
+            builder = SparkSession.builder.remote("local[2]")
+            settings = QUIET
+        else:
+            builder = session_builder().master(servers.enter_context(standalone_cluster(folder)))
+            settings = {
+                "spark.executor.memory": "1g",
+                "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+                "spark.executorEnv.PYTHONPATH": str(ROOT),
+            }
+        for name, value in {**settings, **SETTINGS}.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        yield spark
+        spark.stop()
