@@ -20,7 +20,7 @@ def library() -> None:
     """The library routes a batch with a router that was pickled."""
     router = pickle.loads(pickle.dumps(ssbroker.Router(ssbroker.Catalog.load("routes.sql"), tie_break="first")))
     waiting = {"to_service_name": ["//shop/Stock", "//shop/Nothing"], "to_broker_instance": pa.nulls(2, pa.string())}
-    decisions = router.route(pa.record_batch({"database": ["Sales", "Sales"], **waiting})).to_pydict()
+    decisions = router.route(pa.table({"database": ["Sales", "Sales"], **waiting})).to_pydict()
     assert decisions["outcome"] == ["REMOTE", "DELAYED"], decisions
     assert decisions["next_hop_address"] == ["TCP://stock.example:4022", None], decisions
 
@@ -47,11 +47,11 @@ def command() -> None:
     ask = ["ssbroker", "explain", "routes.sql", "--database", "Sales", "--json", "--to-service"]
     answer = subprocess.run([*ask, "//shop/Stock"], capture_output=True, text=True, check=True).stdout
     assert json.loads(answer)["decision"]["outcome"] == "REMOTE", answer
-    wrong = ["ssbroker", "explain", "missing.sql", "--to-service", "x"]
-    refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2, refused
-    assert "missing.sql" in refused.stderr, refused
-    assert "Traceback" not in refused.stderr, refused
+    for wrong, named in ((["missing.sql", "--to-service", "x"], "missing.sql"), (["--nonsense"], "--nonsense")):
+        refused = subprocess.run(["ssbroker", "explain", *wrong], capture_output=True, text=True, check=False)
+        assert refused.returncode == 2, refused
+        assert named in refused.stderr, refused
+        assert "Traceback" not in refused.stderr, refused
 
 
 def main() -> None:

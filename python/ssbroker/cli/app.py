@@ -118,6 +118,10 @@ def _root(
         typer.echo(context.get_help())
 
 
+# The base of the errors that typer raises about arguments; it has a public name since typer 0.28.
+_USAGE_ERROR: Final[type[Any]] = getattr(typer, "TyperException", typer.BadParameter.mro()[2])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
@@ -146,7 +150,7 @@ def _run(arguments: Sequence[str]) -> int:
         if code == _INTERRUPTED:
             return _interrupted(arguments)
         return code if isinstance(code, int) else 0
-    except typer.TyperException as error:
+    except _USAGE_ERROR as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
         return _fail(f"{error.format_message().removesuffix('.').replace('Value error, ', '')}; see '{command} --help'")
     except SsbrokerError as error:
