@@ -9,12 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
@@ -26,20 +31,37 @@ class Lane:
     """An environment.
 
     Attributes:
-        name: Its name, and the heading of its column in the table; a lane that does not run the matrix has none there.
+        name: Its name, and the heading of its column in the table; a lane without Spark has no column.
         packages: What is there before ssbroker is installed.
         broker: How the libraries of the broker are installed.
         refused: The features that do not work, and what the error says.
+        server: The lane whose Spark serves this one by Spark Connect; None if the lane has its own.
     """
 
     name: str
     packages: Sequence[str]
     broker: Sequence[str] = ("apsw", "cryptography")
     refused: Mapping[str, str] = field(default_factory=dict)
+    server: str | None = None
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether PySpark is installed."""
+        return any(package.startswith("pyspark") for package in self.packages)
 
 
 _NO_STREAMS: Final = ("spark.stream", "spark.stream_state", "spark.route_stream")
 _NO_SOURCE: Final = dict.fromkeys(("spark.data_source", "spark.data_source_stream"), "ssbroker")
+
+
+def lowest(*extras: str) -> tuple[str, ...]:
+    """The lowest versions of what ssbroker and some of its extras require."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
+    return tuple(each.replace(">=", "==") for each in required)
+
+
+NEWEST: Final = "Spark 4.3.0"
 LANES: Final = {
     lane.name: lane
     for lane in (
@@ -69,10 +91,11 @@ LANES: Final = {
                 "spark.stream_state": "no micro-batch has been committed",
             },
         ),
-        Lane("Spark 4.3.0", ("pyspark[connect,sql]==4.3.0", "pandas<3", "protobuf>=6.33.5")),
+        Lane(NEWEST, ("pyspark[connect,sql]==4.3.0", "pandas<3", "protobuf>=6.33.5")),
+        Lane("Connect client 4.2.0", ("pyspark-client==4.2.0", "pandas<3"), server=NEWEST),
+        Lane("lowest extras", (*lowest("cli", "broker"), "numpy<2"), broker=()),
     )
 }
-NEWEST: Final = "Spark 4.3.0"
 ROWS: Final = {
     "`Router.route`, `reassemble`, `explain`, `lint`, an instance": (
         "route",
@@ -128,27 +151,81 @@ def install(python: Path, wheel: Path, extra: Sequence[str]) -> list[str]:
     ]
     if "pyarrow" in before:
         changed += [f"{name} was added" for name in set(after) - set(before) - {"ssbroker"}]
-    _pip(python, "install", *extra)
+    if extra:
+        _pip(python, "install", *extra)
     return changed
 
 
-def run_matrix(python: Path, features: Iterable[str]) -> dict[str, Any]:
-    """Runs the matrix in an environment, from a folder without the sources."""
+def run_matrix(python: Path, features: Iterable[str], server: Path | None = None) -> dict[str, Any]:
+    """Runs the matrix in an environment, from a folder without the sources; `server` is the Python of the environment whose Spark serves it."""
     matrix = ROOT / "tests" / "compat" / "matrix.py"
-    variables = {**os.environ, "PYSPARK_PYTHON": str(python), "PATH": f"{python.parent}:{os.environ['PATH']}"}
-    for name in ("PYTHONPATH", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
-        variables.pop(name, None)
-    done = subprocess.run(
-        [python, matrix, *features],
-        cwd=python.parents[1],
-        env=variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
+    with ExitStack() as servers:
+        variables = _variables(python)
+        if server is not None:
+            variables["SPARK_REMOTE"] = servers.enter_context(connect_server(server))
+        done = subprocess.run(
+            [python, matrix, *features],
+            cwd=python.parents[1],
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def use_command(python: Path) -> None:
+    """Uses the library and the command outside the sources, as `scripts/try-install` does."""
+    wheel = ROOT / "tests" / "wheel"
+    with TemporaryDirectory() as folder:
+        for name in ("smoke.py", "routes.sql"):
+            shutil.copy(wheel / name, folder)
+        subprocess.run([python, "smoke.py"], cwd=folder, env=_variables(python), check=True)
+
+
+@contextmanager
+def connect_server(python: Path) -> Iterator[str]:
+    """Starts a Spark Connect server with the Spark of an environment, and yields its address."""
+    located = subprocess.run(
+        [python, "-c", "import pyspark; print(pyspark.__path__[0])"], capture_output=True, text=True, check=True
+    )
+    settings = (
+        "spark.connect.grpc.binding.address=127.0.0.1",
+        "spark.connect.grpc.binding.port=0",
+        "spark.ui.enabled=false",
+    )
+    submit: list[str | Path] = [Path(located.stdout.strip(), "bin", "spark-submit"), "--master", "local[1, 4]"]
+    submit += [each for setting in settings for each in ("--conf", setting)]
+    submit += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    with TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        with (
+            log.open("wb") as written,
+            subprocess.Popen(submit, cwd=folder, env=_variables(python), stdout=written, stderr=written) as process,
+        ):
+            try:
+                while (started := re.search(r"started at: .*:(\d+)", log.read_text())) is None:
+                    if process.poll() is not None:
+                        raise SystemExit(f"Spark Connect ended: {log.read_text()}")
+                    time.sleep(0.1)
+                yield f"sc://127.0.0.1:{started[1]}"
+            finally:
+                process.terminate()
+
+
+def _variables(python: Path) -> dict[str, str]:
+    """The environment variables of processes of a lane."""
+    variables = {
+        **os.environ,
+        "PYSPARK_PYTHON": str(python),
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    for name in ("PYTHONPATH", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
+        variables.pop(name, None)
+    return variables
 
 
 def problems(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -196,20 +273,28 @@ def main() -> int:
     lanes = options.lane or list(LANES)
     results: dict[str, Any] = {}
     wrong: list[str] = []
+
+    def ready(lane: Lane) -> Path:
+        """The Python of a lane's environment, in which the wheel is installed."""
+        if lane.name == NEWEST and options.newest:
+            return Path(options.newest)
+        python = environment(lane, options.folder)
+        changed = install(python, options.wheel.resolve(), lane.broker)
+        wrong.extend(f"{lane.name}: the install changed {change}" for change in changed)
+        return python
+
     for name in lanes:
         lane = LANES[name]
-        if name == NEWEST and options.newest:
-            python = options.newest
-        else:
-            python = environment(lane, options.folder)
-            changed = install(python, options.wheel.resolve(), lane.broker)
-            wrong += [f"{name}: the install changed {change}" for change in changed]
-        results[name] = run_matrix(python, options.feature)
+        server = None if lane.server is None else ready(LANES[lane.server])
+        python = ready(lane)
+        results[name] = run_matrix(python, options.feature, server)
+        if not lane.has_spark:
+            use_command(python)
         print(name, results[name]["versions"], flush=True)
     wrong += problems(results)
     print(f"\n{'':24}" + "".join(f"{name:>22}" for name in lanes))
-    for feature in next(iter(results.values()))["results"]:
-        cells = [results[name]["results"].get(feature, {}).get("digest", "refused") for name in lanes]
+    for feature in dict.fromkeys(each for result in results.values() for each in result["results"]):
+        cells = [results[name]["results"].get(feature, {"digest": ""}).get("digest", "refused") for name in lanes]
         print(f"{feature:34}" + "".join(f"{cell:>22}" for cell in cells))
     print(*wrong, sep="\n")
     return min(len(wrong), 1)

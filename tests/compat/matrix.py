@@ -198,14 +198,15 @@ class Spark:
     def session(self) -> Any:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - a lane may be without
 
+        builder: Any = SparkSession.builder
+        if "SPARK_REMOTE" not in os.environ:
+            builder = builder.master("local[1, 4]")  # a task is tried four times, as on a cluster
+            builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
         return (
-            SparkSession.builder.master("local[1, 4]")  # a task is tried four times, as on a cluster
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
+            builder.config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "Europe/Berlin")
             .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
             .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-            .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
 
@@ -360,15 +361,15 @@ class Spark:
         """`pipeline` of each micro-batch; messages do not cross micro-batches."""
         import ssbroker.spark  # noqa: PLC0415 - as above
 
-        found: list[Any] = []
+        written = str(self.folder / "each-messages")
 
         def each(batch: Any, _number: int) -> None:
-            found.extend(ssbroker.spark.pipeline(batch, catalog(), now=NOW).messages.collect())
+            ssbroker.spark.pipeline(batch, catalog(), now=NOW).messages.write.mode("append").parquet(written)
 
         arriving = self._arrived("each")
         query = arriving.writeStream.foreachBatch(each).trigger(availableNow=True)
         query.option("checkpointLocation", str(self.folder / "each-checkpoint")).start().awaitTermination()
-        return digest(found)
+        return digest(self.session.read.parquet(written).collect())
 
     def stream(self) -> str:
         import ssbroker.spark  # noqa: PLC0415 - as above
@@ -461,7 +462,7 @@ def versions() -> dict[str, str]:
     from importlib import metadata  # noqa: PLC0415 - used once
 
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("pyspark", "pyarrow", "pandas", "numpy", "protobuf"):
+    for name in ("pyspark", "pyspark-client", "pyarrow", "pandas", "numpy", "protobuf"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

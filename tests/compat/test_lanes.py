@@ -14,20 +14,28 @@ FINE: dict[str, Any] = {"results": {"route": {"digest": "1:abc"}}}
 
 def test_the_table_of_the_page_is_what_the_lanes_state() -> None:
     head, _, *lines = page_rows()
-    assert head[1:] == list(LANES)
+    with_spark = [name for name, lane in LANES.items() if lane.has_spark]
+    assert head[1:] == with_spark
     stated = {line[0]: line for line in lines}
-    for row in rows(list(LANES)):
+    for row in rows(with_spark):
         assert stated[row[0]] == row
 
 
 def test_the_versions_of_the_page_are_those_of_the_lanes() -> None:
     _, _, pyarrow, pandas, protobuf, *_ = page_rows()
-    for column, lane in enumerate(LANES.values(), start=1):
+    for column, lane in enumerate(filter(lambda lane: lane.has_spark, LANES.values()), start=1):
         pinned = dict(each.split("==") for each in lane.packages if "==" in each)
         assert pyarrow[column] == pinned.get("pyarrow", "newest")
         assert protobuf[column] == pinned.get("protobuf", "newest")
         if "numpy" in pinned:
             assert pandas[column] == f"{pinned['pandas']}, {pinned['numpy']}"
+
+
+def test_the_lane_of_the_lowest_versions_pins_all_that_is_required() -> None:
+    packages = LANES["lowest extras"].packages
+    assert "pyarrow==14" in packages
+    assert {"apsw", "cryptography", "rich", "typer"} <= {each.partition("==")[0] for each in packages}
+    assert all("==" in each for each in packages[:-1])
 
 
 def test_every_feature_of_the_matrix_has_a_row() -> None:
