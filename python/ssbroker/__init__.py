@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from ssbroker.protocol.config import ProtocolSettings
     from ssbroker.protocol.wire.connection import LinkLimits
     from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
-    from ssbroker.router import Router, tie_break_hash
+    from ssbroker.router import Routed, Router, tie_break_hash
+    from ssbroker.summary import RoutingSummary, summarize
 
     __version__: str
 
@@ -81,7 +82,9 @@ __all__ = [
     "Queue",
     "Reassembler",
     "Reassembly",
+    "Routed",
     "Router",
+    "RoutingSummary",
     "SchemaError",
     "Server",
     "SsbrokerError",
@@ -97,6 +100,7 @@ __all__ = [
     "reassemble",
     "schemas",
     "spark",
+    "summarize",
     "testing",
     "tie_break_hash",
 ]
@@ -114,12 +118,12 @@ _HOMES = {
     "Message": "broker.transaction",
     "ProtocolSettings": "protocol.config",
     "Queue": "broker.work_queue",
-    "Router": "router",
+    **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
+    **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),
     "Server": "broker.network.server",
     "Transaction": "broker.transaction",
     "Trust": "broker.network.tls",
     **dict.fromkeys(("Reassembler", "Reassembly", "fragment", "md5", "reassemble"), "reassembly"),
-    "tie_break_hash": "router",
 }
 """The module of each name; that of the others is `exceptions`."""
 

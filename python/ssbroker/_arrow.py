@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
 
+from ssbroker import schemas
 from ssbroker._compat import (
     MINIMUMS,
     exportable_column,
@@ -22,6 +25,7 @@ from ssbroker._compat import (
     reader_from_stream,
     with_exportable_views,
 )
+from ssbroker._text import printable, restore_spaces
 from ssbroker.exceptions import MalformedDataError, MissingDependencyError, SchemaError
 
 _PYARROW_MINIMUM: Final = MINIMUMS["ssbroker"].version
@@ -101,9 +105,41 @@ def null_where(is_null: Any, values: Any) -> Any:
     return _compute.if_else(is_null, pa.nulls(len(values), values.type), values)
 
 
+_GUID_DIGIT_POSITIONS: Final = [position for position in range(36) if position not in (8, 13, 18, 23)]
+
+
+def guid_text(column: Any) -> Any:
+    """Converts GUIDs of 16 bytes to their 36 characters."""
+    compact = pa.concat_arrays([_compute.cast(column, pa.binary(16))])  # a copy starts at offset 0
+    if len(compact) == 0:
+        return pa.nulls(0, pa.large_string())
+    digits = memoryview(compact.buffers()[1])[: 16 * len(compact)].hex().encode()
+    text = bytearray(b"-" * (36 * len(compact)))
+    for digit, position in enumerate(_GUID_DIGIT_POSITIONS):
+        text[position::36] = digits[digit::32]
+    rows = pa.Array.from_buffers(pa.binary(36), len(compact), [None, pa.py_buffer(text)])
+    return null_where(
+        _compute.is_null(compact), _compute.cast(_compute.cast(rows, pa.large_binary()), pa.large_string())
+    )
+
+
 _ACCEPTED: Final = (
     "an Arrow object (with __arrow_c_stream__ or __arrow_c_array__): a pyarrow Table, RecordBatch or RecordBatchReader, "
-    "a Polars or pandas DataFrame, a DuckDB relation"
+    "a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
+)
+_HINTS: Final = {
+    "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
+    "pyspark.sql.classic.dataframe.DataFrame": "use ssbroker.spark",
+    "pyspark.sql.connect.dataframe.DataFrame": "use ssbroker.spark",
+    "pyspark.sql.dataframe.DataFrame": "use ssbroker.spark",
+    "builtins.dict": "pass a list of dicts, one for each row, or pyarrow.table(...)",
+}
+_PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
+_NULLABLE_COLUMNS: Final = frozenset(
+    field.name
+    for schema in (schemas.ROUTES, schemas.DATABASES, schemas.CONVERSATIONS, schemas.FRAGMENTS)
+    for field in schema
+    if field.nullable
 )
 
 
@@ -121,8 +157,103 @@ class ArrowStreamExportable(Protocol):
         """Returns the stream capsule."""
 
 
+Rows: TypeAlias = ArrowArrayExportable | ArrowStreamExportable | Sequence[Mapping[str, Any]]
+"""A table: an Arrow object, or a list of dicts."""
+
+
+def as_arrow(value: Any, *, name: str) -> Any:
+    """Returns an object with Arrow capsules as it is, a list of dicts or a pandas DataFrame as a table.
+
+    The table has the names of all dicts as columns. Missing values of pandas are null.
+
+    Examples:
+        >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
+        [{'name': 'Orders', 'route_id': None}, {'name': 'Stock', 'route_id': 7}]
+    """
+    if qualified_type(value) == _PANDAS_FRAME:
+        return _from_pandas(value, name=name)
+    if isinstance(value, list):
+        return _from_rows(value, name=name)
+    return value
+
+
+def _from_pandas(frame: Any, *, name: str) -> Any:
+    """Converts a DataFrame, in which a column without any value is often one of NaN."""
+    if hasattr(frame, "__arrow_c_stream__") and not any(
+        column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in _NULLABLE_COLUMNS
+    ):
+        return frame
+    with _arrow_errors(frame, name=name):
+        table = pa.Table.from_pandas(frame)
+    for number, field in enumerate(table.schema):
+        column = table.column(number)
+        if field.name in _NULLABLE_COLUMNS and pa.types.is_floating(field.type) and column.null_count == len(column):
+            nulls: Any = pa.nulls(len(column))
+            table = with_column(table, number, pa.field(field.name, pa.null()), pa.chunked_array([nulls]))
+    return table
+
+
+def _from_rows(rows: list[Any], *, name: str) -> pa.Table:
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise SchemaError(
+                f"{name}, row {number}: expected a dict in the list, got {_type_name(row)}",
+                expected="a dict",
+                actual=_type_name(row),
+            )
+    columns: dict[str, Any] = {}
+    for column in dict.fromkeys(itertools.chain.from_iterable(rows)):
+        values = [row.get(column) for row in rows]
+        guids = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+        try:
+            columns[str(column)] = pa.array(guids)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise SchemaError(
+                f"{name}: the values of {str(column)!r:.80} have no common Arrow type: {error}", column=str(column)
+            ) from error
+    return pa.table(columns)
+
+
+_COLUMNS_LISTED_MAX: Final = 20
+_SIMILARITY_MIN: Final = 0.55
+
+
+def missing_column_error(error: SchemaError, rows: object, *, expected: Collection[str]) -> SchemaError:
+    """Returns an error about a missing column that lists the columns of the input and asks for the most similar one.
+
+    Other errors are returned unchanged. `expected` are the columns that the input may have.
+
+    Examples:
+        >>> error = SchemaError("to_service_name: the column is missing", column="to_service_name")
+        >>> print(missing_column_error(error, pa.table({"service": ["//Orders"]}), expected=["to_service_name"]))
+        to_service_name: the column is missing; the input has the column "service"; did you mean "service"?
+    """
+    fields: Any = rows.type if isinstance(rows, pa.Array) else getattr(rows, "schema", ())
+    names = [field.name for field in fields]
+    if error.column is None or error.actual is not None or f"{error.column}: the column is missing" not in str(error):
+        return error
+    shown = ", ".join(f'"{printable(name)}"' for name in names[:_COLUMNS_LISTED_MAX])
+    more = f" and {len(names) - _COLUMNS_LISTED_MAX} more" if len(names) > _COLUMNS_LISTED_MAX else ""
+    has = (
+        f"the input has the column{'' if len(names) == 1 else 's'} {shown}{more}"
+        if names
+        else "the input has no columns"
+    )
+    candidates = {name.lower(): name for name in names if name not in expected}
+    wanted = error.column.rpartition(".")[2]
+    words = set(wanted.split("_"))
+    similar = difflib.get_close_matches(wanted, candidates, n=1, cutoff=_SIMILARITY_MIN) or [
+        name for name in candidates if words.issuperset(name.split("_"))
+    ]
+    question = f'; did you mean "{printable(candidates[similar[0]])}"?' if similar else ""
+    return SchemaError(
+        restore_spaces(f"{error}; {has}{question}"), column=error.column, expected=error.expected, actual=None
+    )
+
+
 def as_table(value: object, *, name: str) -> pa.Table:
     """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages."""
+    value = as_arrow(value, name=name)
     if isinstance(value, pa.Table):
         table = value
     elif isinstance(value, pa.RecordBatch):
@@ -174,6 +305,7 @@ def stream_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
 
 def input_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch | pa.Array[Any]]:
     """Yields the checked batches of a record batch, table or stream; at least one, which may be empty."""
+    value = as_arrow(value, name=name)
     if hasattr(value, "__arrow_c_array__"):
         yield as_batch(value, name=name)
     elif hasattr(value, "__arrow_c_stream__"):
@@ -231,14 +363,22 @@ def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
 
 
 def not_arrow_error(value: object, *, name: str) -> SchemaError:
+    hint = _HINTS.get(qualified_type(value))
     return SchemaError(
-        f"{name}: expected {_ACCEPTED}, got {_type_name(value)}", expected=_ACCEPTED, actual=_type_name(value)
+        f"{name}: expected {_ACCEPTED}, got {_type_name(value)}{f'; {hint}' if hint else ''}",
+        expected=_ACCEPTED,
+        actual=_type_name(value),
     )
 
 
-def _type_name(value: object) -> str:
+def qualified_type(value: object) -> str:
+    """Returns the module and name of the type of a value."""
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _type_name(value: object) -> str:
+    return qualified_type(value).removeprefix("builtins.")
 
 
 @contextmanager

@@ -105,6 +105,18 @@ class Router:
             The decisions in `schemas.DECISIONS`, one row per conversation, in the same order.
         """
 
+    def invalid_rows(self, conversations: ArrowArrayExportable, first_row: int, /) -> pa.RecordBatch:
+        """Returns the rows of a batch that cannot be routed, in `schemas.REJECTED_CONVERSATIONS`.
+
+        Args:
+            conversations: See `route`.
+            first_row: See `route`.
+
+        Raises:
+            SchemaError: A column is missing or mistyped.
+            MalformedDataError: A value cannot be read.
+        """
+
     def route_packed(
         self, conversations: ArrowArrayExportable, now_us: int, include_named: bool, /
     ) -> pa.RecordBatch | None:

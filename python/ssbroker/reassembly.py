@@ -10,10 +10,18 @@ from typing import Any, Final, TypeAlias, overload
 
 import pyarrow as pa
 
-from ssbroker import _core
+from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import boolean, guid_bytes, integer_argument
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches, map_chunks
+from ssbroker._arrow import (
+    ArrowArrayExportable,
+    ArrowStreamExportable,
+    Rows,
+    as_column,
+    input_batches,
+    map_chunks,
+    missing_column_error,
+)
 from ssbroker._text import quantity
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
@@ -156,7 +164,7 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
 
 
 def fragment(
-    messages: ArrowArrayExportable | ArrowStreamExportable,
+    messages: Rows,
     *,
     max_fragment_bytes: int,
     session_keys: SessionKeys | None = None,
@@ -168,7 +176,7 @@ def fragment(
     buffers of the messages.
 
     Args:
-        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table or stream. Extra columns are
+        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, data frame or list of dicts. Extra columns are
             repeated for each fragment.
         max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
@@ -194,7 +202,10 @@ def fragment(
     fragments: list[pa.RecordBatch] = []
     first_row = 0
     for part in input_batches(messages, name="messages"):
-        fragments.extend(_core.fragment(part, first_row, limit, keys))
+        try:
+            fragments.extend(_core.fragment(part, first_row, limit, keys))
+        except SchemaError as error:
+            raise missing_column_error(error, part, expected=schemas.MESSAGES.names) from None
         first_row += len(part)
     return pa.Table.from_batches(fragments)
 
@@ -274,14 +285,14 @@ class Reassembler:
         self._session_keys = normalize_session_keys(keys)
         self._keys = native_session_keys(self._session_keys)
 
-    def push(self, fragments: ArrowArrayExportable | ArrowStreamExportable) -> Reassembly:
+    def push(self, fragments: Rows) -> Reassembly:
         """Adds fragments, and returns the messages that they complete.
 
         A push is atomic: if any of the input is invalid, nothing changes. A stream is therefore read to its end first; push input that
         is larger than memory in batches.
 
         Args:
-            fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table or stream. Extra columns
+            fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, data frame or list of dicts. Extra columns
                 must be the same in every push; a message gets those of its first fragment.
 
         Returns:
@@ -303,9 +314,12 @@ class Reassembler:
             >>> reassembler.push(early).rejected["reason"].to_pylist()
             ['duplicate']
         """
-        messages, rejected, acknowledgements = map(
-            pa.Table.from_batches, self._native.push(list(input_batches(fragments, name=_INPUT)), self._keys)
-        )
+        batches = list(input_batches(fragments, name=_INPUT))
+        try:
+            pushed = self._native.push(batches, self._keys)
+        except SchemaError as error:
+            raise missing_column_error(error, batches[0], expected=schemas.FRAGMENTS.names) from None
+        messages, rejected, acknowledgements = map(pa.Table.from_batches, pushed)
         return Reassembly(messages, rejected, acknowledgements, self.pending)
 
     def pending(self) -> pa.Table:
@@ -414,7 +428,7 @@ class Reassembler:
 
 
 def reassemble(
-    fragments: ArrowArrayExportable | ArrowStreamExportable,
+    fragments: Rows,
     *,
     in_order: bool = True,
     session_keys: SessionKeys | None = None,
@@ -425,7 +439,7 @@ def reassemble(
     Only the message size is limited, because the fragments are in memory already.
 
     Args:
-        fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table or stream, in any order.
+        fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, data frame or list of dicts, in any order.
         in_order: Whether a message waits for earlier messages of its direction.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.

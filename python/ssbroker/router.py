@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, Literal, get_args, overload
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
+from ssbroker import _frames as frames
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import (
     ArrowArrayExportable,
     ArrowStreamExportable,
+    Rows,
+    as_arrow,
     as_batch,
     as_column,
+    as_table,
     map_chunks,
+    missing_column_error,
     not_arrow_error,
     stream_batches,
 )
@@ -156,8 +161,32 @@ TieBreak = Literal["hash", "round_robin", "first"]
 PendingRequest = Literal["continue", "delay"]
 """What a router does with a conversation while routing information is requested for its service."""
 
+OnErrors = Literal["raise", "reject"]
+"""What a router does with rows that it cannot route."""
+
 _PICKLE_FORMAT: Final = 1
 _INPUT: Final = "conversations"
+_READ_COLUMNS: Final = (*schemas.CONVERSATIONS.names, "conversation_handle")
+_Frame = TypeVar("_Frame")
+
+
+class Routed(NamedTuple, Generic[_Frame]):
+    """Result of routing with `errors="reject"`.
+
+    Attributes:
+        decisions: Decisions about the valid rows, or these rows with their decisions.
+        rejected: Invalid rows (`schemas.REJECTED_CONVERSATIONS`): the row in the input, counted from 0, the column, the value and the reason.
+
+    Examples:
+        >>> from ssbroker import Catalog, Router, schemas
+        >>> router = Router(Catalog(schemas.ROUTES.empty_table()))
+        >>> result = router.route([{"database": "msdb", "to_service_name": None}], errors="reject")
+        >>> result.decisions.num_rows, result.rejected["reason"].to_pylist()
+        (0, ['null'])
+    """
+
+    decisions: _Frame
+    rejected: Any
 
 
 class Router:
@@ -229,49 +258,166 @@ class Router:
         return self._native.nbytes
 
     @overload
-    def route(self, conversations: ArrowArrayExportable, *, now: datetime | None = None) -> pa.RecordBatch: ...
+    def route(
+        self, conversations: ArrowArrayExportable, *, now: datetime | None = None, errors: Literal["raise"] = "raise"
+    ) -> pa.RecordBatch: ...
 
     @overload
-    def route(self, conversations: ArrowStreamExportable, *, now: datetime | None = None) -> pa.Table: ...
-
     def route(
-        self, conversations: ArrowArrayExportable | ArrowStreamExportable, *, now: datetime | None = None
-    ) -> pa.RecordBatch | pa.Table:
+        self,
+        conversations: ArrowStreamExportable | Sequence[Mapping[str, Any]],
+        *,
+        now: datetime | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> pa.Table: ...
+
+    @overload
+    def route(
+        self, conversations: ArrowArrayExportable, *, now: datetime | None = None, errors: Literal["reject"]
+    ) -> Routed[pa.RecordBatch]: ...
+
+    @overload
+    def route(
+        self,
+        conversations: ArrowStreamExportable | Sequence[Mapping[str, Any]],
+        *,
+        now: datetime | None = None,
+        errors: Literal["reject"],
+    ) -> Routed[pa.Table]: ...
+
+    def route(self, conversations: Rows, *, now: datetime | None = None, errors: OnErrors = "raise") -> Any:
         """Decides where each conversation goes.
 
+        The column `conversation_id` may be missing if `tie_break` is not `hash`, or if no conversation has several equal candidates.
+
         Args:
-            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table or stream.
+            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, data frame or list of dicts.
             now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
+            errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
+                `reject` the row and route the others.
 
         Returns:
             The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a record batch, and
-            for a table or stream a `Table` with one batch for each input batch.
+            otherwise a `Table` with one batch for each input batch. With `errors="reject"`, a `Routed` of the decisions about the valid
+            rows, and of the rejected ones (`schemas.REJECTED_CONVERSATIONS`, a `Table`).
 
         Raises:
-            SchemaError: `conversations` is not an Arrow object, or a column is missing or has the wrong type.
+            SchemaError: `conversations` is not an Arrow object or a list of dicts, or a column is missing or has the wrong type.
             InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the turns of
                 `round_robin`, but earlier batches of the same table or stream do.
-            OptionError: `now` is not a datetime.
+            OptionError: `now` is not a datetime, or `errors` has another value.
 
         Examples:
-            >>> import pyarrow as pa
             >>> from ssbroker import Catalog, Router, schemas
-            >>> router = Router(Catalog(schemas.ROUTES.empty_table()), tie_break="first")
-            >>> conversations = pa.table({"database": ["msdb"], "to_service_name": ["//Orders"], "to_broker_instance": pa.nulls(1)})
-            >>> router.route(conversations)["reason"].to_pylist()
+            >>> router = Router(Catalog(schemas.ROUTES.empty_table()))
+            >>> conversations = [{"database": "msdb", "to_service_name": "//Orders"}, {"database": "Sales", "to_service_name": "//Stock"}]
+            >>> router.route(conversations[:1])["reason"].to_pylist()
             ['no_route']
+            >>> decisions, rejected = router.route(conversations, errors="reject")
+            >>> decisions.num_rows, rejected.to_pylist()
+            (1, [{'row': 1, 'column': 'database', 'value': 'Sales', 'reason': 'unknown_database'}])
         """
         now_us = epoch_microseconds(utc_datetime(now))
+        _check_option("errors", errors, get_args(OnErrors))
+        rejected: list[pa.RecordBatch] | None = None if errors == "raise" else []
+        decisions: pa.RecordBatch | pa.Table
         if hasattr(conversations, "__arrow_c_array__"):
-            return self._native.route(as_batch(conversations, name=_INPUT), now_us, 0)
-        if not hasattr(conversations, "__arrow_c_stream__"):
+            decisions = self._route_batch(as_batch(conversations, name=_INPUT), now_us, 0, rejected)
+        else:
+            decisions = self._route_stream(conversations, now_us, rejected)
+        if rejected is None:
+            return decisions
+        return Routed(decisions, pa.Table.from_batches(rejected, schema=schemas.REJECTED_CONVERSATIONS))
+
+    @overload
+    def with_decisions(
+        self, conversations: _Frame, *, now: datetime | None = None, errors: Literal["raise"] = "raise"
+    ) -> _Frame: ...
+
+    @overload
+    def with_decisions(
+        self, conversations: _Frame, *, now: datetime | None = None, errors: Literal["reject"]
+    ) -> Routed[_Frame]: ...
+
+    def with_decisions(self, conversations: Any, *, now: datetime | None = None, errors: OnErrors = "raise") -> Any:
+        """Decides where each conversation goes, and returns the conversations with their decisions.
+
+        Args:
+            conversations: Conversations (`schemas.CONVERSATIONS`) as for `route`.
+            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
+            errors: What to do with invalid values, as for `route`.
+
+        Returns:
+            The rows with the columns of `schemas.DECISIONS`, in the kind of `conversations`: a DataFrame of pandas (with its index) or
+            Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow `RecordBatch` or `Table`. Broker ids are
+            text, except in pyarrow. With `errors="reject"`, a `Routed` of the valid rows and of the rejected ones
+            (`schemas.REJECTED_CONVERSATIONS`), in the same kind.
+
+        Raises:
+            SchemaError: As for `route`, or the rows already have a column of the decisions.
+            InputError: A value is invalid; the error names column, row and value.
+            OptionError: `now` is not a datetime, or `errors` has another value.
+
+        Examples:
+            >>> from ssbroker import Catalog, Router, schemas
+            >>> router = Router(Catalog(schemas.ROUTES.empty_table()))
+            >>> (row,) = router.with_decisions([{"order": 17, "database": "msdb", "to_service_name": "//Orders"}])
+            >>> row["order"], row["outcome"], row["reason"]
+            (17, 'DELAYED', 'no_route')
+        """
+        table = as_table(conversations, name=_INPUT)
+        frames.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
+        if errors == "raise":
+            return frames.with_columns(conversations, table, self.route(table, now=now))
+        decisions, rejected = self.route(table, now=now, errors=errors)
+        kept = frames.kept_rows(rejected, rows=table.num_rows) if rejected.num_rows else None
+        rows = frames.with_columns(conversations, table, decisions, kept=kept)
+        return Routed(rows, frames.in_kind_of(conversations, rejected))
+
+    def _route_stream(self, conversations: Rows, now_us: int, rejected: list[pa.RecordBatch] | None) -> pa.Table:
+        given = as_arrow(conversations, name=_INPUT)
+        if not hasattr(given, "__arrow_c_stream__"):
             raise not_arrow_error(conversations, name=_INPUT)
         decided: list[pa.RecordBatch] = []
         first_row = 0
-        for part in stream_batches(conversations, name=_INPUT):
-            decided.append(self._native.route(part, now_us, first_row))
+        for part in stream_batches(given, name=_INPUT):
+            decided.append(self._route_batch(part, now_us, first_row, rejected))
             first_row += part.num_rows
         return pa.Table.from_batches(decided, schema=schemas.DECISIONS)
+
+    def _route_batch(
+        self,
+        batch: pa.RecordBatch | pa.Array[Any],
+        now_us: int,
+        first_row: int,
+        rejected: list[pa.RecordBatch] | None,
+    ) -> pa.RecordBatch:
+        """Decides a batch; adds its invalid rows to `rejected`, or raises an exception if this is None."""
+        given: Any = batch
+        try:
+            return self._native.route(given, now_us, first_row)
+        except MalformedDataError:
+            raise
+        except SchemaError as error:
+            raise missing_column_error(error, batch, expected=schemas.CONVERSATIONS.names) from None
+        except InputError as error:
+            if rejected is None:
+                raise self._with_similar_database(error) from None
+        invalid = self._native.invalid_rows(given, first_row)
+        rejected.append(invalid)
+        rows: Any = batch if isinstance(batch, pa.RecordBatch) else pa.RecordBatch.from_struct_array(given)
+        read = rows.select([number for number, name in enumerate(rows.schema.names) if name in _READ_COLUMNS])
+        kept = frames.kept_rows(invalid, rows=len(batch), first_row=first_row)
+        return self._native.route(frames.filter_batch(read, kept), now_us, first_row)
+
+    def _with_similar_database(self, error: InputError) -> InputError:
+        if not isinstance(error, UnknownDatabaseError):
+            return error
+        names: list[Any] = self._catalog.databases["name"].to_pylist()
+        suggestion = did_you_mean(str(error.value), names)
+        return UnknownDatabaseError(
+            f"{error}{suggestion}", column=error.column, row=error.row, value=error.value, expected=error.expected
+        )
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route by joins.
@@ -365,11 +511,7 @@ class Router:
         try:
             details = explain(to_service_name)
         except UnknownDatabaseError as error:
-            names: list[Any] = self._catalog.databases["name"].to_pylist()
-            suggestion = did_you_mean(str(database), names)
-            raise UnknownDatabaseError(
-                f"{error}{suggestion}", column=error.column, value=error.value, expected=error.expected
-            ) from None
+            raise self._with_similar_database(error) from None
         near_names = self._find_similar_names(to_service_name, details, explain)
         return Explanation(details | {"near_names": near_names} | try_fixes(self._catalog, details, now_us))
 

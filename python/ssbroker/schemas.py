@@ -85,6 +85,15 @@ DECISIONS: Final = _schema(
 )
 """Routing decisions: one row for each conversation, in the order of the input."""
 
+REJECTED_CONVERSATIONS: Final = _schema(
+    pa.field("row", pa.int64(), nullable=False),
+    pa.field("column", pa.string(), nullable=False),
+    pa.field("value", pa.string()),
+    pa.field("reason", pa.string(), nullable=False),
+)
+"""Conversations that cannot be routed, from `Router.route` with `errors="reject"`: the row in the input, counted from 0, its first invalid
+column, the value (shortened) and the reason: `null`, `invalid_guid` or `unknown_database`."""
+
 _DIRECTION: Final = (
     pa.field("conversation_id", GUID, nullable=False),
     pa.field("is_initiator", pa.bool_(), nullable=False),

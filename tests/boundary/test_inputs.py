@@ -119,6 +119,7 @@ FORMS: list[Callable[[pa.Table], Any]] = [
     lambda table: table.to_batches()[0],
     lambda table: table.to_struct_array(),
     lambda table: table.to_batches()[0].to_struct_array(),
+    pa.Table.to_pylist,
 ]
 NAMES = [
     "polars",
@@ -136,6 +137,7 @@ NAMES = [
     "record batch",
     "chunked struct array",
     "struct array",
+    "list of dicts",
 ]
 
 
@@ -175,10 +177,9 @@ def test_extra_columns_of_other_libraries_are_kept() -> None:
         ds.dataset(ROUTES),
         ds.dataset(ROUTES).scanner(),
         pd.Series(["a"]),
-        ROUTES.to_pylist(),
         ROUTES.to_pydict(),
     ],
-    ids=["lazy frame", "dataset", "scanner", "series", "list", "dict"],
+    ids=["lazy frame", "dataset", "scanner", "series", "dict"],
 )
 def test_lazy_frames_and_other_objects_are_rejected(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match="expected an Arrow object") as caught:

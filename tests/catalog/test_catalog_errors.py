@@ -13,7 +13,7 @@ from tests.catalog.catalogs import DATABASES, ROUTES, SERVICES, full, route, row
 
 
 @pytest.mark.parametrize("name", ["routes", "databases", "services"])
-@pytest.mark.parametrize("value", [5, "routes.parquet", [1], {"name": ["a"]}, object()])
+@pytest.mark.parametrize("value", [5, "routes.parquet", {"name": ["a"]}, object()])
 def test_tables_must_be_arrow_objects(name: str, value: object) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected an Arrow object.*, got ") as caught:
         full(**{name: value})

@@ -231,7 +231,7 @@ def test_the_error_names_the_missing_column(name: str) -> None:
         ssbroker.reassemble(FRAGMENTS.drop_columns([name]))
 
 
-@pytest.mark.parametrize("value", [None, 5, b"state", [{"message_body": b""}]])
+@pytest.mark.parametrize("value", [None, 5, b"state", {"message_body": [b""]}])
 def test_fragments_must_be_an_arrow_object(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^fragments: expected an Arrow object"):
         ssbroker.reassemble(value)

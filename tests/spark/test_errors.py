@@ -25,6 +25,7 @@ TWO_DATABASES = Catalog(
         {"name": ["A", "B"], "service_broker_guid": pa.nulls(2, pa.binary(16)), "is_broker_enabled": [True, True]}
     ),
 )
+EQUAL_ROUTES = Catalog([{"name": name, "remote_service_name": "//s", "address": f"TCP://{name}"} for name in "ab"])
 KEYS = "conversation_id binary, to_service_name string"
 
 
@@ -32,7 +33,11 @@ KEYS = "conversation_id binary, to_service_name string"
     ("columns", "catalog", "words"),
     [
         ("conversation_id binary", ONE_DATABASE, ["to_service_name"]),
-        ("to_service_name string", ONE_DATABASE, ["conversation_id", "tie_break"]),
+        (
+            "to_service_name string",
+            EQUAL_ROUTES,
+            ["conversation_id", "the column is missing", 'the service "//s" has several equal candidates', "tie_break"],
+        ),
         (KEYS, TWO_DATABASES, ["database", "exactly one user database"]),
         (
             "conversation_id int, to_service_name string",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import string_list, utc_datetime
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
+from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, missing_column_error
 from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
@@ -47,7 +47,7 @@ class Catalog:
     columns. They can be pickled. They are not hashable; use `fingerprint` as a key.
 
     Args:
-        routes: Rows of `sys.routes` (`schemas.ROUTES`). If there is no column `database`, they belong to the only user database.
+        routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, data frame or list of dicts. If there is no column `database`, they belong to the only user database.
         databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
         services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
         addresses: Addresses at which other instances reach this one.
@@ -75,9 +75,9 @@ class Catalog:
 
     def __init__(
         self,
-        routes: ArrowStreamExportable | ArrowArrayExportable,
-        databases: ArrowStreamExportable | ArrowArrayExportable | None = None,
-        services: ArrowStreamExportable | ArrowArrayExportable | None = None,
+        routes: Rows,
+        databases: Rows | None = None,
+        services: Rows | None = None,
         *,
         addresses: Sequence[str] = (),
         message_forwarding: bool = False,
@@ -90,12 +90,15 @@ class Catalog:
         )
         if not isinstance(message_forwarding, bool):
             raise OptionError(f"message_forwarding: expected True or False, got {message_forwarding!r}")
-        self._native: Final = _core.Catalog(
-            *tables,
-            addresses=string_list(addresses, name="addresses"),
-            message_forwarding=message_forwarding,
-            pending_requests=string_list(pending_requests, name="pending_requests"),
-        )
+        try:
+            self._native: Final = _core.Catalog(
+                *tables,
+                addresses=string_list(addresses, name="addresses"),
+                message_forwarding=message_forwarding,
+                pending_requests=string_list(pending_requests, name="pending_requests"),
+            )
+        except SchemaError as error:
+            raise _with_columns(error, tables) from None
         self._extra_columns: Final = [
             None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
@@ -496,6 +499,14 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
 
     sources = load_sources(path, now=now, options=options)
     return {server or name: Catalog.from_source(source) for server, source in sources.items()}
+
+
+def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> SchemaError:
+    """Adds to an error about a missing column which columns its table has."""
+    by_name = dict(zip(("routes", "databases", "services"), tables, strict=True))
+    name = (error.column or "").partition(".")[0]
+    columns = getattr(schemas, name.upper(), None)
+    return error if columns is None else missing_column_error(error, by_name[name], expected=columns.names)
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from ssbroker._text import terminal_safe
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
 _LENGTH_MAX: Final = 600
+_ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
 
 
 def one_line(text: str) -> str:
@@ -38,7 +40,9 @@ def error_in_file(
         "people.csv: age, row 42: 'x' is not a number"
     """
     moved = renumber_row(error, row_in_file) if isinstance(error, InputError) else error
-    named = type(moved)(f"{file}: {moved}")
+    # An error about a column can name a row as its reason.
+    message = _ROW_AS_REASON.sub(lambda found: f"{found[1]}{row_in_file(int(found[2]))}", str(moved))
+    named = type(moved)(f"{file}: {message}")
     named.__dict__.update(moved.__dict__)
     return named
 

@@ -46,7 +46,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.session_keys import load_session_keys
-from ssbroker.cli.text import ProgressBar
+from ssbroker.cli.text import ProgressBar, count_of
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler
@@ -204,16 +204,6 @@ class ReassembleSummary:
 
     def _destination(self, name: str) -> str:
         return f", written to {self.outputs[name]}" if name in self.outputs else f"; --{name} FILE lists them"
-
-
-def count_of(number: int, noun: str) -> str:
-    """Formats a number with its noun.
-
-    Examples:
-        >>> count_of(1, "message"), count_of(2000, "message")
-        ('1 message', '2,000 messages')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size: int) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,10 +19,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ssbroker import _frames as frames
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli import options
-from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, InputFile, all_chunks, configure_threads, ordered_map
+from ssbroker.cli.chunks import (
+    IN_FLIGHT_BYTES_MAX,
+    Chunk,
+    InputFile,
+    LoadedChunk,
+    all_chunks,
+    configure_threads,
+    ordered_map,
+)
 from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
@@ -40,7 +49,7 @@ from ssbroker.cli.options import (
     parse_now,
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
-from ssbroker.cli.text import ProgressBar, cell
+from ssbroker.cli.text import ProgressBar, cell, count_of
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -63,6 +72,8 @@ class RouteCounts:
 
     def __init__(self) -> None:
         self.rows = 0
+        self.rejected = 0
+        """The number of invalid rows."""
         self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
 
     def add(self, value_counts: dict[str, pa.Table], *, rows: int) -> None:
@@ -112,6 +123,18 @@ def _merge(tables: list[pa.Table]) -> pa.Table:
     return pa.table({"value": summed["value"], "count": summed["count_sum"]})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RejectedRows:
+    """The invalid rows of a run."""
+
+    rows: int
+    output: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns them as values for JSON."""
+        return {"rows": self.rows, "output": self.output}
+
+
 TOP_ROWS: Final = 10
 _STEP_LABELS: Final = {
     0: "reply to this instance",
@@ -138,7 +161,9 @@ class RouteSummary:
     """The time at which routes were checked for expiry."""
     tie_break: str
     rows: int
-    """The number of conversations."""
+    """The number of conversations routed."""
+    rejected: RejectedRows | None
+    """The invalid rows, if they were written to a file."""
     seconds: float
     """The duration of the run."""
     outcomes: ValueCounts
@@ -163,6 +188,7 @@ class RouteSummary:
             "now": self.now.isoformat().replace("+00:00", "Z"),
             "tie_break": self.tie_break,
             "rows": self.rows,
+            "rejected": None if self.rejected is None else self.rejected.to_dict(),
             "seconds": round(self.seconds, 3),
             "rows_per_second": self.rows_per_second,
             "outcomes": dict(self.outcomes.values),
@@ -184,12 +210,10 @@ class RouteSummary:
             if counts.values:
                 console.print(self._table(title, counts))
         rows, speed = f"{self.rows:,}", f"{self.rows_per_second:,}"
-        console.print(
-            f"{rows} conversations routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
+        lines = [f"{rows} conversations routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"]
+        if self.rejected is not None:
+            lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected to {self.rejected.output}")
+        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
 
     def _table(self, title: str, counts: ValueCounts) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title_justify="left")
@@ -221,6 +245,10 @@ Print the summary as JSON:
 
   ssbroker route net.sql --conversations in.csv -o out.jsonl --json
 
+Write invalid rows to another file instead of stopping at the first one:
+
+  ssbroker route net.sql --conversations day/*.csv -o out.csv --rejected bad.csv
+
 Route on Spark, into a folder of Parquet files:
 
   ssbroker route world/ --spark --conversations in/ -o out
@@ -241,6 +269,13 @@ def route(
         Path,
         typer.Option("--output", "-o", help="Output file. Its suffix determines the format, unless --format is given."),
     ],
+    rejected: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write invalid rows to this file, with column, value and reason, and route the others. Default: stop at the first one.",
+        ),
+    ] = None,
     format: FormatOption = None,  # noqa: A002
     at: AtOption = None,
     tie_break: TieBreakOption = "hash",
@@ -261,6 +296,7 @@ def route(
         catalog=catalog,
         conversations=conversations,
         output=output,
+        rejected=rejected,
         format=format,
         now=parse_now(at),
         tie_break=tie_break,
@@ -279,6 +315,7 @@ def route(
         now=job.now,
         tie_break=tie_break,
         rows=counts.rows,
+        rejected=None if rejected is None else RejectedRows(rows=counts.rejected, output=str(rejected)),
         seconds=time.perf_counter() - started_at,
         outcomes=counts.of_column("outcome"),
         reasons=counts.of_column("reason"),
@@ -300,8 +337,10 @@ class RouteJob:
     conversations: Sequence[str]
     """Files, folders and patterns."""
     output: Path
+    rejected: Path | None
+    """The output for invalid rows; None to stop at the first one."""
     format: Format | None
-    """The format of the output; None to choose by its suffix."""
+    """The format of the outputs; None to choose by their suffixes."""
     now: datetime
     """The time at which routes are checked for expiry."""
     tie_break: TieBreak
@@ -316,15 +355,18 @@ class _RoutedChunk:
     value_counts: dict[str, pa.Table]
     rows: int
     position: int
+    rejected: pa.RecordBatch | None
+    """The invalid rows, with file and row number."""
 
 
 def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, list[Path]]:
     """Routes files into one file; returns the counts and the input files."""
     files = expand_patterns(job.conversations)
-    file_format = of_output(job.output, job.format)
-    refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
+    outputs = [job.output] if job.rejected is None else [job.output, job.rejected]
+    file_format, *rejected_format = [of_output(output, job.format) for output in outputs]
+    refuse_overwriting(outputs, inputs=files, catalogs=[job.catalog])
     threads = configure_threads(job.threads)
-    with replacing_files([job.output]) as (part,):
+    with replacing_files(outputs) as (part, *rejected_part), contextlib.ExitStack() as opened:
         router = Router(
             Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
         )
@@ -334,12 +376,21 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
         )
         schema = common_schema(inputs, CONVERSATION_COLUMNS)
         output_schema = pa.schema([*schema, *without_dictionaries(schemas.DECISIONS)])
-        with OutputFile(part, file_format, output_schema, output=job.output) as output_file:
-            counts = _route(job, router, inputs, schema, output_file, threads=threads, progress=progress)
+        output_file = opened.enter_context(OutputFile(part, file_format, output_schema, output=job.output))
+        rejected_file = None
+        if job.rejected is not None:
+            rejected_file = opened.enter_context(
+                OutputFile(rejected_part[0], rejected_format[0], _REJECTED_SCHEMA, output=job.rejected)
+            )
+        chunks = _routed_chunks(job, router, inputs, schema, output_file, threads=threads)
+        counts = _write(chunks, inputs, output_file, rejected_file, progress=progress)
     return counts, files
 
 
-def _route(
+_REJECTED_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False), *schemas.REJECTED_CONVERSATIONS])
+
+
+def _routed_chunks(
     job: RouteJob,
     router: Router,
     inputs: Sequence[InputFile],
@@ -347,39 +398,87 @@ def _route(
     output_file: OutputFile,
     *,
     threads: int,
-    progress: bool | None,
-) -> RouteCounts:
+) -> Generator[_RoutedChunk]:
     def route_chunk(item: tuple[Chunk, int]) -> _RoutedChunk:
         chunk, position = item
         loaded = chunk.load()
+        rejected: pa.RecordBatch | None = None
         try:
-            decisions = router.route(loaded.batch, now=job.now)
+            if job.rejected is None:
+                decisions = router.route(loaded.batch, now=job.now)
+            else:
+                decisions, invalid = router.route(loaded.batch, now=job.now, errors="reject")
+                if invalid.num_rows:
+                    loaded = _without(loaded, invalid)
+                    rejected = _with_places(invalid, chunk)
         except (InputError, SchemaError) as error:
-            raise error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file) from error
+            raise _with_option(error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file)) from error
         if loaded.json_lines is None:
             encoded = output_file.encode(_concat_columns(conform(loaded.batch, schema), decisions))
         else:
             encoded = output_file.encode(decisions, loaded.json_lines)
         return _RoutedChunk(
-            encoded=encoded, value_counts=count_values(decisions), rows=decisions.num_rows, position=position
+            encoded=encoded,
+            value_counts=count_values(decisions),
+            rows=decisions.num_rows,
+            position=position,
+            rejected=rejected,
         )
 
-    counts = RouteCounts()
-    total = sum(input_file.file.stat().st_size for input_file in inputs)
-    routed = ordered_map(
+    return ordered_map(
         all_chunks(inputs),
         route_chunk,
         threads=1 if job.tie_break == "round_robin" else threads,  # turns are taken in row order
         weight_of=lambda item: item[0].memory_bytes * output_file.size_factor,
         weight_max=IN_FLIGHT_BYTES_MAX,
     )
+
+
+def _write(
+    routed: Generator[_RoutedChunk],
+    inputs: Sequence[InputFile],
+    output_file: OutputFile,
+    rejected_file: OutputFile | None,
+    *,
+    progress: bool | None,
+) -> RouteCounts:
+    counts = RouteCounts()
+    total = sum(input_file.file.stat().st_size for input_file in inputs)
     with ProgressBar("Routing", total_bytes=total, shown=progress) as bar, contextlib.closing(routed):
         for chunk in routed:
             output_file.write(chunk.encoded)
+            if rejected_file is not None and chunk.rejected is not None:
+                rejected_file.write(rejected_file.encode(chunk.rejected))
+                counts.rejected += chunk.rejected.num_rows
             counts.add(chunk.value_counts, rows=chunk.rows)
             bar.update(rows=counts.rows, position=chunk.position)
         bar.update(rows=counts.rows, position=total)
     return counts
+
+
+def _without(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
+    kept = frames.kept_rows(invalid, rows=loaded.batch.num_rows)
+    lines = None if loaded.json_lines is None else loaded.json_lines.filter(pa.array(kept))
+    return LoadedChunk(batch=frames.filter_batch(loaded.batch, kept), json_lines=lines)
+
+
+def _with_places(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
+    """Adds the file to invalid rows, and counts their row numbers in it."""
+    numbers: list[Any] = invalid["row"].to_pylist()
+    columns: list[Any] = [
+        pa.array([str(chunk.file)] * len(numbers), pa.string()),
+        pa.array(map(chunk.row_in_file, numbers), pa.int64()),
+        *(frames.single_array(column) for column in invalid.columns[1:]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_REJECTED_SCHEMA)
+
+
+def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
+    """Names the option instead of the argument of a router."""
+    if error.column != "conversation_id" or not isinstance(error, SchemaError):
+        return error
+    message = str(error).replace('a router with tie_break="first"', "--tie-break first")
+    return SchemaError(message, column=error.column, expected=error.expected, actual=error.actual)
 
 
 def _concat_columns(conversations: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.RecordBatch:
@@ -392,6 +491,8 @@ _SPARK_FORMATS: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
 
 def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     """Routes files on Spark into a folder of Parquet files; returns the counts and the input files."""
+    if job.rejected is not None:
+        raise OptionError("--rejected: not supported with --spark, which stops at the first invalid row")
     _check_output(job)
     files = expand_patterns(job.conversations)
     file_format = _common_format(files)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ssbroker._arrow import guid_text
 from ssbroker._text import quantity
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
@@ -28,7 +29,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
-from ssbroker.cli.text import cell, guid_text
+from ssbroker.cli.text import cell
 from ssbroker.exceptions import BrokerError, InputError, MissingDependencyError, OptionError
 
 if TYPE_CHECKING:

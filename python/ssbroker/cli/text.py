@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from ssbroker._arrow import null_where
+from ssbroker._arrow import guid_text, null_where
 from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker._text import terminal_safe
 
@@ -24,20 +24,6 @@ ArrowColumn: TypeAlias = Any
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
 BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
-_GUID_DIGIT_POSITIONS: Final = [position for position in range(36) if position not in (8, 13, 18, 23)]
-
-
-def guid_text(column: ArrowColumn) -> ArrowColumn:
-    """Converts GUIDs of 16 bytes to their 36 characters."""
-    compact = pa.concat_arrays([pc.cast(column, pa.binary(16))])  # a copy starts at offset 0
-    if len(compact) == 0:
-        return pa.nulls(0, pa.large_string())
-    digits = memoryview(compact.buffers()[1])[: 16 * len(compact)].hex().encode()
-    text = bytearray(b"-" * (36 * len(compact)))
-    for digit, position in enumerate(_GUID_DIGIT_POSITIONS):
-        text[position::36] = digits[digit::32]
-    rows = pa.Array.from_buffers(pa.binary(36), len(compact), [None, pa.py_buffer(text)])
-    return null_where(pc.is_null(compact), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()))
 
 
 def hex_text(column: ArrowColumn) -> ArrowColumn:
@@ -168,6 +154,16 @@ def _json_compatible(value: Any) -> Any:
 def cell(text: str, style: str = "") -> Text:
     """Returns a table cell in which control characters are escaped and rich's markup has no effect."""
     return Text(terminal_safe(text), style=style)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Formats a number with its noun.
+
+    Examples:
+        >>> count_of(1, "message"), count_of(2000, "message")
+        ('1 message', '2,000 messages')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class ProgressBar:

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute
 
 from ssbroker._arguments import EPOCH
 from ssbroker._arrow import reject_misspelled_columns
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
+_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
 
 MESSAGE: Final = 0
 REJECTION: Final = 1
@@ -376,7 +378,25 @@ def validate_routing(
     router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
     decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
+    if tie_break == "hash" and columns.keys().isdisjoint(ID_COLUMNS):
+        _reject_ties(catalog, pending_request=pending_request)
     return Labels(outcomes=_dictionary_values(decided["outcome"]), reasons=_dictionary_values(decided["reason"]))
+
+
+def _reject_ties(catalog: Catalog, *, pending_request: PendingRequest) -> None:
+    """Raises SchemaError if some service has several equal candidates, so that no task fails for the lack of ids."""
+    table: Any = Router(catalog, pending_request=pending_request).decision_table(now=EPOCH)
+    is_tie = _compute.not_equal(table["hash_from"], -(2**63))
+    if _compute.any(is_tie).as_py():
+        services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()
+        service = next((f'the service "{name}"' for name in services if name is not None), "a service")
+        expected = (
+            f"a conversation id for each row, because {service} has several equal candidates, "
+            'or the argument tie_break="first"'
+        )
+        raise SchemaError(
+            f"conversation_id: the column is missing; expected {expected}", column="conversation_id", expected=expected
+        )
 
 
 def _dictionary_values(column: Any) -> tuple[str, ...]:

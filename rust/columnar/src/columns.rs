@@ -164,8 +164,30 @@ impl<'a> Source<'a> {
 
     /// Returns an optional boolean column without nulls.
     pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
+        let Some(array) = self.nullable_booleans(name)? else { return Ok(None) };
+        self.reject_null_booleans(name, &array, 0, array.len())?;
+        Ok(Some(array))
+    }
+
+    /// Reports the first null among `len` booleans from `start`.
+    pub(crate) fn reject_null_booleans(
+        &self,
+        name: &str,
+        array: &BooleanArray,
+        start: usize,
+        len: usize,
+    ) -> Result<()> {
+        if array.null_count() == 0 {
+            return Ok(());
+        }
+        let null = (start..start + len).find(|&row| array.is_null(row));
+        null.map_or(Ok(()), |row| Err(self.null(name, row, "true or false")))
+    }
+
+    /// Returns an optional boolean column.
+    pub(crate) fn nullable_booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
-        let array = match array.data_type() {
+        Ok(Some(match array.data_type() {
             DataType::Boolean => array.as_boolean().clone(),
             DataType::Null => BooleanArray::new_null(array.len()),
             DataType::Dictionary(key, values) if **values == DataType::Boolean => {
@@ -173,12 +195,7 @@ impl<'a> Source<'a> {
                 rows.into_iter().map(|row| row.map(|row| values.as_boolean().value(row))).collect()
             }
             other => return Err(self.mistyped(name, "bool", Some(other))),
-        };
-        if array.null_count() > 0 {
-            let row = (0..array.len()).find(|&row| array.is_null(row)).unwrap_or_default();
-            return Err(self.null(name, row, "true or false"));
-        }
-        Ok(Some(array))
+        }))
     }
 
     /// Returns the index of each row's value in a dictionary; `None` for null.

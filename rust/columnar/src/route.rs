@@ -1,16 +1,18 @@
 //! Decides record batches of conversations.
 
-use std::sync::Mutex;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 
-use arrow_array::{BooleanArray, RecordBatch};
+use arrow_array::builder::StringBuilder;
+use arrow_array::{BooleanArray, Int64Array, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
 use crate::columns::{Guids, Source};
 use crate::decisions::{DecisionBuilder, DecisionColumns, DecisionSink, ResolvedBlock, SharedValues};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, internal};
 use crate::packed_decisions::{Destinations, PackedDecisions};
-use crate::schema::conversations as columns;
+use crate::schema::{conversations as columns, rejected_rows_schema};
 use crate::view::{BytesView, bits, ones, set_bits};
 
 /// Routes record batches with an index.
@@ -89,6 +91,9 @@ impl RouteKernel {
     fn decide_into(&self, batch: &RecordBatch, now: i64, first_row: usize, sink: &mut impl DecisionSink) -> Result<()> {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let len = batch.num_rows();
+        conversations.check_directions(0, len)?;
+        let lacks_ids = conversations.ids.is_none() && self.index.options().tie_break == TieBreak::Hash;
+        let undecided = Cell::new(usize::MAX);
         let mut input = BlockInput::new();
         let mut answers = Answers::default();
         let mut stages = Stages::default();
@@ -96,23 +101,74 @@ impl RouteKernel {
         if self.index.options().tie_break == TieBreak::RoundRobin {
             // A batch with an error must not advance the round robin, so everything is read before.
             for start in (0..len).step_by(BLOCK) {
-                self.read_block(&conversations, start, &mut input, &mut answers)?;
+                self.read_block(&conversations, start, BLOCK, &mut input, &mut answers)?;
             }
         }
         for start in (0..len).step_by(BLOCK) {
-            self.read_block(&conversations, start, &mut input, &mut answers)?;
+            self.read_block(&conversations, start, BLOCK, &mut input, &mut answers)?;
             let fixed = conversations.fixed_ids.get(start..);
-            let id = |row: usize| fixed.and_then(|ids| ids.get(row)).map_or_else(|| input.ids[row], |id| Guid(*id));
+            let id = |row: usize| {
+                if let Some(id) = fixed.and_then(|ids| ids.get(row)) {
+                    return Guid(*id);
+                }
+                if lacks_ids {
+                    undecided.set(undecided.get().min(start + row));
+                }
+                input.ids[row]
+            };
             self.index.resolve(&input.block, now, id, &mut stages, &mut scratch, &mut answers);
             sink.push(&ResolvedBlock { answers: &answers, has_broker: input.block.has_broker, len: input.block.len });
             for row in set_bits(answers.needs_decide) {
-                let query = input.query(row, &answers, id(row), self.index.catalog().databases().len());
+                let databases = self.index.catalog().databases().len();
+                let query = if lacks_ids {
+                    let query = Query { conversation: None, ..input.query(row, &answers, Guid::default(), databases) };
+                    if self.index.explain(&query, now).picks_undetermined {
+                        id(row);
+                    }
+                    query
+                } else {
+                    input.query(row, &answers, id(row), databases)
+                };
                 let decision = self.index.decide_with(&query, now, &mut scratch);
                 sink.set(row, decision);
+            }
+            if undecided.get() < len {
+                self.return_scratch(scratch);
+                return Err(missing_ids(first_row + undecided.get()));
             }
         }
         self.return_scratch(scratch);
         Ok(())
+    }
+
+    /// Finds the rows of a batch that cannot be routed. Returns the first problem of each row, in the order of the
+    /// rows. Parameters are those of `route`.
+    ///
+    /// # Errors
+    /// A column is missing, mistyped or unreadable.
+    pub fn invalid_rows(&self, batch: &RecordBatch, first_row: usize) -> Result<RecordBatch> {
+        let conversations = self.columns(Source { batch, table: "", first_row })?;
+        let mut input = BlockInput::new();
+        let mut answers = Answers::default();
+        let mut read = |start: usize, len: usize| {
+            self.read_block(&conversations, start, len, &mut input, &mut answers)?;
+            conversations.check_directions(start, len)
+        };
+        let mut found = Vec::new();
+        for start in (0..batch.num_rows()).step_by(BLOCK) {
+            let len = (batch.num_rows() - start).min(BLOCK);
+            if read(start, len).is_ok() {
+                continue;
+            }
+            for row in start..start + len {
+                match read(row, 1) {
+                    Ok(()) => {}
+                    Err(Error::Invalid(invalid)) => found.push(invalid),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        rejected_rows(&found)
     }
 
     /// Returns scratch memory with the caches of an earlier batch, if there is any. Never waits for the lock: in a
@@ -161,25 +217,23 @@ impl RouteKernel {
         if ids.is_none() {
             ids = source.guids(columns::CONVERSATION_HANDLE)?;
         }
-        if ids.is_none() && self.index.options().tie_break == TieBreak::Hash {
-            let expected = "a conversation id for each row, to break ties (or tie_break=\"first\")".to_owned();
-            return Err(Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None });
-        }
         let brokers = source.guids(columns::TO_BROKER_INSTANCE)?;
-        let is_initiator = source.booleans(columns::IS_INITIATOR)?;
+        let is_initiator = source.nullable_booleans(columns::IS_INITIATOR)?;
         let fixed_ids =
             ids.as_ref().and_then(|ids| ids.view.fixed(16)).map_or(&[][..], |bytes| bytes.as_chunks::<16>().0);
         Ok(Conversations { source, names, brokers, databases, is_initiator, ids, fixed_ids, only_database })
     }
 
+    /// Reads up to `len` rows, at most a block.
     fn read_block<'a>(
         &self,
         conversations: &Conversations<'a>,
         start: usize,
+        len: usize,
         into: &mut BlockInput<'a>,
         answers: &mut Answers,
     ) -> Result<()> {
-        let len = (conversations.source.batch.num_rows() - start).min(BLOCK);
+        let len = (conversations.source.batch.num_rows() - start).min(len);
         into.block.len = len;
         conversations.read_names(start, len, into)?;
         into.block.has_broker = match &conversations.brokers {
@@ -236,6 +290,11 @@ impl RouteKernel {
 }
 
 impl<'a> Conversations<'a> {
+    fn check_directions(&self, start: usize, len: usize) -> Result<()> {
+        let Some(flags) = &self.is_initiator else { return Ok(()) };
+        self.source.reject_null_booleans(columns::IS_INITIATOR, flags, start, len)
+    }
+
     fn read_names(&self, start: usize, len: usize, into: &mut BlockInput<'a>) -> Result<()> {
         let names = &mut into.block.names[..len];
         self.names.get_block(start, names).map_err(|row| self.source.out_of_bounds(columns::TO_SERVICE_NAME, row))?;
@@ -278,6 +337,42 @@ impl<'a> BlockInput<'a> {
             is_initiator: !is(self.block.from_target),
             conversation: Some(id),
         }
+    }
+}
+
+/// Reports a row that needs a conversation id in a batch without such a column.
+#[cold]
+fn missing_ids(row: usize) -> Error {
+    let expected = format!(
+        "a conversation id for each row, because row {row} has several equal candidates, or a router with tie_break=\"first\""
+    );
+    Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None }
+}
+
+fn rejected_rows(found: &[Invalid]) -> Result<RecordBatch> {
+    let texts = |text: fn(&Invalid) -> Option<&str>| {
+        let mut builder = StringBuilder::new();
+        for invalid in found {
+            builder.append_option(text(invalid));
+        }
+        Arc::new(builder.finish())
+    };
+    let rows = found.iter().map(|invalid| invalid.row.unwrap_or_default() as i64);
+    let columns: Vec<arrow_array::ArrayRef> = vec![
+        Arc::new(Int64Array::from_iter_values(rows)),
+        texts(|invalid| Some(&invalid.column)),
+        texts(|invalid| invalid.value.as_deref()),
+        texts(|invalid| Some(reason(invalid.kind))),
+    ];
+    RecordBatch::try_new(rejected_rows_schema(), columns).map_err(|error| internal(&error))
+}
+
+fn reason(kind: InvalidKind) -> &'static str {
+    match kind {
+        InvalidKind::Guid => "invalid_guid",
+        InvalidKind::Null => "null",
+        InvalidKind::UnknownDatabase => "unknown_database",
+        InvalidKind::Address | InvalidKind::Duplicate | InvalidKind::Limit => "invalid",
     }
 }
 

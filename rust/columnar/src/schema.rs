@@ -181,6 +181,17 @@ pub fn decision_table_schema() -> SchemaRef {
     ]))
 }
 
+/// The schema of rejected conversations.
+#[must_use]
+pub fn rejected_rows_schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("row", DataType::Int64, false),
+        Field::new("column", DataType::Utf8, false),
+        Field::new("value", DataType::Utf8, true),
+        Field::new("reason", DataType::Utf8, false),
+    ]))
+}
+
 /// The first columns of every schema about messages.
 fn message_keys() -> Vec<FieldRef> {
     vec![

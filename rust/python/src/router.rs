@@ -72,6 +72,18 @@ impl PyRouter {
         export_batch(py, decisions)
     }
 
+    #[pyo3(signature = (conversations, first_row, /))]
+    fn invalid_rows<'py>(
+        &self,
+        py: Python<'py>,
+        conversations: &Bound<'py, PyAny>,
+        first_row: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let batch = import_batch(conversations)?;
+        let rejected = detached(py, || self.kernel.invalid_rows(&batch, first_row))?;
+        export_batch(py, rejected)
+    }
+
     #[pyo3(signature = (conversations, now_us, include_named, /))]
     fn route_packed<'py>(
         &self,

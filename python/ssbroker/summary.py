@@ -1,0 +1,114 @@
+"""What became of a table of decisions, in a few lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker import _notebook as notebook
+from ssbroker._arrow import Rows, as_table, missing_column_error, table_without_views
+from ssbroker._text import quantity, terminal_safe
+from ssbroker.exceptions import SchemaError
+
+_COLUMNS: Final = ("outcome", "reason", "next_hop_address", "target_database")
+_HEADER: Final = ("outcome", "reason", "to", "conversations", "share")
+_LINES_MAX: Final = 20
+
+
+@dataclass(frozen=True, repr=False)
+class RoutingSummary:
+    """Number of conversations for each outcome, reason and destination; print it, or show it in a notebook.
+
+    Attributes:
+        rows: Number of decisions.
+        groups: A dict for each combination of `outcome`, `reason` and `to` (the next hop or the target database, or None), with the number
+            of `conversations`; the most frequent first.
+
+    Examples:
+        >>> from ssbroker import Catalog, Router, schemas, summarize
+        >>> decisions = Router(Catalog(schemas.ROUTES.empty_table())).route([{"database": "msdb", "to_service_name": "//Orders"}])
+        >>> print(summarize(decisions))
+        1 conversation
+        outcome  reason    to  conversations   share
+        DELAYED  no_route                  1  100.0%
+    """
+
+    rows: int
+    groups: tuple[dict[str, Any], ...]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                group["outcome"],
+                group["reason"],
+                terminal_safe(group["to"] or ""),
+                f"{group['conversations']:,}",
+                f"{group['conversations'] / self.rows:.1%}",
+            )
+            for group in self.groups[:_LINES_MAX]
+        ]
+
+    def __repr__(self) -> str:
+        lines = [_HEADER, *self._cells()]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADER))]
+        is_number = (False, False, False, True, True)
+        texts = (
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, is_number, strict=True)
+            )
+            for line in lines
+        )
+        rest = len(self.groups) - _LINES_MAX
+        more = [f"and {quantity(rest, 'more line')}"] if rest > 0 else []
+        return "\n".join([_title(self.rows), *texts, *more])
+
+    def _repr_html_(self) -> str:
+        return notebook.section(_title(self.rows), notebook.grid(_HEADER, self._cells()))
+
+
+def summarize(decisions: Rows) -> RoutingSummary:
+    """Counts decisions by outcome, reason and destination.
+
+    Args:
+        decisions: Decisions (`schemas.DECISIONS`), with or without the conversations, as a record batch, table, stream, data frame or list
+            of dicts.
+
+    Returns:
+        The summary.
+
+    Raises:
+        SchemaError: `decisions` is not an Arrow object or a list of dicts, or a column is missing.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from ssbroker import summarize
+        >>> rows = {"outcome": ["REMOTE"] * 3, "reason": ["matched"] * 3, "next_hop_address": ["TCP://a:4022"] * 3, "target_database": [None] * 3}
+        >>> summarize(pa.table(rows)).groups
+        ({'outcome': 'REMOTE', 'reason': 'matched', 'to': 'TCP://a:4022', 'conversations': 3},)
+    """
+    table = as_table(decisions, name="decisions")
+    for name in _COLUMNS:
+        if name not in table.column_names:
+            error = SchemaError(f"{name}: the column is missing; expected text", column=name, expected="text")
+            raise missing_column_error(error, table, expected=_COLUMNS)
+    labels = table_without_views(table.select(list(_COLUMNS)))
+    texts: dict[str, Any] = {name: labels[name].cast(pa.string()) for name in _COLUMNS}
+    counted = pa.table(texts).group_by(list(_COLUMNS)).aggregate([([], "count_all")]).to_pylist()
+    groups = [
+        {
+            "outcome": row["outcome"],
+            "reason": row["reason"],
+            "to": row["next_hop_address"] or row["target_database"],
+            "conversations": row["count_all"],
+        }
+        for row in counted
+    ]
+    groups.sort(key=lambda group: (-group["conversations"], group["outcome"], group["reason"], group["to"] or ""))
+    return RoutingSummary(table.num_rows, tuple(groups))
+
+
+def _title(rows: int) -> str:
+    return f"{rows:,} conversation{'' if rows == 1 else 's'}"

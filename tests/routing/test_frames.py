@@ -1,0 +1,174 @@
+"""Conversations come back with their decisions in the kind of table that was passed, and decisions have a summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Router, schemas, summarize
+from tests.routing.conversations import CATALOG, NOW, ORDERS_ID
+
+ROUTER = Router(CATALOG)
+ROWS: list[dict[str, Any]] = [
+    {"order": 1, "database": "Sales", "to_service_name": "//Mirrored"},
+    {"order": 2, "database": None, "to_service_name": "//Nobody"},
+    {"order": 3, "database": "Sales", "to_service_name": "//Sales"},
+]
+
+
+def expected() -> list[dict[str, Any]]:
+    decisions = ROUTER.route(pa.Table.from_pylist(ROWS), now=NOW).to_pylist()
+    return [row | decision for row, decision in zip(ROWS, decisions, strict=True)]
+
+
+def test_dicts() -> None:
+    assert ROUTER.with_decisions(ROWS, now=NOW) == expected()
+
+
+def test_dicts_may_lack_keys_and_hold_uuids() -> None:
+    rows: list[dict[str, Any]] = [
+        {"database": "Sales", "to_service_name": "//Mirrored"},
+        {"to_service_name": "//Sales", "to_broker_instance": ORDERS_ID},
+    ]
+    first, second = ROUTER.with_decisions(rows, now=NOW)
+    assert first["outcome"] == "REMOTE"
+    assert (second["to_broker_instance"], second["outcome"]) == (ORDERS_ID, "LOCAL")
+
+
+def test_polars() -> None:
+    frame = pl.DataFrame(ROWS)
+    got = ROUTER.with_decisions(frame, now=NOW)
+    assert isinstance(got, pl.DataFrame)
+    assert got.columns == [*frame.columns, *schemas.DECISIONS.names]
+    assert got.to_dicts() == expected()
+
+
+def test_pandas_keeps_the_index_and_the_types() -> None:
+    frame = pd.DataFrame(ROWS, index=["x", "x", "y"]).astype({"order": "Int16"})
+    got = ROUTER.with_decisions(frame, now=NOW)
+    assert isinstance(got, pd.DataFrame)
+    assert got.index.tolist() == ["x", "x", "y"]
+    assert got.dtypes["order"] == "Int16"
+    assert got["outcome"].tolist() == [row["outcome"] for row in expected()]
+    assert list(got.columns) == [*frame.columns, *schemas.DECISIONS.names]
+
+
+def test_pandas_columns_of_nan_are_null() -> None:
+    frame = pd.DataFrame(ROWS)
+    frame["to_broker_instance"] = np.nan
+    assert ROUTER.with_decisions(frame, now=NOW)["outcome"].tolist() == [row["outcome"] for row in expected()]
+    frame["to_broker_instance"] = [1.5, np.nan, np.nan]
+    with pytest.raises(ssbroker.SchemaError, match=r"to_broker_instance: expected a GUID.*, found Float64"):
+        ROUTER.route(frame, now=NOW)
+
+
+def test_duckdb() -> None:
+    table = pa.Table.from_pylist(ROWS)
+    got = ROUTER.with_decisions(duckdb.from_arrow(table), now=NOW)
+    assert isinstance(got, duckdb.DuckDBPyRelation)
+    assert got.to_arrow_table().to_pylist() == expected()
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_pyarrow(*, empty: bool) -> None:
+    table = pa.Table.from_pylist(ROWS).slice(0, 0 if empty else None)
+    decisions = ROUTER.route(table, now=NOW)
+    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], names=table.column_names)
+    got = ROUTER.with_decisions(table, now=NOW)
+    assert got.select(schemas.DECISIONS.names).equals(decisions)
+    of_batch = ROUTER.with_decisions(batch, now=NOW)
+    assert isinstance(of_batch, pa.RecordBatch)
+    assert of_batch.to_pylist() == got.to_pylist()
+
+
+def test_an_empty_list_has_no_columns() -> None:
+    with pytest.raises(
+        ssbroker.SchemaError, match=r"to_service_name: the column is missing; .*; the input has no columns"
+    ):
+        ROUTER.with_decisions([], now=NOW)
+
+
+def test_an_existing_column_of_decisions_is_an_error() -> None:
+    with pytest.raises(ssbroker.SchemaError, match=r"^conversations: there is already a column 'outcome'"):
+        ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([ROWS[0], 5], "conversations, row 1: expected a dict in the list, got int"),
+        (
+            [ROWS[0], {"to_service_name": 5}],
+            "conversations: the values of 'to_service_name' have no common Arrow type: ",
+        ),
+    ],
+)
+def test_lists_of_other_values_are_errors(rows: Any, message: str) -> None:
+    with pytest.raises(ssbroker.SchemaError, match=f"^{message}"):
+        ROUTER.route(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("service_name", '; did you mean "service_name"?'),
+        ("far_service", '; did you mean "far_service"?'),
+        ("ServiceName", '; did you mean "ServiceName"?'),
+        ("colour", ""),
+    ],
+)
+def test_a_missing_column_lists_the_columns_and_asks_for_a_similar_one(name: str, question: str) -> None:
+    with pytest.raises(ssbroker.SchemaError) as caught:
+        ROUTER.route([{"database": "Sales", name: "//Orders"}])
+    assert str(caught.value) == (
+        f'to_service_name: the column is missing; expected text; the input has the columns "database", "{name}"{question}'
+    )
+
+
+def test_reassembly_takes_frames_and_lists_and_asks_for_similar_columns() -> None:
+    messages = [
+        {
+            "conversation_id": bytes(16),
+            "is_initiator": True,
+            "message_sequence_number": 0,
+            "message_body": b"Hello, world",
+        }
+    ]
+    fragments = ssbroker.fragment(messages, max_fragment_bytes=5)
+    expected_messages = ssbroker.reassemble(fragments).messages.to_pylist()
+    for given in (fragments.to_pylist(), pl.DataFrame(fragments), fragments.to_pandas(), duckdb.from_arrow(fragments)):
+        assert ssbroker.reassemble(given).messages.to_pylist() == expected_messages
+    renamed = [{("body" if name == "message_body" else name): value for name, value in messages[0].items()}]
+    with pytest.raises(
+        ssbroker.SchemaError, match=r'message_body: .*the input has the columns .*; did you mean "body"'
+    ):
+        ssbroker.fragment(renamed, max_fragment_bytes=5)
+
+
+def test_a_summary_of_any_kind_of_decisions() -> None:
+    rows = ROWS * 3 + ROWS[:1]
+    frames = [
+        rows,
+        pl.DataFrame(rows),
+        pd.DataFrame(rows),
+        pa.Table.from_pylist(rows),
+        duckdb.from_arrow(pa.Table.from_pylist(rows)),
+    ]
+    texts = {repr(summarize(ROUTER.with_decisions(frame, now=NOW))) for frame in frames}
+    texts.add(str(summarize(ROUTER.route(rows, now=NOW))))
+    (text,) = texts
+    assert text.splitlines() == [
+        "10 conversations",
+        "outcome  reason    to            conversations  share",
+        "DELAYED  no_route                            6  60.0%",
+        "REMOTE   matched   TCP://a:4022              4  40.0%",
+    ]
+    html = summarize(ROUTER.route(rows, now=NOW))._repr_html_()
+    assert "<td>TCP://a:4022</td><td>4</td><td>40.0%</td>" in html
