@@ -78,12 +78,17 @@ class ObservedFleet:
         return next_instance, None, service, next_id, is_initiator
 
     def ends(self, key: ConversationKey, visited: tuple[ConversationKey, ...] = ()) -> set[RoutingEnd]:
-        """Returns every end, by trying every path; a path that returns to a visited place is a loop."""
+        """Returns every end, by trying every path; a path that returns to a visited place is a loop.
+
+        No instance sends a message back to the instance that it came from.
+        """
         found: set[RoutingEnd] = set()
         for decision in self.decisions(key):
             next_place = self.next_place(key, decision)
             if isinstance(next_place, RoutingEnd):
                 found.add(next_place)
+            elif visited and next_place[0] == visited[-1][0]:
+                found.add(RoutingEnd("DROPPED", key[0], reason="sent_back"))
             elif next_place in visited or next_place == key:
                 found.add(RoutingEnd("LOOP", reason="routing_loop"))
             else:

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import OptionError, SchemaError
 from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability
-from tests.diagnose.finding_cases import fleet, north, south
+from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.oracle.world import Database, Service, World
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
@@ -59,6 +59,42 @@ def test_routes_of_different_classes_are_not_duplicates() -> None:
         route(2, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://partner"),
     )
     assert codes(world) == ["SSB002"]
+
+
+@pytest.mark.rule("R42")
+def test_route_back_to_the_sender_is_found() -> None:
+    """B drops what comes from A, which has the service itself: no loop, since A would deliver what comes from others."""
+    whole = fleet(
+        A=here(
+            route(1, "TCP://b", service="Stock"),
+            route(20, "LOCAL", table=MSDB),
+            services=(("Stores", "Stock"), ("Sales", "Orders")),
+            own=("TCP://a",),
+        ),
+        B=passing("TCP://b", "TCP://a"),
+    )
+    found = [finding for finding in lint(whole, at=NOW) if finding.code == "SSB024"]
+    assert [(finding.where, finding.message, finding.remedy) for finding in found] == [
+        (
+            'B/msdb/service "Stock"',
+            "messages from A/Sales are dropped, because its route leads back to the instance that they come from",
+            "In A: USE [Sales]; ALTER ROUTE [route 1] WITH ADDRESS = N'LOCAL';",
+        )
+    ]
+
+
+@pytest.mark.rule("R42")
+def test_two_instances_that_route_to_each_other_are_one_finding() -> None:
+    whole = fleet(
+        A=here(route(1, "TCP://b", service="Stock"), own=("TCP://a",)),
+        B=passing("TCP://b", "TCP://c"),
+        C=passing("TCP://c", "TCP://b"),
+    )
+    found = {finding.code: finding.message for finding in lint(whole, at=NOW) if finding.code in ("SSB020", "SSB024")}
+    assert found == {
+        "SSB020": "messages for every service that no route names are dropped, because each instance would send them back to the "
+        "other"
+    }
 
 
 @pytest.mark.rule("R14")

@@ -16,7 +16,7 @@ from tests.rules.setting import BCN, here
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
 
-SEEDS = range(25)
+SEEDS = (*range(25), 36, 51, 60)  # in the last three a message can circulate
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
-from ssbroker.diagnose import Fleet, RoutingEnd, trace
+from ssbroker.diagnose import Fleet, RoutingEnd, reachability, trace
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
@@ -62,12 +62,46 @@ def test_trace_of_a_loop_terminates() -> None:
     circle = fleet(
         NORTH=here(route(1, "TCP://b"), own=("TCP://north",)),
         B=passing("TCP://b", "TCP://c"),
+        C=passing("TCP://c", "TCP://d"),
+        D=passing("TCP://d", "TCP://b"),
+    )
+    found = trace(circle, "Stock", instance="NORTH", database="Sales", at=NOW)
+    assert [hop.instance for hop in found.hops] == ["NORTH", "B", "C", "D"]
+    assert found.end.outcome == "LOOP"
+    assert found.acknowledgement is None
+
+
+SENT_BACK_BY_B = RoutingEnd("DROPPED", "B", reason="sent_back")
+
+
+@pytest.mark.rule("R42")
+def test_no_instance_sends_a_message_back() -> None:
+    """B drops what comes from A, although A has the service, and forwards what comes from others; `reachability` agrees."""
+    whole = fleet(
+        A=here(route(1, "TCP://b"), route(20, "LOCAL", table=MSDB), services=(("Stores", "Stock"),), own=("TCP://a",)),
+        B=passing("TCP://b", "TCP://a"),
+        C=here(route(1, "TCP://b"), own=("TCP://c",)),
+    )
+    sent_back = trace(whole, "Stock", instance="A", database="Sales", at=NOW)
+    assert sent_back.possible == (sent_back.end,) == (SENT_BACK_BY_B,)
+    assert str(sent_back).endswith(
+        "  => DROPPED by B (sent_back): its route leads back to the instance that the message came from"
+    )
+    assert trace(whole, "Stock", instance="C", database="Sales", at=NOW).end == RoutingEnd("DELIVERED", "A", "Stores")
+    rows = reachability(whole, services=["Stock"], at=NOW).to_pylist()
+    ends = {row["instance"]: (row["outcome"], row["at_instance"]) for row in rows if row["database"] == "Sales"}
+    assert ends == {"A": ("DROPPED", "B"), "C": ("DELIVERED", "A")}
+
+
+@pytest.mark.rule("R42")
+def test_two_instances_do_not_circulate_a_message() -> None:
+    circle = fleet(
+        NORTH=here(route(1, "TCP://b"), own=("TCP://north",)),
+        B=passing("TCP://b", "TCP://c"),
         C=passing("TCP://c", "TCP://b"),
     )
     found = trace(circle, "Stock", instance="NORTH", database="Sales", at=NOW)
-    assert [hop.instance for hop in found.hops] == ["NORTH", "B", "C"]
-    assert found.end.outcome == "LOOP"
-    assert found.acknowledgement is None
+    assert found.end == RoutingEnd("DROPPED", "C", reason="sent_back")
 
 
 @pytest.mark.rule("R13", "R31")

@@ -14,7 +14,7 @@ from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string
 from ssbroker.diagnose.behaviour import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
-from ssbroker.diagnose.reachability import RoutingGraph
+from ssbroker.diagnose.reachability import Loop, RoutingGraph, find_loops
 from ssbroker.diagnose.remedy_scripts import drop_route_named
 
 
@@ -102,6 +102,11 @@ class CheckContext:
             else {name: each for name, each in self.base.graph.behaviours.items() if name not in self.changed}
         )
         return RoutingGraph(self.fleet, now=self.now, behaviours=kept)
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops between instances."""
+        return find_loops(self.graph)
 
     @cached_property
     def mirrored(self) -> frozenset[tuple[str, str]]:

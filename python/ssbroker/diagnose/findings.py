@@ -192,9 +192,10 @@ _ALL: Final = (
         code="SSB020",
         name="loop",
         severity="error",
-        title="Messages circulate between instances",
+        title="Instances forward messages in a circle",
         why="Each instance forwards the messages to the next, and the last one to the first, until their hop limit or "
-        "lifetime is reached; then they are DROPPED.",
+        "lifetime is reached; then they are DROPPED. Of two instances, the second drops them, because no instance sends a message "
+        "back to the one that it came from.",
     ),
     Code(
         code="SSB021",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -35,7 +35,8 @@ class RoutingEnd(NamedTuple):
         instance: The instance where it ends; None for a loop.
         database: The database that accepted or refused the message.
         address: The address that it was sent to, if `ELSEWHERE`.
-        reason: The reason of the decision, if refused, delayed, dropped or a loop.
+        reason: The reason of the decision, if refused, delayed, dropped or a loop; `sent_back` if the instance drops the message because
+            its route leads back to the instance that the message came from.
     """
 
     outcome: Ending
@@ -48,6 +49,8 @@ class RoutingEnd(NamedTuple):
 LOOP: Final = RoutingEnd("LOOP", reason="routing_loop")
 NO_CONTRACT: Final = "no_contract"
 """The reason of a refusal."""
+SENT_BACK: Final = "sent_back"
+"""The reason of a drop by a forwarder whose route leads back to the instance that the message came from."""
 
 
 Ends = frozenset[RoutingEnd]
@@ -61,6 +64,17 @@ class Transition(NamedTuple):
     ends: Ends
     hops: tuple[tuple[str, bytes | None], ...]
     """The possible next instances, and the broker id that a conversation without one is bound to."""
+
+
+Place = tuple[str, str | None]
+"""An instance at which a message arrives, and the instance that it came from if a route leads back there; otherwise None."""
+
+
+class Onward(NamedTuple):
+    """What can happen to a message at a place: it ends, or goes to other places."""
+
+    ends: Ends
+    places: tuple[Place, ...]
 
 
 class MessageKey(NamedTuple):
@@ -95,7 +109,7 @@ class RoutingGraph:
         self._arrivals: Final[defaultdict[bool, defaultdict[Target, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._ends: Final[defaultdict[MessageKey, dict[str, Ends]]] = defaultdict(dict)
+        self._ends: Final[defaultdict[MessageKey, dict[Place, Ends]]] = defaultdict(dict)
 
     def at(self, instance: str) -> Behaviour:
         """Returns the behaviour of an instance; computed on first access."""
@@ -182,7 +196,7 @@ class RoutingGraph:
     def ends(self, instance: str, question: Question) -> Ends:
         """Returns every possible end of a conversation, over all tie breaks."""
         key = MessageKey(*question[1:])
-        return self.with_refusals(self.ends_after(self.transition(instance, question), key), key)
+        return self.with_refusals(self.ends_after(self.transition(instance, question), key, sender=instance), key)
 
     @cached_property
     def refusing(self) -> dict[str, frozenset[tuple[str, str]]]:
@@ -208,30 +222,46 @@ class RoutingGraph:
             return end._replace(outcome="REFUSED", reason=NO_CONTRACT)
         return end
 
-    def ends_after(self, transition: Transition, key: MessageKey) -> Ends:
-        """Returns every possible end after a transition."""
+    def ends_after(self, transition: Transition, key: MessageKey, *, sender: str | None) -> Ends:
+        """Returns every possible end after a transition at an instance, the sender; None if no route leads back to the sender."""
         if not transition.hops:
             return transition.ends
         ends_after_hops = []
         for next_instance, broker_id in transition.hops:
-            # A conversation without a broker id is bound to that of the first route; otherwise it keeps its id.
-            onward = key if key.broker or not broker_id else key._replace(broker=broker_id)
+            onward = _bound(key, broker_id)
+            place = self._place(next_instance, sender, onward)
             ends = self._ends[onward]
-            if next_instance not in ends:
-                self._solve(onward, next_instance)
-            ends_after_hops.append(ends[next_instance])
+            if place not in ends:
+                self._solve(onward, place)
+            ends_after_hops.append(ends[place])
         return transition.ends.union(*ends_after_hops)
+
+    def returns(self, transition: Transition, key: MessageKey) -> set[str]:
+        """Returns the instances to which the next instances would send the message back."""
+        return {
+            following
+            for next_instance, broker_id in transition.hops
+            for following, _ in self.arriving(next_instance, _bound(key, broker_id)).hops
+        }
+
+    def _place(self, instance: str, sender: str | None, key: MessageKey) -> Place:
+        hops = self.arriving(instance, key).hops
+        return instance, sender if any(following == sender for following, _ in hops) else None
 
     def clear_ends(self) -> None:
         """Frees the memory of computed ends; the answers of the instances are kept."""
         self._ends.clear()
 
-    def onward(self, instance: str, question: Question, answer: Answer) -> RoutingEnd | Node:
-        """Returns where an answer leads: to an end, or to the next instance."""
+    def onward(
+        self, instance: str, question: Question, answer: Answer, *, sender: str | None = None
+    ) -> RoutingEnd | Node:
+        """Returns where an answer to a message from an instance, the sender, leads: to an end, or to the next instance."""
         onward = self._end_or_hop(instance, answer)
         if isinstance(onward, RoutingEnd):
             return onward if question.database is not None else _after_arrival(onward)
         next_instance, broker_id = onward
+        if next_instance == sender:
+            return RoutingEnd("DROPPED", instance, reason=SENT_BACK)
         return next_instance, Question(None, question.service, question.broker or broker_id, question.is_initiator)
 
     def _end_or_hop(self, instance: str, answer: Answer) -> RoutingEnd | tuple[str, bytes | None]:
@@ -257,44 +287,54 @@ class RoutingGraph:
                 self.transitions.append(transition)
         return numbers[number]
 
-    def _solve(self, key: MessageKey, start: str) -> None:
-        """Computes the ends for all instances reachable from `start`: backwards from certain ends, then for cycles."""
+    def _solve(self, key: MessageKey, start: Place) -> None:
+        """Computes the ends for all places reachable from `start`: backwards from certain ends, then for cycles."""
         ends = self._ends[key]
-        transitions: dict[str, Transition] = {}
+        found: dict[Place, Onward] = {}
         pending = [start]
         while pending:
-            instance = pending.pop()
-            if instance in transitions or instance in ends:
+            place = pending.pop()
+            if place in found or place in ends:
                 continue
-            transitions[instance] = transition = self.arriving(instance, key)
-            if transition.hops:
-                pending += [next_instance for next_instance, _ in transition.hops]
+            onward = self._onward(place, key)
+            if onward.places:
+                found[place] = onward
+                pending += onward.places
             else:
-                ends[instance] = transition.ends
-        self._propagate({instance: transition for instance, transition in transitions.items() if transition.hops}, ends)
+                ends[place] = onward.ends
+        self._propagate(found, ends)
+
+    def _onward(self, place: Place, key: MessageKey) -> Onward:
+        instance, sender = place
+        ends, hops = self.arriving(instance, key)
+        if sender is not None:
+            ends |= {RoutingEnd("DROPPED", instance, reason=SENT_BACK)}
+        following = dict.fromkeys(next_instance for next_instance, _ in hops if next_instance != sender)
+        return Onward(ends, tuple(self._place(next_instance, instance, key) for next_instance in following))
 
     @staticmethod
-    def _propagate(transitions: dict[str, Transition], ends: dict[str, Ends]) -> None:
-        """Computes the ends of forwarding instances from those of their next hops."""
-        senders: defaultdict[str, list[str]] = defaultdict(list)
-        unsolved: dict[str, int] = {}
-        for instance, transition in transitions.items():
-            unsolved_hops = [next_instance for next_instance, _ in transition.hops if next_instance in transitions]
-            unsolved[instance] = len(unsolved_hops)
-            for next_instance in unsolved_hops:
-                senders[next_instance].append(instance)
-        solved = [instance for instance, count in unsolved.items() if count == 0]
-        for instance in solved:  # grows during iteration
-            ends[instance] = transitions[instance].ends.union(
-                *(ends[next_instance] for next_instance, _ in transitions[instance].hops)
-            )
-            for sender in senders[instance]:
+    def _propagate(found: dict[Place, Onward], ends: dict[Place, Ends]) -> None:
+        """Computes the ends of places where messages are forwarded from those of the next places."""
+        senders: defaultdict[Place, list[Place]] = defaultdict(list)
+        unsolved: dict[Place, int] = {}
+        for place, onward in found.items():
+            unsolved_places = [following for following in onward.places if following in found]
+            unsolved[place] = len(unsolved_places)
+            for following in unsolved_places:
+                senders[following].append(place)
+        solved = [place for place, count in unsolved.items() if count == 0]
+        for place in solved:  # grows during iteration
+            ends[place] = found[place].ends.union(*(ends[following] for following in found[place].places))
+            for sender in senders[place]:
                 unsolved[sender] -= 1
                 if unsolved[sender] == 0:
                     solved.append(sender)
-        _solve_cycles(
-            {instance: transitions[instance] for instance, count in unsolved.items() if count > 0}, senders, ends
-        )
+        _solve_cycles({place: found[place] for place, count in unsolved.items() if count > 0}, senders, ends)
+
+
+def _bound(key: MessageKey, broker_id: bytes | None) -> MessageKey:
+    """Returns the header after a route: a conversation without a broker id is bound to that of the first route."""
+    return key if key.broker or not broker_id else key._replace(broker=broker_id)
 
 
 def _after_arrival(end: RoutingEnd) -> RoutingEnd:
@@ -309,22 +349,21 @@ def _sorted(ids: Mapping[str, set[bytes | None]]) -> dict[str, Ids]:
 _NO_ARRIVALS: Final[dict[str, int]] = {}
 
 
-def _solve_cycles(transitions: dict[str, Transition], senders: dict[str, list[str]], ends: dict[str, Ends]) -> None:
-    """Computes the ends of instances that can reach a cycle: each gets the ends of all its next hops, and a loop."""
+def _solve_cycles(
+    cyclic: dict[Place, Onward], senders: Mapping[Place, Sequence[Place]], ends: dict[Place, Ends]
+) -> None:
+    """Computes the ends of places from which a cycle is reached: each gets the ends of all next places, and a loop."""
     loop = frozenset((LOOP,))
     found = {
-        instance: loop.union(
-            transition.ends,
-            *(ends[next_instance] for next_instance, _ in transition.hops if next_instance not in transitions),
-        )
-        for instance, transition in transitions.items()
+        place: loop.union(onward.ends, *(ends[following] for following in onward.places if following not in cyclic))
+        for place, onward in cyclic.items()
     }
-    pending = list(transitions)
+    pending = list(cyclic)
     while pending:
-        instance = pending.pop()
-        for sender in senders[instance]:
-            if sender in transitions and not found[instance] <= found[sender]:
-                found[sender] |= found[instance]
+        place = pending.pop()
+        for sender in senders.get(place, ()):
+            if sender in cyclic and not found[place] <= found[sender]:
+                found[sender] |= found[place]
                 pending.append(sender)
     ends.update(found)
 
@@ -451,6 +490,11 @@ class ReachabilitySets:
             transitions = [self._transition(number, service, broker) for number in range(len(self.starts))]
         known = _EndsByTransition(self, MessageKey(service, broker, self._is_initiator))
         codes = list(map(known.__getitem__, transitions))
+        if known.returns:
+            for number, transition in enumerate(transitions):
+                instance = self.starts[number].instance
+                if instance in known.returns.get(transition, ()):
+                    codes[number] = self.end(transition, known.key, sender=instance)
         self.graph.clear_ends()
         if self._is_initiator and service in self.graph.refusing:
             key = MessageKey(service, broker, is_initiator=True)
@@ -458,14 +502,14 @@ class ReachabilitySets:
             codes = [refined[code] for code in codes]
         return codes
 
-    def end(self, transition: int, key: MessageKey) -> int:
-        """Returns the number of the set of ends after a transition."""
+    def end(self, transition: int, key: MessageKey, *, sender: str | None = None) -> int:
+        """Returns the number of the set of ends after a transition at an instance; None if no route leads back to it."""
         solved = self._fixed_ends.get(transition)
         if solved is not None:
             return solved
         reached_transition = self.graph.transitions[transition]
         if reached_transition.hops:
-            return self._code(self.graph.ends_after(reached_transition, key))
+            return self._code(self.graph.ends_after(reached_transition, key, sender=sender))
         self._fixed_ends[transition] = self._code(reached_transition.ends)
         return self._fixed_ends[transition]
 
@@ -481,15 +525,21 @@ class ReachabilitySets:
 
 
 class _EndsByTransition(dict[int, int]):
-    """The number of the set of ends after each transition, for one service; computed on first access."""
+    """The number of the set of ends after each transition, for one service; computed on first access.
+
+    At an instance in `returns` of a transition the ends are others, because a route leads back to it.
+    """
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
         super().__init__()
         self._reach = reach
-        self._key = key
+        self.key: Final = key
+        self.returns: Final[dict[int, set[str]]] = {}
 
     def __missing__(self, transition: int) -> int:
-        self[transition] = code = self._reach.end(transition, self._key)
+        self[transition] = code = self._reach.end(transition, self.key)
+        if returns := self._reach.graph.returns(self._reach.graph.transitions[transition], self.key):
+            self.returns[transition] = returns
         return code
 
 
@@ -544,11 +594,14 @@ def _dictionary(values: Iterable[str | None]) -> pa.DictionaryArray[Any, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """A group of instances that forward a message in a circle.
+    """A group of instances that each forward a message to the next one, and the last one to the first.
+
+    Of two instances, the one that would send the message back drops it; among more, it circulates until its hop limit or lifetime is
+    reached.
 
     Attributes:
         instances: The instances in order; the last one forwards to the first.
-        services: The service names that circulate; None represents every name that no instance of the fleet knows.
+        services: The service names that are forwarded; None represents every name that no instance of the fleet knows.
         broker_instances: The broker id of the message for each of `services`; None for messages without one.
     """
 
@@ -564,7 +617,7 @@ class Loop:
 def loops(
     fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
 ) -> tuple[Loop, ...]:
-    """Finds the groups of instances between which messages can circulate, each with one cycle.
+    """Finds the groups of instances that forward messages in a circle, each with one cycle.
 
     All messages that can arrive at an instance are considered: every service name that a route or a database has, with every known
     broker id and without one, and an unknown service name.
@@ -575,7 +628,7 @@ def loops(
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        The loops, each with all service names that circulate in it.
+        The loops, each with all service names that are forwarded in it.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.

@@ -22,28 +22,30 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
 )
 from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow
-from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, find_loops
+from ssbroker.diagnose.reachability import SENT_BACK, ReachabilitySets, RoutingEnd, Start, all_services
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.similar_names import SimilarServices, difference
 from ssbroker.diagnose.trace import end_text
 
-_LOST: Final = ("no_route", "service_not_found", "address_unusable")
+_LOST: Final = ("no_route", "service_not_found", "address_unusable", SENT_BACK)
 """The reasons of drops that no other check reports."""
 
 
 def check_loops(context: CheckContext) -> Iterator[Problem]:
     """Checks for loops between instances."""
-    for loop in find_loops(context.graph):
+    for loop in context.loops:
         services = list(dict.fromkeys(service for service in loop.services if service is not None))
         others = ["every service that no route names"] if None in loop.services else []
         shown_names = list(map(quoted_name, services))
         shown = [*others, *shown_names[:LISTED_MAX], *(["..."] if len(shown_names) > LISTED_MAX else [])]
+        is_pair = len(loop.instances) == 2  # noqa: PLR2004 - each of two would send the messages back
+        fate = "are dropped, because each instance would send them back to the other" if is_pair else "circulate"
         routes = list(_routes_between(context, loop.instances))
         yield problem_about(
             "SSB020",
             f"loop {loop}",
-            f"messages for {', '.join(shown)} circulate",
+            f"messages for {', '.join(shown)} {fate}",
             "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
             related=[qualified_route(instance, route) for instance, route in routes],
             candidates=_out_of_loop(context, routes),
@@ -173,6 +175,9 @@ class _Intentions:
             for route in tables.routes
             if context.is_live(route) and route.service is not None and route.address not in (LOCAL, TRANSPORT)
         }
+        self._in_loops = {
+            (instance, service) for loop in context.loops for instance in loop.instances for service in loop.services
+        }
         # What is lost by a stale id or a route to LOCAL is reported for that route.
         self._reported = {
             (instance, route.database, route.service) for instance, route, _, _ in stale_routes(context)
@@ -190,6 +195,8 @@ class _Intentions:
         """Returns whether a drop of a conversation is worth a finding of its own."""
         instance, database = start
         if instance == dropped_by or (instance, database, service) in self._reported:
+            return False
+        if reason == SENT_BACK and not self._in_loops.isdisjoint({(dropped_by, service), (dropped_by, None)}):
             return False
         if reason == "service_not_found" and (dropped_by, MSDB, service) in self._reported:
             return False
@@ -252,6 +259,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             "no_route": "no route of its msdb leads to it",
             "service_not_found": "none of its enabled databases has the service",
             "address_unusable": "its route takes the address from the service name, which contains none",
+            SENT_BACK: "its route leads back to the instance that they come from",
         }[reason]
         yield problem_about(
             "SSB024",

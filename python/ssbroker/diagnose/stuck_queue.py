@@ -21,7 +21,7 @@ from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import RoutingGraph
+from ssbroker.diagnose.reachability import SENT_BACK, RoutingGraph
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
@@ -239,7 +239,7 @@ class _Explainer:
 
     def _findings_at_end(self, forward: Trace) -> Iterator[Finding]:
         last = forward.hops[-1]
-        if forward.end.outcome == "LOOP":
+        if forward.end.outcome == "LOOP" or forward.end.reason == SENT_BACK:
             for finding in self._by_table[None, None]:
                 if finding.code == "SSB020" and last.instance in finding.object.removeprefix("loop ").split(" -> "):
                     yield finding

@@ -14,7 +14,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import LOOP, MessageKey, Node, RoutingEnd, RoutingGraph
+from ssbroker.diagnose.reachability import LOOP, SENT_BACK, MessageKey, Node, RoutingEnd, RoutingGraph
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -95,6 +95,8 @@ def end_text(end: RoutingEnd) -> str:
         )
     if end.outcome == "DELAYED":
         return f"DELAYED: waits in {instance} ({end.reason})"
+    if end.reason == SENT_BACK:
+        return f"DROPPED by {instance} ({SENT_BACK}): its route leads back to the instance that the message came from"
     if end.outcome == "DROPPED":
         return f"DROPPED by {instance} ({end.reason}): not acknowledged, so the sender resends it"
     if end.outcome == "ELSEWHERE":
@@ -302,17 +304,18 @@ class Tracer:
         seen: set[Node] = set()
         node: Node = (instance, question)
         end: RoutingEnd | None = None
+        sender: str | None = None
         while end is None:
             seen.add(node)
             hop = self._hop(*node)
             hops.append(hop)
-            onward = self._graph.onward(node[0], node[1], _answer(hop.decision))
+            onward = self._graph.onward(node[0], node[1], _answer(hop.decision), sender=sender)
             if isinstance(onward, RoutingEnd):
                 end = self._graph.end_at(onward, MessageKey(*question[1:]))
             elif onward in seen:
                 end = LOOP
             else:
-                node = onward
+                sender, node = node[0], onward
         possible = self._graph.ends(instance, question)
         return Trace(
             instance=instance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,12 +122,16 @@ class Outboxes:
     sent_by_priority: Counter[int] = field(default_factory=Counter)
     traffic: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    on_dial: Callable[[str], None] = lambda address: None
 
     def box(self, address: str) -> SharedOutbox:
         return self.boxes.setdefault(address, SharedOutbox(self.max_bytes))
 
     def send(self, address: str, rows: pa.Table) -> int:
         return self.box(address).put(rows)[1]
+
+    def dial(self, address: str) -> None:
+        self.on_dial(address)
 
     def progress(self, address: str) -> tuple[int, int]:
         return self.box(address).progress
@@ -187,6 +191,8 @@ class Forwarder:
             events=self.log,
             clock=lambda: self.now,
         )
+        # Each address answers at once, as an instance that sends nothing.
+        self.outboxes.on_dial = lambda address: self.forwarding.connected(address, peer(99, address=address))
 
     def note(self, event: Event) -> None:
         if isinstance(event, ForwardedMessageSent):

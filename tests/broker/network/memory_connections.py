@@ -33,6 +33,7 @@ class MemoryEndpoint:
         self.outboxes: Final[dict[str, deque[pa.Table]]] = {}
         self.accepted: Final[dict[str, int]] = {}
         self.full: Final[set[str]] = set()
+        self.dialled: Final[set[str]] = set()
         self.sent: Final[list[tuple[str, pa.Table]]] = []
         self.outbox_bytes = OUTBOX
         self.is_paused = False
@@ -67,6 +68,10 @@ class MemoryEndpoint:
 
     def _free_bytes(self, outbox: deque[pa.Table]) -> int:
         return self.outbox_bytes - sum(rows.nbytes for rows in outbox)
+
+    def dial(self, address: str) -> None:
+        """See `interfaces.NetworkEndpoint`."""
+        self.dialled.add(address)
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `interfaces.NetworkEndpoint`."""
@@ -127,13 +132,19 @@ class MemoryEndpoint:
     def deliver(self) -> int:
         """Delivers the rows of all outboxes; returns their number."""
         number = 0
+        for address in [*self.dialled]:
+            self.outboxes.setdefault(address, deque())
+            if address in self.network.down:
+                self.dialled.discard(address)
+                self.receiver.connection_failed(address, "connection refused")
         for address, outbox in self.outboxes.items():
             target = self.network.network.get(address)
             if address in self.network.down or target is None or target.is_paused:
                 continue
             sender = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
             receiver = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
-            if outbox:
+            if outbox or address in self.dialled:
+                self.dialled.discard(address)
                 self.receiver.connected(address, receiver)
             while outbox:
                 rows = outbox.popleft()

@@ -239,8 +239,9 @@ def test_an_unreachable_address_does_not_delay_others() -> None:
     """At the limit, rows for the unreachable address are dropped before rows for another address."""
     one = sizes_of(wire([row(0)]))[0]
     forwarder = Forwarder(max_bytes=3 * one)
+    forwarder.forwarding.connected(OTHER, peer(99, address=OTHER))
+    forwarder.outboxes.on_dial = lambda _: None
     forwarder.forwarding.connection_failed(NEXT, "no route to host")
-    forwarder.outboxes.box(NEXT).block()
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), forward_to(NEXT, 2))
     forwarder.forwarding.forward(peer(), wire([row(2)]), forward_to(NEXT, mirror=MIRROR, broker_instance=TARGET_BROKER))
     forwarder.forwarding.forward(peer(2), wire([row(5), row(6), row(7)]), forward_to(OTHER, 3))
@@ -256,6 +257,30 @@ def test_rows_are_not_sent_back_to_their_sender(forwarder: Forwarder) -> None:
     assert forwarder.drop_errors == [28071]
     forwarder.forwarding.forward(peer(1), wire([row(0)]), forward_to(NEXT))
     assert len(forwarder.outboxes.write(NEXT)) == 1
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+@pytest.mark.rule("R42")
+def test_rows_wait_until_the_instance_at_their_address_is_known(forwarder: Forwarder) -> None:
+    """It may be their sender, to which no row is sent back."""
+    dialled: list[str] = []
+    forwarder.outboxes.on_dial = dialled.append
+    forwarder.forwarding.forward(peer(2), wire([row(0)]), forward_to(NEXT))
+    forwarder.forwarding.forward(peer(1), wire([row(1)]), forward_to(NEXT))
+    assert dialled == [NEXT, NEXT]
+    assert forwarder.outboxes.write(NEXT) == []
+    assert forwarder.forwarding.pending[0] == 2
+    forwarder.forwarding.connected(NEXT, peer(2, address=NEXT))
+    assert [(event.error, event.message_sequence_number) for event in forwarder.dropped] == [(28071, 0)]
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [1]
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+@pytest.mark.rule("R43")
+def test_rows_for_an_address_that_never_answered_are_dropped_when_a_dial_fails(forwarder: Forwarder) -> None:
+    forwarder.outboxes.on_dial = lambda address: forwarder.forwarding.connection_failed(address, "connection refused")
+    forwarder.forwarding.forward(peer(), wire([row(0)]), forward_to(NEXT))
+    assert forwarder.drop_errors == [11292]
     assert forwarder.forwarding.pending == (0, 0)
 
 

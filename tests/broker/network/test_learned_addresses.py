@@ -172,6 +172,7 @@ def test_rows_to_a_disallowed_address_are_dropped_with_the_reason() -> None:
     forwarding = MessageForwarder(
         outboxes, resolve_mirror=lambda *_: None, max_bytes=lambda: 1 << 20, events=log, clock=lambda: 0
     )
+    outboxes.on_dial = lambda address: forwarding.connected(address, peer(99, address=address))
     routes: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
     forwarding.forward(peer(), wire([row(0), row(1)]), decisions(routes))
     assert [each["message_sequence_number"] for each in outboxes.write("TCP://b.example:1")] == [1]

@@ -232,6 +232,7 @@ class Destination:
         failures: The number of failures in a row.
         failure_reason: Why it failed last; None after a success.
         is_dialled: Whether a connection is being dialled for it and has not answered yet.
+        is_wanted: Whether it is to be connected although nothing waits to be sent.
         retry: The timer of the wait after a failure.
     """
 
@@ -241,6 +242,7 @@ class Destination:
         "failure_reason",
         "failures",
         "is_dialled",
+        "is_wanted",
         "outbox",
         "peer_key",
         "pending_queries",
@@ -258,6 +260,7 @@ class Destination:
         self.failures = 0
         self.failure_reason: str | None = None
         self.is_dialled = False
+        self.is_wanted = False
         self.retry: asyncio.TimerHandle | None = None
 
     @property
@@ -282,8 +285,8 @@ class Destination:
 
     @property
     def has_pending(self) -> bool:
-        """Whether rows or role queries wait to be sent."""
-        return not self.outbox.is_empty or bool(self.role_queries)
+        """Whether rows or role queries wait to be sent, or for a connection."""
+        return not self.outbox.is_empty or bool(self.role_queries) or self.is_wanted
 
     @property
     def is_busy(self) -> bool:
@@ -294,7 +297,7 @@ class Destination:
         """Sends its rows over a connection whose peer has sent HELLO."""
         self.detach()
         self.connection = connection
-        self.is_dialled = False
+        self.is_dialled = self.is_wanted = False
         self.failure_reason = None
         connection.link.outboxes.append(self.outbox)
         self.stop_waiting()
@@ -320,6 +323,7 @@ class Destination:
         self.outbox.clear()
         self.role_queries.clear()
         self.pending_queries.clear()
+        self.is_wanted = False
 
 
 def host_of(address: str) -> str:
@@ -594,6 +598,16 @@ class Dialer:
                     self._dial_slots.acquire(destination, begin)
                 else:
                     begin()
+
+    def dial(self, address: str) -> None:
+        """Connects to an address, or reports again that it is connected."""
+        destination = self.addresses.destination(address)
+        connection = destination.connection
+        if connection is not None and connection.is_usable and connection.peer is not None:
+            self._setup.call_listener(partial(self._setup.listener.connected, address, connection.peer))
+        else:
+            destination.is_wanted = True
+            self.send_or_dial(destination)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for a role, now or once it is connected."""

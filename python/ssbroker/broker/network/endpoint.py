@@ -455,6 +455,10 @@ class SocketEndpoint:
             self._schedule_sending(destination)
         return space
 
+    def dial(self, address: str) -> None:
+        """See `NetworkEndpoint`."""
+        self._call(lambda: self._manager.dialer.dial(address))
+
     def progress(self, address: str) -> tuple[int, int]:
         """See `NetworkEndpoint`."""
         return self._manager.dialer.addresses.progress(address)

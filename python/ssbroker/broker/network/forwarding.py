@@ -330,7 +330,7 @@ class ForwardingHop:
         in_transit: Rows that its outbox has accepted but not written.
         is_full: Whether its outbox accepts no rows at present.
         is_failing: Whether it cannot be reached.
-        instance_id: The instance that answered there.
+        instance_id: The instance that answered there. Until one has, nothing is sent there: the rows may have come from it.
     """
 
     waiting: deque[ForwardedRows] = field(default_factory=deque)
@@ -437,20 +437,29 @@ class MessageForwarder:
 
     def connected(self, address: str, peer: Peer) -> None:
         """See `ForwardingService`."""
-        with self._lock:
+        now = self._clock()
+        with self._emitting():
             hop = self._hops[address]
             hop.instance_id, hop.is_failing = peer.instance_id, False
+            waiting, hop.waiting = hop.waiting, deque()
+            for batch in waiting:
+                if batch.source_instance_id == peer.instance_id:
+                    self._buffer.drop(batch, error=RETURNING, now=now)
+                else:
+                    hop.waiting.append(batch)
+            self._drain(address, now=now)
 
     def connection_failed(self, address: str, why: str) -> None:
-        """Drops the rows in the outbox of an address: their senders still have them.
+        """Drops the rows in the outbox of an address, or those that wait for its first connection: their senders still have them.
 
         Rows that the outbox had not accepted wait until it is dialled again.
         """
         now = self._clock()
         with self._emitting():
             hop = self._hops[address]
-            while hop.in_transit:
-                self._buffer.drop(hop.in_transit.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
+            lost = hop.in_transit if hop.instance_id is not None else hop.waiting
+            while lost:
+                self._buffer.drop(lost.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
             hop.is_failing, hop.is_full = True, False
             self._drain(address, now=now)  # so that its outbox reports when it accepts rows again
 
@@ -514,8 +523,12 @@ class MessageForwarder:
         elif self._hops[chosen].instance_id == batch.source_instance_id:
             self._buffer.drop(batch, error=RETURNING, now=now)
         else:
-            self._hops[chosen].waiting.append(batch)
-            self._drain(chosen, now=now)
+            hop = self._hops[chosen]
+            hop.waiting.append(batch)
+            if hop.instance_id is None:
+                self._endpoint.dial(chosen)
+            else:
+                self._drain(chosen, now=now)
 
     def _enqueue_rerouted(
         self, batch: ForwardedRows, routes: Mapping[ForwardRoute, Sequence[int]], *, now: int
@@ -529,7 +542,7 @@ class MessageForwarder:
 
     def _drain(self, address: str, *, now: int) -> None:
         hop = self._hops[address]
-        while hop.waiting and not hop.is_full:
+        while hop.waiting and not hop.is_full and hop.instance_id is not None:
             for batch in self._buffer.drop_expired([hop.waiting.popleft()], now=now):
                 before, _ = self._endpoint.progress(address)
                 hop.is_full = self._endpoint.send(address, batch.aged(now=now)) <= 0

@@ -98,6 +98,9 @@ class NetworkEndpoint(Protocol):
             called. If it was 0 or less before the call, or the wait after a failed dial has not ended, the rows are not accepted.
         """
 
+    def dial(self, address: str) -> None:
+        """Connects to an address unless it is connected; `connected` or `connection_failed` follows in each case."""
+
     def progress(self, address: str) -> tuple[int, int]:
         """Returns how many rows `send` has accepted for an address, and how many of the first of these were written or lost.
 
