@@ -90,7 +90,7 @@ def test_no_instance_sends_a_message_back() -> None:
     assert trace(whole, "Stock", instance="C", database="Sales", at=NOW).end == RoutingEnd("DELIVERED", "A", "Stores")
     rows = reachability(whole, services=["Stock"], at=NOW).to_pylist()
     ends = {row["instance"]: (row["outcome"], row["at_instance"]) for row in rows if row["database"] == "Sales"}
-    assert ends == {"A": ("DROPPED", "B"), "C": ("DELIVERED", "A")}
+    assert ends == {"A": ("DROPPED", "B"), "B": ("DELAYED", "B"), "C": ("DELIVERED", "A")}
 
 
 @pytest.mark.rule("R42")
