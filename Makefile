@@ -26,7 +26,7 @@ ARCHIVED := $(VENV)/spark.jsa
 
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
-CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples scripts/docs_site.py
+CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples scripts/docs_site.py scripts/release_links.py
 
 .PHONY: help demo test build compat wheels release-check docs format lint lint-rust rules bench fuzz ci clean tools tools-with-java
 

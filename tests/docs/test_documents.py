@@ -1,6 +1,6 @@
 """Everything that a document shows is run, and prints what the document says.
 
-A page's blocks are run in order, in one folder that has the repository's `examples`:
+A page's blocks are run in order, in one folder that has the repository's `examples`; that of a quickstart is empty:
 `python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
 fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`), `python` with such a line (`# name.py`). `...` in shown output stands for anything within a line.
 A block without a language is a figure, which only ARCHITECTURE.md may have.
@@ -32,6 +32,8 @@ ELSEWHERE = {
     "./.ci/run": "the CI",
 }
 FIGURES = {"ARCHITECTURE.md"}
+# What a new user can do after the installation, with nothing else at hand.
+QUICKSTARTS = {f"docs/tutorials/{name}.md" for name in ("data-engineer", "dba", "work-queue")}
 
 
 SHOWING = [path for path in PAGES if "```" in path.read_text(encoding="utf-8")]
@@ -52,7 +54,8 @@ def test_a_page_of_spark_does_what_it_shows(path: Path, spark_room: SparkRoom) -
 
 
 def try_page(path: Path, folder: Path, interpreter: Interpreter | None) -> None:
-    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns(".cache"))
+    if name_of(path) not in QUICKSTARTS:
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns(".cache"))
     page = list(blocks(path.read_text(encoding="utf-8")))
     with Session(folder, interpreter) as session:
         for block, following in zip(page, [*page[1:], None], strict=True):
@@ -83,6 +86,10 @@ def try_block(page: str, block: Block, following: Block | None, session: Session
     elif block.language != "text":
         assert block.language == "", f"{where}: nobody runs {block.language}"
         assert page in FIGURES, f"{where}: a figure"
+
+
+def test_the_quickstarts_are_pages() -> None:
+    assert {name_of(path) for path in PAGES} > QUICKSTARTS
 
 
 def test_every_output_stands_below_what_prints_it() -> None:
