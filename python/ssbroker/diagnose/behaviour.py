@@ -16,7 +16,7 @@ import pyarrow.compute
 from ssbroker._arrow import without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
+from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")
@@ -628,3 +628,29 @@ def _unknown_broker(both: list[Behaviour]) -> bytes:
         for number in range(len(known) + 1)
         if (broker := (0xFFFF << 112 | number).to_bytes(16, "big")) not in known
     )
+
+
+def used_route(
+    routes: Mapping[tuple[str, int], RouteRow],
+    database: str | None,
+    service: str | None,
+    decision: ComparedDecision | Answer,
+) -> RouteRow | None:
+    """Returns the route of a decision on a conversation from a database, or from outside; `routes` are those of the instance by key.
+
+    It is in msdb if the conversation was routed again as from outside, because the next hop was the instance itself; only then
+    are these decisions possible.
+    """
+    if decision.route_id is None:
+        return None
+    found = routes.get((database or MSDB, decision.route_id))
+    is_reentered = database is not None and (
+        decision.outcome in ("FORWARD", "DROPPED")
+        or found is None
+        or (decision.outcome == "LOCAL" and found.address != LOCAL)
+        or found.service != (None if decision.match_step == _ANY_SERVICE_STEP else service)
+    )
+    return routes.get((MSDB, decision.route_id)) if is_reentered else found
+
+
+_ANY_SERVICE_STEP: Final = 5

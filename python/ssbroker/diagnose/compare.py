@@ -18,13 +18,19 @@ from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.behaviour import ComparedDecision, ConversationClass, DecisionPair, classes, count_pairs
+from ssbroker.diagnose.behaviour import (
+    ComparedDecision,
+    ConversationClass,
+    DecisionPair,
+    classes,
+    count_pairs,
+    used_route,
+)
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, Fleet, RouteRow, Tables
+from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, MSDB, Fleet, RouteRow, Tables
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
-_ANY_SERVICE_STEP: Final = 5
 _CREATED: Final = "database created"
 _DROPPED: Final = "database dropped"
 
@@ -58,6 +64,9 @@ class Differences:
         self._keys_by_id: Final = tuple(
             {route.key: key for key, route in by_key.items()} for by_key in self._routes_by_key
         )
+        self._routes_by_id: Final = tuple(
+            {route.key: route for route in by_key.values()} for by_key in self._routes_by_key
+        )
         self._routes: Final = dict(self._compare_routes(before_at, after_at))
         self._databases: Final = list(_compare_databases(self.before, self.after))
         self._database_causes: Final = {
@@ -67,20 +76,8 @@ class Differences:
 
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
         """Returns the route of the decision before (0) or after (1), by a key that both catalogs share; route ids may differ."""
-        side = (pair.before, pair.after)[which]
-        if side.route_id is None:
-            return None
-        own = pair.database or MSDB
-        by_id, by_key = self._keys_by_id[which], self._routes_by_key[which]
-        key = by_id.get((own, side.route_id))
-        # The route is in msdb if the conversation was routed again as from outside (R41); only then are these decisions possible.
-        is_reentered = pair.database is not None and (
-            side.outcome in ("FORWARD", "DROPPED")
-            or key is None
-            or (side.outcome == "LOCAL" and by_key[key].address != LOCAL)
-            or not _is_found(by_key[key], pair.service, side.match_step)
-        )
-        return by_id.get((MSDB, side.route_id)) if is_reentered else key
+        used = used_route(self._routes_by_id[which], pair.database, pair.service, (pair.before, pair.after)[which])
+        return None if used is None else self._keys_by_id[which][used.key]
 
     def cause(self, pair: DecisionPair, taken: list[RouteKey | None]) -> Cause:
         """Returns the difference that changes the decision: that of one of the `taken` routes, else the most closely related one."""
@@ -107,11 +104,6 @@ class Differences:
             if kind is not None:
                 services = frozenset(route.service for route in (old, new) if route is not None)
                 yield key, _Difference(Cause(kind, f"{key[0]}/route {quoted_name(key[1])}"), key[0], services)
-
-
-def _is_found(route: RouteRow, service: str | None, step: int | None) -> bool:
-    """Returns whether a step of the search can find the route: steps 1 to 3 only routes for the service, step 5 only routes for any."""
-    return route.service == (None if step == _ANY_SERVICE_STEP else service)
 
 
 def _route_change(old: RouteRow | None, new: RouteRow | None, before_at: datetime, after_at: datetime) -> str | None:
@@ -262,7 +254,8 @@ class Comparison:
     ) -> None:
         self.changes: Final = tuple(sorted(changes, key=lambda change: -(change.conversations or 0)))
         self.conversations: Final = conversations
-        self._load: Final = load
+        self.destinations: Final = load
+        """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -299,7 +292,7 @@ class Comparison:
     def load(self) -> pa.Table:
         """The load of services that have several copies or whose load changes, with the columns of `LOAD`."""
         services: defaultdict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
-        for (instance, service, copy), numbers in self._load.items():
+        for (instance, service, copy), numbers in self.destinations.items():
             services[instance, service][copy] = numbers
         rows = []
         for (instance, service), copies in sorted(services.items()):
