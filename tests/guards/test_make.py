@@ -17,6 +17,7 @@ FAKE_TOOLS = {
     "cc": "true",
     "java": "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2",
     "python3": "exit 0",
+    "chromium": "true",
 }
 
 
@@ -37,8 +38,17 @@ def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+def test_make_test_reports_a_missing_browser_unless_its_tests_are_to_be_skipped(tmp_path: Path) -> None:
+    environment = machine(tmp_path, chromium=None)
+    done = run(environment, "make", "test")
+    assert done.returncode == 2
+    assert "missing: Chromium" in done.stderr
+    assert run(environment, "make", "tools-with-java").returncode == 0
+    assert run({**environment, "SSBROKER_WITHOUT_BROWSER": "1"}, "make", "tools-for-tests").returncode == 0
+
+
 def test_a_machine_with_all_tools_passes(tmp_path: Path) -> None:
-    done = run(machine(tmp_path), "scripts/check-tools", "python", "rust", "java")
+    done = run(machine(tmp_path), "scripts/check-tools", "python", "rust", "java", "browser")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -94,6 +104,7 @@ def test_help_lists_every_target() -> None:
         "test",
         "build",
         "docs",
+        "pictures",
         "format",
         "lint",
         "compat",
