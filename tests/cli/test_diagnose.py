@@ -161,6 +161,15 @@ def test_lint_and_compare_write_html(folder: Path, planned: Path, run: Run, tmp_
     )
 
 
+def test_trace_writes_html(folder: Path, run: Run, tmp_path: Path) -> None:
+    given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
+    found = run(*given, "--html", tmp_path / "trace.html")
+    assert found == run(*given)
+    loaded = Fleet.load(folder, now=NOW)
+    followed = trace(loaded, "//Stock", instance="NORTH", database="Sales", at=NOW)
+    assert (tmp_path / "trace.html").read_text() == html_report(loaded, trace=followed, at=NOW)
+
+
 def test_trace_prints_the_hops(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
     expected = trace(Fleet.load(folder, now=NOW), "//Stock", instance="NORTH", database="Sales", at=NOW)
@@ -296,6 +305,7 @@ def test_broker_id_enabled_twice_is_a_finding_and_other_instances_are_checked(ru
         ("lint", "fleet", "--html", "fleet/new.sql"),
         ("compare", "fleet/NORTH.sql", "fleet/SOUTH.sql", "--html", "fleet/SOUTH.sql"),
         ("compare", "--fleet", "fleet", "fleet", "--html", "fleet/NORTH.sql"),
+        ("trace", "--fleet", "fleet", "--to-service", "//Stock", "--html", "fleet/NORTH.sql"),
     ],
     ids=" ".join,
 )

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker import schemas
-from tests.cli.conftest import NOW_TEXT, Run, as_text, conversations, expected_decisions
+from ssbroker import Catalog, schemas
+from ssbroker.diagnose import Fleet, html_report
+from tests.cli.conftest import NOW, NOW_TEXT, Run, as_text, conversations, expected_decisions
 from tests.cli.formats import SUFFIXES, decisions_of, read, write
 
 
@@ -225,3 +226,25 @@ def test_pending_request_option(tmp_path: Path, run: Run) -> None:
         outcomes.append(read(tmp_path / "out.jsonl")[0]["outcome"])
 
     assert outcomes == ["REMOTE", "DELAYED"]
+
+
+def test_html_report_shows_the_traffic(tmp_path: Path, catalog: Path, run: Run) -> None:
+    given, written, html = tmp_path / "in.parquet", tmp_path / "out.parquet", tmp_path / "report.html"
+    table = conversations(500)
+    pq.write_table(table, given)
+    parts = ("route", catalog, "--conversations", given, "-o", written, "--at", NOW_TEXT)
+    with_report = run(*parts, "--html", html)
+    assert with_report.status == 0, with_report.err
+    routed = pq.read_table(written)
+    assert routed.num_rows == 500
+    loaded = Fleet({catalog.name: Catalog.load(catalog, now=NOW)})
+    assert html.read_text() == html_report(loaded, traffic=routed, at=NOW)
+    refused = run(*parts, "--html", written)
+    assert (refused.status, "given for two outputs" in refused.err) == (2, True)
+
+
+def test_html_report_of_no_conversations(tmp_path: Path, catalog: Path, run: Run) -> None:
+    given, html = tmp_path / "in.parquet", tmp_path / "report.html"
+    pq.write_table(conversations(0), given)
+    assert run("route", catalog, "--conversations", given, "-o", tmp_path / "out.csv", "--html", html).status == 0
+    assert "No conversations." in html.read_text()

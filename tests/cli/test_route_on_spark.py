@@ -34,8 +34,10 @@ def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run
     folder.mkdir()
     outputs = [folder / file.suffix[1:] for file in inputs]
 
+    report = ("--html", tmp_path / "spark.html")
     results = [
-        run_on_spark(*common, "--spark", "--conversations", *each) for each in zip(inputs, repeat("-o"), outputs)
+        run_on_spark(*common, "--spark", "--conversations", *each, *(report if each[0] is inputs[0] else ()))
+        for each in zip(inputs, repeat("-o"), outputs)
     ]
     refused = [
         run_on_spark(*common, "--spark", "--conversations", *each, "-o", outputs[0])
@@ -55,7 +57,10 @@ def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run
             as_text({"id": key})["id"]: decision["route_id"] for key, decision in order.items()
         }
         assert sorted(map(str, decisions_of(found))) == sorted(map(str, wanted))
-    local = json.loads(run(*common, "--conversations", inputs[0], "-o", tmp_path / "out.parquet").out)
+    html = tmp_path / "local.html"
+    local = json.loads(run(*common, "--conversations", inputs[0], "-o", tmp_path / "out.parquet", "--html", html).out)
+    assert "<svg" in html.read_text()
+    assert (tmp_path / "spark.html").read_text() == html.read_text()
     for result in results:
         summary = json.loads(result.out)
         for name in ("rows", "outcomes", "reasons", "match_steps", "next_hops", "target_databases"):

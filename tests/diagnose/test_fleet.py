@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,11 @@ def test_instances_may_share_localhost(tmp_path: Path) -> None:
         'SOUTH/Shop/route "Own"',
     ]
     assert [where for code, where in found if code == "SSB022"] == []
-    assert "localhost" not in re.sub(r"<section id=.findings.*?</section>", "", html_report(loaded, at=NOW))
+    (data,) = re.findall(r'id="data">(.*?)</script>', html_report(loaded, at=NOW))
+    graph = json.loads(data)
+    decisions = [dict(zip(graph["fields"], row, strict=True)) for row in graph["decisions"]]
+    own = [row for row in decisions if row["hop"] == "TCP://localhost:4022"]
+    assert all(row["hop_instance"] == row["instance"] for row in own)
 
 
 def test_loopback_address_of_one_instance_leads_to_it_from_others() -> None:

@@ -22,10 +22,11 @@ ALLOWED_HOST = re.compile(r"(?:^|\.)(?:example(?:\.(?:com|org|net))?|test|invali
 HOST = re.compile(r"\bhttps?://([\w.-]+)")
 HOME = re.compile(r"(?<![\w.$}])/(?:home|root|Users|tmp)/[\w.]+")
 
+# Libraries of others are kept as they are: python/ssbroker/diagnose/page/LICENSES.txt names them.
 TEXTS = {
     name_of(path): path.read_text(encoding="utf-8")
     for path in committed_files()
-    if path.suffix not in {".parquet", ".arrow", ".lock", ".png"}
+    if path.suffix not in {".parquet", ".arrow", ".lock", ".png"} and not path.name.endswith(".min.js")
 }
 
 

@@ -21,6 +21,10 @@ def problems(wheel: Path) -> list[str]:
         names = archive.namelist()
         tags = [archive.read(name).decode() for name in names if name.endswith(".dist-info/WHEEL")]
     wanted = ["ssbroker/__init__.py", "ssbroker/_core.pyi", "ssbroker/py.typed", "ssbroker/cli/__init__.py"]
+    wanted += [
+        f"ssbroker/diagnose/page/{name}"
+        for name in ("page.js", "page.css", "cytoscape.min.js", "dagre.min.js", "LICENSES.txt")
+    ]
     wanted.append("pyspark_ssbroker/__init__.py")  # Spark finds the format by this name
     found += [f"{name} is missing" for name in wanted if name not in names]
     native = [name for name in names if name.startswith("ssbroker/_core.") and not name.endswith(".pyi")]

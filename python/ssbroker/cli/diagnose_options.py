@@ -29,7 +29,8 @@ FleetOption: TypeAlias = Annotated[
 HtmlOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Also write an HTML report with the graph, the findings and the reachability of services."
+        metavar="FILE",
+        help="Also write an HTML report: the result, the findings, an interactive graph of the routes, and the reachability of services.",
     ),
 ]
 CatalogsArgument: TypeAlias = Annotated[

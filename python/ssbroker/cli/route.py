@@ -32,6 +32,7 @@ from ssbroker.cli.chunks import (
     configure_threads,
     ordered_map,
 )
+from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
 from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
@@ -75,15 +76,27 @@ class RouteCounts:
         self.rejected = 0
         """The number of invalid rows."""
         self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
+        self.traffic: list[pa.Table] = []
+        """The distinct decisions with their services and numbers; empty if they are not counted."""
 
-    def add(self, value_counts: dict[str, pa.Table], *, rows: int) -> None:
-        """Adds the result of `count_values` for a batch."""
+    def add(self, value_counts: dict[str, pa.Table], *, rows: int, traffic: pa.Table | None = None) -> None:
+        """Adds the result of `count_values` for a batch, and its traffic."""
         self.rows += rows
+        if traffic is not None:
+            self.traffic.append(traffic)
+            if sum(part.num_rows for part in self.traffic[1:]) > _UNMERGED_ROWS_MAX:
+                self.traffic = [self.all_traffic()]
         for name, table in value_counts.items():
             tables = self._counts[name]
             tables.append(table)
             if sum(part.num_rows for part in tables[1:]) > _UNMERGED_ROWS_MAX:
                 self._counts[name] = [_merge(tables)]
+
+    def all_traffic(self) -> pa.Table:
+        """Returns the traffic that was counted."""
+        from ssbroker.diagnose.report_traffic import NO_TRAFFIC, count_traffic  # noqa: PLC0415 - keeps --help fast
+
+        return count_traffic(pa.concat_tables(self.traffic or [NO_TRAFFIC]))
 
     def of_column(self, column: str, *, top: int | None = None) -> ValueCounts:
         """Returns the counts of a column, at most `top` of them.
@@ -241,6 +254,10 @@ Route several files and folders by a T-SQL script, into CSV:
 
   ssbroker route net.sql --conversations day/*.csv more/ -o out.csv
 
+Show the traffic as a Sankey diagram, beside the routes and their findings:
+
+  ssbroker route net.sql --conversations in.csv -o out.csv --html report.html
+
 Print the summary as JSON:
 
   ssbroker route net.sql --conversations in.csv -o out.jsonl --json
@@ -284,6 +301,7 @@ def route(
     spark: Annotated[
         bool, typer.Option("--spark", help="Route on Spark. The output is a folder of Parquet files.")
     ] = False,
+    html: HtmlOption = None,
     as_json: SummaryAsJsonOption = False,
     quiet: QuietOption = False,
     progress: ProgressOption = None,
@@ -302,6 +320,7 @@ def route(
         tie_break=tie_break,
         pending_request=pending_request,
         threads=threads,
+        html=html,
     )
     started_at = time.perf_counter()
     if spark:
@@ -323,10 +342,19 @@ def route(
         next_hops=counts.of_column("next_hop_address", top=TOP_ROWS),
         target_databases=counts.of_column("target_database", top=TOP_ROWS),
     )
+    if html is not None:
+        _write_report(job, counts, html)
     if as_json:
         typer.echo(json.dumps(summary.to_dict(), indent=2, ensure_ascii=False))
     elif not quiet:
         summary.print(Console())
+
+
+def _write_report(job: RouteJob, counts: RouteCounts, html: Path) -> None:
+    from ssbroker.diagnose import Fleet, html_report  # noqa: PLC0415 - keeps --help fast
+
+    fleet = Fleet({instance_name(job.catalog): Catalog.load(job.catalog, now=job.now)})
+    write_text(html, html_report(fleet, traffic=counts.all_traffic(), at=job.now))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +375,13 @@ class RouteJob:
     pending_request: PendingRequest
     threads: int | None
     """The number of threads; None for one per core."""
+    html: Path | None = None
+    """The report to write."""
+
+    @property
+    def outputs(self) -> list[Path]:
+        """The files to write."""
+        return [path for path in (self.output, self.rejected, self.html) if path is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,6 +392,7 @@ class _RoutedChunk:
     position: int
     rejected: pa.RecordBatch | None
     """The invalid rows, with file and row number."""
+    traffic: pa.Table | None
 
 
 def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, list[Path]]:
@@ -364,7 +400,7 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
     files = expand_patterns(job.conversations)
     outputs = [job.output] if job.rejected is None else [job.output, job.rejected]
     file_format, *rejected_format = [of_output(output, job.format) for output in outputs]
-    refuse_overwriting(outputs, inputs=files, catalogs=[job.catalog])
+    refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     threads = configure_threads(job.threads)
     with replacing_files(outputs) as (part, *rejected_part), contextlib.ExitStack() as opened:
         router = Router(
@@ -423,6 +459,7 @@ def _routed_chunks(
             rows=decisions.num_rows,
             position=position,
             rejected=rejected,
+            traffic=None if job.html is None else _traffic(loaded.batch, decisions),
         )
 
     return ordered_map(
@@ -450,7 +487,7 @@ def _write(
             if rejected_file is not None and chunk.rejected is not None:
                 rejected_file.write(rejected_file.encode(chunk.rejected))
                 counts.rejected += chunk.rejected.num_rows
-            counts.add(chunk.value_counts, rows=chunk.rows)
+            counts.add(chunk.value_counts, rows=chunk.rows, traffic=chunk.traffic)
             bar.update(rows=counts.rows, position=chunk.position)
         bar.update(rows=counts.rows, position=total)
     return counts
@@ -481,6 +518,14 @@ def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
     return SchemaError(message, column=error.column, expected=error.expected, actual=error.actual)
 
 
+def _traffic(conversations: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.Table:
+    from ssbroker.diagnose.report_traffic import TRAFFIC_COLUMNS, count_traffic  # noqa: PLC0415 - keeps --help fast
+
+    service, *names = TRAFFIC_COLUMNS
+    columns = {service: conversations.column(service), **{name: decisions.column(name) for name in names}}
+    return count_traffic(pa.table(columns))
+
+
 def _concat_columns(conversations: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.RecordBatch:
     names = [*conversations.schema.names, *decisions.schema.names]
     return pa.RecordBatch.from_arrays([*conversations.columns, *decisions.columns], names=names)
@@ -496,10 +541,11 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     _check_output(job)
     files = expand_patterns(job.conversations)
     file_format = _common_format(files)
-    refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
+    refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     if file_format is not Format.JSONL:  # Spark reads the columns of one file only
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
+    from ssbroker.diagnose.report_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
     from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - PySpark is optional
     from ssbroker.spark import route  # noqa: PLC0415 - the same
 
@@ -522,8 +568,11 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                     f"{job.output}: Spark wrote the output on another machine; use a path that both machines reach"
                 )
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
-            value_counts = spark_formats.count(session.read.parquet(str(part)), COUNTED_COLUMNS, top=top)
-        counts.add(value_counts, rows=sum(row["count"] for row in value_counts["outcome"].to_pylist()))
+            routed = session.read.parquet(str(part))
+            value_counts = spark_formats.count(routed, COUNTED_COLUMNS, top=top)
+            traffic = None if job.html is None else spark_formats.count_rows(routed, TRAFFIC_COLUMNS, name=COUNT)
+        rows = sum(row["count"] for row in value_counts["outcome"].to_pylist())
+        counts.add(value_counts, rows=rows, traffic=traffic)
     return counts, files
 
 

@@ -9,9 +9,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker.cli.diagnose_options import CatalogsArgument, FleetOption, load_fleet, parse_start, require_start
+from ssbroker.cli.diagnose_options import (
+    CatalogsArgument,
+    FleetOption,
+    HtmlOption,
+    instance_paths,
+    load_fleet,
+    parse_start,
+    require_start,
+    write_text,
+)
 from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+from ssbroker.cli.writers import refuse_overwriting
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Trace
@@ -54,6 +64,7 @@ def trace(
     at: AtOption = None,
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as a JSON object.")] = False,
+    html: HtmlOption = None,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
     lenient: LenientOption = False,
@@ -64,8 +75,11 @@ def trace(
 
     Exit status: 0 if the message is delivered and acknowledged however ties are broken, 1 otherwise.
     """
-    from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same
 
+    if html is not None:
+        refuse_overwriting([html], inputs=[], catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
     now = parse_now(at, option="--at")
     options = parse_options(variable, encoding, lenient=lenient)
     # LIFETIME counts from the current time, whatever the time of the check.
@@ -83,6 +97,8 @@ def trace(
         at=now,
         pending_request=pending_request,
     )
+    if html is not None:
+        write_text(html, html_report(instances, trace=found, at=now))
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:

@@ -1,247 +1,37 @@
-"""The self-contained HTML report, with the routing graph as SVG."""
+"""The self-contained HTML report: findings, changes, a trace, traffic, the routing graph and the reachability of services."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+import base64
+import hashlib
+import json
+from collections import defaultdict
 from datetime import datetime
+from functools import cache
 from html import escape
+from importlib.resources import files
+from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.compare import Comparison
 from ssbroker.diagnose.findings import CODES, Finding, Findings
-from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, Fleet, read
+from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
+from ssbroker.diagnose.report_graph import graph_data
+from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
+from ssbroker.diagnose.trace import Trace, decision_text, end_text
 
-STYLE: Final = """
-:root { color-scheme: light dark; --line: #8884; --error: #c62828; --warning: #b26a00; --info: #1565c0; --fine: #2e7d32; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1300px; padding: 0 1.5rem 4rem; }
-header { border-bottom: 1px solid var(--line); margin-bottom: 1rem; }
-nav a { margin-right: 1.2rem; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.2rem; }
-table { border-collapse: collapse; } td, th { border: 1px solid var(--line); padding: .25rem .5rem; text-align: left; vertical-align: top; }
-.scroll, #graph { overflow: auto; max-width: 100%; }
-code { font-size: .86em; opacity: .8; }
-details { border-left: 4px solid; margin: .8rem 0; padding-left: .8rem; }
-details.error { border-color: var(--error); } details.warning { border-color: var(--warning); } details.info { border-color: var(--info); }
-summary { cursor: pointer; }
-#filter { padding: .3rem .5rem; width: 24rem; max-width: 100%; }
-svg { max-width: 100%; height: auto; } svg text { text-anchor: middle; font-size: 13px; fill: currentColor; }
-svg rect { fill: Canvas; stroke: var(--fine); stroke-width: 1.5; }
-svg .error rect { stroke: var(--error); stroke-width: 2.5; } svg .warning rect { stroke: var(--warning); } svg .info rect { stroke: var(--info); }
-svg .address rect { stroke: #888; stroke-dasharray: 4 3; }
-svg .edge { fill: none; stroke: #888; stroke-width: 1.4; } svg .edge:hover { stroke: var(--info); stroke-width: 3; } svg marker path { fill: #888; }
-.matrix td { text-align: center; padding: .15rem .4rem; } .matrix th[scope=col] { vertical-align: bottom; height: 9rem; padding: .2rem; }
-.matrix th[scope=col] span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 22rem; overflow: hidden; }
-.delivered { color: var(--fine); } .delayed { color: var(--warning); } .refused { color: #888; } .elsewhere { color: var(--info); }
-.dropped, .loop { color: var(--error); font-weight: bold; }
-td.dropped, td.loop { background: #c6282822; } td.delayed { background: #b26a0018; }
-.legend span { margin-right: 1rem; }
-"""
-
-SCRIPT: Final = """
-const filter = document.getElementById("filter");
-if (filter) filter.addEventListener("input", () => {
-  const wanted = filter.value.toLowerCase();
-  for (const block of document.querySelectorAll("#findings details")) {
-    const named = block.querySelector("summary").textContent.toLowerCase().includes(wanted);
-    let shown = 0;
-    for (const row of block.querySelectorAll("tr.finding")) {
-      row.hidden = !(named || row.textContent.toLowerCase().includes(wanted));
-      shown += !row.hidden;
-    }
-    block.hidden = shown === 0;
-  }
-});
-"""
-
-
-_SWEEPS: Final = 4
-_COLUMN_WIDTH: Final = 300
-_ROW_HEIGHT: Final = 62
-_RING_SPACING: Final = 36
-_RING_RADIUS_MIN: Final = 150
-
-
-class Point(NamedTuple):
-    """A position in the graph; the origin is the upper left corner."""
-
-    x: float
-    y: float
-
-
-def layout(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, Point]:
-    """Returns a position for each node; the least x and y are 0.
-
-    Examples:
-        >>> layout(["A", "B", "C"], [("A", "B"), ("A", "C")])
-        {'A': Point(x=0.0, y=31.0), 'B': Point(x=300.0, y=0.0), 'C': Point(x=300.0, y=62.0)}
-    """
-    names = sorted(set(nodes))
-    successors: dict[str, list[str]] = {name: [] for name in names}
-    predecessors: dict[str, list[str]] = {name: [] for name in names}
-    for source, destination in sorted(set(edges)):
-        if source != destination:
-            successors[source].append(destination)
-            predecessors[destination].append(source)
-    columns = _columns(names, successors, predecessors)
-    places = _ring_layout(names) if columns is None else _column_layout(columns, successors, predecessors)
-    left, top = (min((place[side] for place in places.values()), default=0.0) for side in (0, 1))
-    return {name: Point(x - left, y - top) for name, (x, y) in places.items()}
-
-
-def _columns(
-    names: list[str], successors: Mapping[str, list[str]], predecessors: Mapping[str, list[str]]
-) -> dict[str, int] | None:
-    """Returns the length of the longest path to each node; None if there are cycles."""
-    unvisited = {name: len(predecessors[name]) for name in names}
-    column = {name: 0 for name in names if unvisited[name] == 0}
-    ready = list(column)
-    for name in ready:  # grows during iteration
-        for each in successors[name]:
-            column[each] = max(column.get(each, 0), column[name] + 1)
-            unvisited[each] -= 1
-            if unvisited[each] == 0:
-                ready.append(each)
-    return column if len(ready) == len(names) else None
-
-
-def _column_layout(
-    column: Mapping[str, int], successors: Mapping[str, list[str]], predecessors: Mapping[str, list[str]]
-) -> dict[str, Point]:
-    """Arranges columns from left to right, each ordered to reduce crossing edges."""
-    columns: defaultdict[int, list[str]] = defaultdict(list)
-    for name, number in sorted(column.items()):
-        columns[number].append(name)
-    order = {name: float(number) for members in columns.values() for number, name in enumerate(members)}
-    for sweep in range(_SWEEPS):
-        adjacent = predecessors if sweep % 2 == 0 else successors
-        for number in sorted(columns, reverse=sweep % 2 == 1):
-            columns[number].sort(key=lambda name: (_mean_position(name, adjacent, order), name))
-            order.update({name: float(place) for place, name in enumerate(columns[number])})
-    return {
-        name: Point(float(number * _COLUMN_WIDTH), (place - (len(members) - 1) / 2) * _ROW_HEIGHT)
-        for number, members in sorted(columns.items())
-        for place, name in enumerate(members)
-    }
-
-
-def _ring_layout(names: list[str]) -> dict[str, Point]:
-    radius = max(_RING_RADIUS_MIN, _RING_SPACING * len(names))
-    turn = 2 * math.pi / len(names)
-    return {
-        name: Point(round(1.3 * radius * math.sin(turn * number), 1), round(-radius * math.cos(turn * number), 1))
-        for number, name in enumerate(names)
-    }
-
-
-def _mean_position(name: str, adjacent: Mapping[str, list[str]], order: Mapping[str, float]) -> float:
-    adjacent_nodes = adjacent[name]
-    return sum(order[each] for each in adjacent_nodes) / len(adjacent_nodes) if adjacent_nodes else order[name]
-
-
-GRAPH_NODES_MAX: Final = 150
-"""Larger graphs are not drawn."""
-_BOX_WIDTH: Final = 190
-_BOX_HEIGHT: Final = 40
-_BEND: Final = 18
-_MARGIN: Final = 24
-_LABEL_CHARACTERS_MAX: Final = 26
-_ARROWHEAD: Final = (
-    '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-    '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>'
+_LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
+_LICENSES: Final = "LICENSES.txt"
+_SHOWN_MAX: Final = 500
+_POLICY: Final = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src {styles}; script-src {scripts}"
 )
-
-
-class _Edges(NamedTuple):
-    """The number of routes from each node to each other."""
-
-    inside: Counter[tuple[str, str]]
-    outside: Counter[tuple[str, str]]
-    """To addresses that no instance has."""
-
-
-def graph_svg(fleet: Fleet, findings: Findings) -> str:
-    """Returns the graph as SVG, with each instance in the colour of its most severe finding; a paragraph if it is too large."""
-    edges = _count_edges(fleet)
-    names = [*fleet, *dict.fromkeys(destination for _, destination in edges.outside)]
-    if len(names) > GRAPH_NODES_MAX:
-        return f"<p>The graph is omitted: it has {len(names):,} instances and addresses, and at most {GRAPH_NODES_MAX} can be drawn.</p>"
-    places = layout(names, [*edges.inside, *edges.outside])
-    worst = {finding.instance: finding.severity for finding in reversed(list(findings)) if finding.instance is not None}
-    width, height = (
-        max((place[side] for place in places.values()), default=0.0) + size + 2 * _MARGIN
-        for side, size in ((0, _BOX_WIDTH), (1, _BOX_HEIGHT))
-    )
-    parts = [
-        f'<svg role="img" aria-label="Instances and routes" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}">',
-        _ARROWHEAD,
-    ]
-    for (source, destination), count in sorted((edges.inside + edges.outside).items()):
-        parts.append(_edge(_centre(places[source]), _centre(places[destination]), count, f"{source} to {destination}"))
-    for name, place in places.items():
-        style = f"instance {worst.get(name, 'fine')}" if name in fleet else "address"
-        parts.append(_box(name, _centre(place), style))
-    return "".join([*parts, "</svg>"])
-
-
-def _count_edges(fleet: Fleet) -> _Edges:
-    inside: Counter[tuple[str, str]] = Counter()
-    outside: Counter[tuple[str, str]] = Counter()
-    for instance, catalog in fleet.items():
-        for route in read(catalog).routes:
-            if route.address in (LOCAL, TRANSPORT):
-                continue
-            destination = fleet.at(route.address, seen_from=instance)
-            if destination is None:
-                outside[instance, route.address] += 1
-            elif destination != instance:
-                inside[instance, destination] += 1
-    return _Edges(inside, outside)
-
-
-def _centre(place: Point) -> Point:
-    return Point(place.x + _MARGIN + _BOX_WIDTH / 2, place.y + _MARGIN + _BOX_HEIGHT / 2)
-
-
-def _edge(source: Point, destination: Point, count: int, title: str) -> str:
-    """Returns a curved line from border to border, so that both directions of a pair are visible."""
-    dx, dy = destination.x - source.x, destination.y - source.y
-    length = max(1.0, math.hypot(dx, dy))
-    middle = Point(
-        (source.x + destination.x) / 2 - _BEND * dy / length, (source.y + destination.y) / 2 + _BEND * dx / length
-    )
-    start, end = _border(source, middle), _border(destination, middle)
-    routes = f"{count:,} route{'' if count == 1 else 's'}"
-    path = f"M{start.x:.1f} {start.y:.1f} Q{middle.x:.1f} {middle.y:.1f} {end.x:.1f} {end.y:.1f}"
-    return f'<path class="edge" d="{path}" marker-end="url(#tip)"><title>{escape(title)}: {routes}</title></path>'
-
-
-def _border(centre: Point, towards: Point) -> Point:
-    """Returns where the line from the centre of a box to another point crosses its border."""
-    dx, dy = towards.x - centre.x, towards.y - centre.y
-    fraction = min((_BOX_WIDTH / 2) / abs(dx) if dx else math.inf, (_BOX_HEIGHT / 2) / abs(dy) if dy else math.inf, 1.0)
-    return Point(centre.x + dx * fraction, centre.y + dy * fraction)
-
-
-def _box(name: str, centre: Point, style: str) -> str:
-    address = name.removeprefix("TCP://")
-    label = address if len(address) <= _LABEL_CHARACTERS_MAX else f"{address[: _LABEL_CHARACTERS_MAX - 1]}…"
-    return (
-        f'<g class="{style}"><title>{escape(name)}</title><rect x="{centre.x - _BOX_WIDTH / 2:.1f}" y="{centre.y - _BOX_HEIGHT / 2:.1f}" '
-        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/><text x="{centre.x:.1f}" y="{centre.y + 4:.1f}">{escape(label)}</text></g>'
-    )
-
-
-_CELLS_MAX: Final = 20_000
-"""The maximum number of cells of the matrix."""
-_ROWS_MAX: Final = 500
-_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
-_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
 
 
 def html_report(
@@ -249,17 +39,23 @@ def html_report(
     *,
     findings: Findings | None = None,
     comparison: Comparison | None = None,
+    trace: Trace | None = None,
+    traffic: ArrowStreamExportable | ArrowArrayExportable | None = None,
     at: datetime | None = None,
     title: str = "Service Broker routing",
 ) -> str:
-    """Returns an HTML page with the routing graph, the findings, the reachability matrix, and optionally a comparison.
+    """Returns an HTML page: the findings, an interactive graph of all routing decisions, and the reachability of services.
 
-    The page is self-contained: it loads nothing from the network.
+    The page is self-contained: it loads nothing from the network, and its content security policy forbids to.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
         findings: The findings to show; None to run `lint`.
-        comparison: The comparison to show, if any.
+        comparison: A comparison to show, if any. If it has traffic, a Sankey diagram shows it before and after.
+        trace: A trace to show, if any.
+        traffic: Conversations with their decisions, to show as a Sankey diagram: any Arrow object with the columns
+            `to_service_name`, `outcome`, `next_hop_address` and `target_database`, and optionally `reason` and `conversations`, the
+            number of equal conversations of a row.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         title: The title of the page.
 
@@ -267,39 +63,108 @@ def html_report(
         The page.
 
     Raises:
-        SchemaError: `fleet` is neither a fleet nor a catalog.
+        SchemaError: `fleet` is neither a fleet nor a catalog, or a column of `traffic` is missing.
         OptionError: `at` is not a datetime.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
         >>> page = html_report(Catalog(schemas.ROUTES.empty_table()))
-        >>> page.startswith("<!doctype html>"), "http" in page
-        (True, False)
+        >>> page.startswith("<!doctype html>"), "default-src 'none'" in page
+        (True, True)
     """
     whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
     lint_findings = lint(whole_fleet, at=now) if findings is None else findings
-    sections = [
-        ("graph", "Instances and routes", graph_svg(whole_fleet, lint_findings)),
-        ("findings", "Findings", _findings(lint_findings)),
-        ("matrix", "Reachability", _matrix(whole_fleet, now)),
-    ]
+    sections: list[_Section] = []
     if comparison is not None:
-        sections.append(("changes", "Changes", _changes(comparison)))
-    links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading, _ in sections)
+        sections.append(_Section("changes", "Changes", _changes(comparison)))
+    if trace is not None:
+        sections.append(_Section("trace", "Trace", _trace(trace)))
+    sections.append(_Section("findings", "Findings", _findings(lint_findings)))
+    if traffic is not None:
+        diagram = sankey(traffic_flows(traffic), title="Conversations by service, outcome and destination")
+        sections.append(_Section("traffic", "Traffic", f'<div class="scroll" tabindex="0">{diagram}</div>'))
+    search = "" if trace is None else _text(trace.to_service_name)
+    sections.append(_Section("routes", "Routes", _GRAPH.format(options=_options(whole_fleet), search=search)))
+    sections.append(_Section("matrix", "Reachability", _matrix(whole_fleet, now)))
+    data = graph_data(whole_fleet, lint_findings, now=now)
+    return _page(title, _summary(whole_fleet, lint_findings, comparison, now), sections, data=data)
+
+
+class _Section(NamedTuple):
+    anchor: str
+    heading: str
+    content: str
+
+
+def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str, Any]) -> str:
+    style = _file("page.css")
+    scripts = [*(_file(name) for name in _LIBRARIES), _file("page.js")]
+    policy = _POLICY.format(styles=_hash(style), scripts=" ".join(map(_hash, scripts)))
+    links = "".join(f'<a href="#{section.anchor}">{section.heading}</a>' for section in sections)
     body = "".join(
-        f'<section id="{anchor}"><h2>{escape(heading)}</h2>{content}</section>' for anchor, heading, content in sections
+        f'<section id="{section.anchor}" aria-label="{section.heading}"><h2>{section.heading}</h2>{section.content}</section>'
+        for section in sections
     )
-    counts = ", ".join(
-        f"{number:,} {severity}{'' if number == 1 or severity == 'info' else 's'}"
-        for severity, number in lint_findings.counts.items()
+    return "".join(
+        (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(title)}</title>',
+            f'<style id="__________cytoscape_stylesheet">{style}</style></head><body>',  # Cytoscape adds no style of its own
+            f"<header><h1>{_text(title)}</h1>{summary}</header><nav><div>{links}</div></nav><main>{body}</main>",
+            "<footer><details><summary>Licences of the libraries in this page</summary>",
+            f"<pre>{_text(_file(_LICENSES))}</pre></details></footer>",
+            f'<script type="application/json" id="data">{_json(data)}</script>',
+            *(f"<script>{script}</script>" for script in scripts),
+            "</body></html>\n",
+        )
     )
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<header><h1>{escape(title)}</h1><p>{len(whole_fleet):,} instance{'' if len(whole_fleet) == 1 else 's'}, "
-        f"as of {now:%Y-%m-%d %H:%M:%S} UTC: {counts}</p><nav>{links}</nav></header><main>{body}</main>"
-        f"<script>{SCRIPT}</script></body></html>\n"
-    )
+
+
+@cache
+def _file(name: str) -> str:
+    """Returns a file of the folder `page`."""
+    return (files("ssbroker.diagnose") / "page" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _json(value: object) -> str:
+    """Returns JSON for a script element: `<` occurs only in strings, and as an escape it cannot end the element."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _text(text: object) -> str:
+    """Returns a text for HTML; characters that are not printed, such as changes of the writing direction, become escapes."""
+    return escape("\n".join(map(terminal_safe, str(text).split("\n"))))
+
+
+def _quantity(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 or noun == 'info' else 's'}"
+
+
+def _summary(fleet: Fleet, findings: Findings, comparison: Comparison | None, now: datetime) -> str:
+    counts = [(name, number, name) for name, number in findings.counts.items() if number]
+    entries = [
+        f'<li class="{style}"><b>{number:,}</b>{_quantity(number, noun).split(" ", 1)[1]}</li>'
+        for style, number, noun in counts
+    ] or ['<li class="fine"><b>0</b>findings</li>']
+    if comparison is not None:
+        changes = len(comparison.changes)
+        style = "warning" if changes else "fine"
+        entries.insert(0, f'<li class="{style}"><b>{changes:,}</b>{"change" if changes == 1 else "changes"}</li>')
+        if comparison.conversations is not None:
+            entries.insert(
+                1,
+                f'<li class="{style}"><b>{comparison.changed_conversations:,}</b>of {comparison.conversations:,} conversations change</li>',
+            )
+    databases = sum(catalog.databases.num_rows for catalog in fleet.values())
+    routes = sum(catalog.routes.num_rows for catalog in fleet.values())
+    sizes = f"{_quantity(len(fleet), 'instance')}, {_quantity(databases, 'database')}, {_quantity(routes, 'route')}"
+    return f'<p class="dim">{sizes}, as of {now:%Y-%m-%d %H:%M:%S} UTC</p><ul class="counts">{"".join(entries)}</ul>'
 
 
 def _findings(lint_findings: Findings) -> str:
@@ -307,49 +172,141 @@ def _findings(lint_findings: Findings) -> str:
         return "<p>No findings.</p>"
     by_code: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in lint_findings:
-        by_code[finding.code, finding.severity].append(finding)
+        by_code[finding.severity, finding.code].append(finding)
     parts = [
-        '<p><input id="filter" type="search" placeholder="Filter: a code, an instance, a name" aria-label="Filter"></p>'
+        '<p class="tools"><input id="filter" type="search" placeholder="Filter: a code, an instance, a name" aria-label="Filter findings"></p>'
     ]
-    for (code, severity), group in by_code.items():
-        rows = "".join(
-            f'<tr class="finding"><td>{escape(each.where)}</td><td>{escape(each.message)}<br><code>{escape(each.remedy)}</code></td></tr>'
-            for each in group[:_ROWS_MAX]
-        )
+    for (severity, code), group in by_code.items():
         parts.append(
-            f'<details open class="{severity}"><summary><b>{code}</b> {severity}: {escape(CODES[code].title)} ({len(group):,})</summary>'
-            f"<p>{escape(CODES[code].why)}</p><table>{rows}</table>{_omitted_count(len(group))}</details>"
+            f'<details open class="code {severity}"><summary><span class="badge">{severity}</span><b>{code}</b> '
+            f"{_text(CODES[code].title)} ({len(group):,})</summary>"
+            f'<p class="dim">{_text(CODES[code].why)}</p>{_listed(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
         )
     return "".join(parts)
 
 
+def _listed(items: list[str]) -> str:
+    """Returns the first items, and the others folded."""
+    more = items[_OPEN_MAX:]
+    folded = f"<details><summary>{len(more):,} more</summary>{''.join(more)}</details>" if more else ""
+    return "".join(items[:_OPEN_MAX]) + folded
+
+
+_OPEN_MAX: Final = 10
+
+
+def _finding(finding: Finding) -> str:
+    position = ""
+    if finding.line is not None:
+        name = PurePath(finding.file).name if finding.file else ""
+        position = f' <span class="dim" title="{_text(finding.file or "")}">{_text(name)}:{finding.line}</span>'
+    return (
+        f'<div class="finding"><div class="where">{_text(finding.where)}{position}</div><p>{_text(finding.message)}</p>'
+        f'<div class="remedy"><pre>{_text(finding.remedy)}</pre><button type="button" class="copy">Copy</button></div></div>'
+    )
+
+
+def _trace(trace: Trace) -> str:
+    parts = [
+        f"<p>{_text(trace.instance)}/{_text(trace.database)} starts a conversation with <b>{_text(trace.to_service_name)}</b>.</p>",
+        _path(trace),
+    ]
+    if trace.acknowledgement is not None:
+        subject = "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
+        parts.append(
+            f"<h3>{subject} to {_text(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
+        )
+        if not trace.acknowledgement.returned_to(trace):
+            parts.append('<p class="dropped">It does not arrive.</p>')
+    return "".join(parts)
+
+
+def _path(trace: Trace) -> str:
+    hops = "".join(
+        f"<li><details><summary>{_text(hop.instance)}, sys.routes of {_text(hop.database or 'msdb')}: "
+        f'<b class="{hop.decision["outcome"].lower()}">{_text(decision_text(hop))}</b></summary>'
+        f'<pre class="steps">{_text(hop.explanation)}</pre></details></li>'
+        for hop in trace.hops
+    )
+    others = "".join(
+        f"<p>Or, if a tie is broken differently: {_end(end)}</p>" for end in trace.possible if end != trace.end
+    )
+    return f'<ol class="hops">{hops}</ol><p>{_end(trace.end)}</p>{others}'
+
+
+def _end(end: Any) -> str:
+    return f'<b class="{end.outcome.lower()}">{_text(end_text(end))}</b>'
+
+
+_CELLS_MAX: Final = 20_000
+"""The maximum number of cells of the matrix."""
+_COMPUTED_MAX: Final = 400_000
+"""The maximum number of starts times services for which the reachability is computed."""
+_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
+_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
+_UNMERGED_MAX: Final = 60
+"""Up to this number of services, each has its column."""
+
+
+class _Cell(NamedTuple):
+    outcomes: tuple[str, ...]
+    """The worst first."""
+    details: str
+
+
 def _matrix(fleet: Fleet, now: datetime) -> str:
-    rows = reachability(fleet, at=now).to_pylist() if _matrix_size(fleet) <= _CELLS_MAX else None
-    if rows is None:
+    if _matrix_size(fleet) > _COMPUTED_MAX:
         return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns it as a table.</p>"
+    rows: defaultdict[str, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in reachability(fleet, at=now).to_pylist():
+        rows[row["service"]][f"{row['instance']}/{row['database']}"].append(row)
     if not rows:
         return "<p>There is no database or no known service.</p>"
-    cells: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        cells[f"{row['instance']}/{row['database']}", row["service"]].append(row)
-    services = sorted({service for _, service in cells})
-    head = "".join(
-        f'<th scope="col" title="{escape(service)}"><span>{escape(service)}</span></th>' for service in services
+    starts = sorted({start for column in rows.values() for start in column})
+    columns = {service: tuple(map(_cell, (rows[service][start] for start in starts))) for service in sorted(rows)}
+    merged: defaultdict[Any, list[str]] = defaultdict(list)
+    for service, cells in columns.items():
+        merged[cells if len(columns) > _UNMERGED_MAX else service].append(service)
+    groups = sorted(
+        merged.values(), key=lambda group: min(_OUTCOMES.index(cell.outcomes[0]) for cell in columns[group[0]])
     )
-    lines = [
-        f'<tr><th scope="row">{escape(start)}</th>{"".join(_cell(start, service, cells[start, service]) for service in services)}</tr>'
-        for start in sorted({start for start, _ in cells})
-    ]
+    shown = groups[: max(1, _CELLS_MAX // len(starts))]
+    if len(groups) == len(shown) and len(columns) <= _UNMERGED_MAX:
+        shown = sorted(groups)
+    head = "".join(
+        f'<th scope="col" title="{_text(", ".join(group))}"><span>{_text(_shortened(_group_name(group)))}</span></th>'
+        for group in shown
+    )
+    numbers: dict[str, int] = {}
+    body = "".join(
+        f'<tr><th scope="row" title="{_text(start)}">{_text(start)}</th>'
+        + "".join(_cell_html(columns[group[0]][number], numbers) for group in shown)
+        + "</tr>"
+        for number, start in enumerate(starts)
+    )
     legend = " ".join(
         f'<span class="{name.lower()}">{_SYMBOLS[name]} {name.lower()}</span>' for name in reversed(_OUTCOMES)
     )
-    return f'<p class="legend">{legend}</p><div class="scroll"><table class="matrix"><tr><th></th>{head}</tr>{"".join(lines)}</table></div>'
+    omitted = sum(map(len, groups[len(shown) :]))
+    rest = (
+        f"<p>{_quantity(omitted, 'service')} more; <code>ssbroker.diagnose.reachability</code> returns all.</p>"
+        if omitted
+        else ""
+    )
+    return (
+        "<p>Rows: where conversations start. Columns: their target service. Choose a cell for details.</p>"
+        f'<p class="legend">{legend}</p><output id="cell" class="dim"></output>'
+        f'<div class="scroll"><table class="matrix"><tr><th></th>{head}</tr>{body}</table></div>{rest}'
+        f'<script type="application/json" id="endings">{_json([terminal_safe(details) for details in numbers])}</script>'
+    )
 
 
-def _cell(start: str, service: str, rows: list[dict[str, Any]]) -> str:
-    """Returns a cell: coloured by the worst outcome, with a symbol for each possible outcome, and all details as tooltip."""
-    worst = min((row["outcome"] for row in rows), key=_OUTCOMES.index)
-    symbols = "".join(_SYMBOLS[name] for name in _OUTCOMES if any(row["outcome"] == name for row in rows))
+def _group_name(services: list[str]) -> str:
+    return services[0] if len(services) == 1 else f"{services[0]} and {len(services) - 1:,} more"
+
+
+def _cell(rows: list[dict[str, Any]]) -> _Cell:
+    outcomes = tuple(name for name in _OUTCOMES if any(row["outcome"] == name for row in rows))
     details = "; ".join(
         " ".join(
             str(row[name])
@@ -358,7 +315,22 @@ def _cell(start: str, service: str, rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     )
-    return f'<td class="{worst.lower()}" title="{escape(f"{start} to {service}: {details}")}">{symbols}</td>'
+    return _Cell(outcomes, details)
+
+
+def _cell_html(cell: _Cell, numbers: dict[str, int]) -> str:
+    """Returns a cell: coloured by the worst outcome, with a symbol for each possible one, and the number of its details."""
+    symbols = "".join(_SYMBOLS[name] for name in cell.outcomes)
+    number = numbers.setdefault(cell.details, len(numbers))
+    return f'<td class="{cell.outcomes[0].lower()}" data-end="{number}">{symbols}</td>'
+
+
+def _shortened(name: str) -> str:
+    """Returns the end of a long name, in which names differ most."""
+    return name if len(name) <= _HEADING_MAX else f"…{name[1 - _HEADING_MAX :]}"
+
+
+_HEADING_MAX: Final = 40
 
 
 def _matrix_size(fleet: Fleet) -> int:
@@ -374,35 +346,86 @@ def _matrix_size(fleet: Fleet) -> int:
 def _changes(comparison: Comparison) -> str:
     if not comparison:
         return "<p>No changes.</p>"
-    has_traffic = comparison.conversations is not None
-    summary = (
-        f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change."
-        if has_traffic
-        else ""
+    parts = []
+    if comparison.conversations is not None:
+        parts.append(
+            f"<p>{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.</p>"
+        )
+    causes = comparison.causes.to_pylist()
+    names = ["cause", "instance", "object", "kind", "changes", "conversations"]
+    parts.append(f"<h3>Causes</h3>{_table(_used(names, causes), causes)}{_omitted_count(len(causes))}")
+    changes = comparison.table.slice(length=_SHOWN_MAX).to_pylist()
+    names = ["conversations", "instance", "database", "service", "before", "after", "cause", "object", "kind"]
+    parts.append(
+        f"<h3>What changes</h3>{_table(_used(names, changes), changes)}{_omitted_count(len(comparison.changes))}"
     )
-    names = ("cause", "object", "instance", "database", "service", "kind", "before", "after", "conversations")
-    changes = _table(names, comparison.table.to_pylist()[:_ROWS_MAX])
-    load = comparison.load.to_pylist()[:_ROWS_MAX]
-    copies = _table(tuple(load[0]), load) if load else ""
-    return f"<p>{summary}</p>{changes}{_omitted_count(len(comparison.changes))}" + (
-        f"<h3>Load of each copy</h3>{copies}" if copies else ""
-    )
+    if comparison.conversations:
+        before, after = compared_flows(comparison.destinations)
+        changed = changed_services(before, after)
+        diagrams = "".join(
+            f'<div><h3>{heading}</h3><div class="scroll" tabindex="0">{sankey(flows, title=f"Traffic: {heading}", first=changed)}</div></div>'
+            for heading, flows in (("Before", before), ("After", after))
+        )
+        parts.append(f'<div class="sides">{diagrams}</div><p class="dim">Services that change come first.</p>')
+    load = comparison.load.to_pylist()
+    if load:
+        table = f"{_table(list(load[0]), load)}{_omitted_count(len(load))}"
+        parts.append(f"<details><summary>Load of each copy of a service ({len(load):,})</summary>{table}</details>")
+    return "".join(parts)
 
 
-def _table(names: Iterable[str], rows: list[dict[str, Any]]) -> str:
-    columns = list(names)
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in columns)
+def _used(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
+    """Returns the columns without `conversations`, if there is no traffic."""
+    return [name for name in names if name != "conversations" or any(row[name] is not None for row in rows)]
+
+
+def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    names = {name: _text(name.replace("_", " ")) for name in columns}
+    head = "".join(f"<th>{name}</th>" for name in names.values())
     lines = "".join(
-        f"<tr>{''.join(f'<td>{escape(_cell_text(row[name]))}</td>' for name in columns)}</tr>" for row in rows
+        f"<tr>{''.join(_table_cell(row[name], name, heading) for name, heading in names.items())}</tr>"
+        for row in rows[:_SHOWN_MAX]
     )
-    return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
+    return f'<div class="scroll" tabindex="0"><table class="records"><tr>{head}</tr>{lines}</table></div>'
 
 
-def _cell_text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+_NULLS: Final = {"database": "from other instances", "service": "any other service"}
+
+
+def _table_cell(value: object, name: str, heading: str) -> str:
+    style = ' class="number"' if isinstance(value, (int, float)) else ""
+    if isinstance(value, float):
+        shown = f"{value:,.2f}"
+    else:
+        shown = f"{value:,}" if isinstance(value, int) else _text(_NULLS.get(name, "") if value is None else value)
+    return f'<td{style} data-name="{heading}">{shown}</td>'
 
 
 def _omitted_count(count: int) -> str:
-    return f"<p>and {count - _ROWS_MAX:,} more</p>" if count > _ROWS_MAX else ""
+    return f"<p>and {count - _SHOWN_MAX:,} more</p>" if count > _SHOWN_MAX else ""
+
+
+def _options(fleet: Fleet) -> str:
+    return "".join(f'<option value="{number}">{_text(name)}</option>' for number, name in enumerate(fleet))
+
+
+_OUTCOME_BOXES: Final = "".join(
+    f'<label class="{name.lower()}"><input type="checkbox" value="{name}" checked>{name}</label>'
+    for name in ("LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED")
+)
+_GRAPH: Final = (
+    "<p>Instances, their databases, the target services of conversations and their next hops. An arrow to a next hop names the route "
+    "and the step of the search that found it.</p>"
+    '<div class="tools"><input id="search" type="search" placeholder="Search: a service, a route, an address" aria-label="Search the graph" '
+    'value="{search}">'
+    '<select id="instance" aria-label="Instance"><option value="">All instances</option>{options}</select></div>'
+    f'<div class="tools" id="outcomes" role="group" aria-label="Outcomes">{_OUTCOME_BOXES}</div>'
+    '<div class="tools"><button type="button" id="larger" aria-label="Zoom in">+</button>'
+    '<button type="button" id="smaller" aria-label="Zoom out">&minus;</button><button type="button" id="whole">Fit</button>'
+    '<button type="button" id="reset">Reset</button><span class="dim" id="shown"></span></div>'
+    '<p class="dim" id="note"></p><noscript><p>The graph needs JavaScript.</p></noscript>'
+    '<div class="drawing"><div id="graph" tabindex="0" role="application" aria-label="Routing graph; the arrow keys move between nodes"></div>'
+    '<div id="details" aria-live="polite" tabindex="0"></div></div>'
+    '<details id="decisions"><summary>As a table</summary><div class="scroll" tabindex="0"><table><thead><tr><th>instance</th><th>database</th>'
+    '<th>service</th><th>outcome</th><th>next hop</th><th>route</th><th>step</th></tr></thead><tbody></tbody></table></div><p id="rest"></p></details>'
+)

@@ -49,14 +49,15 @@ def _location(trace: Trace) -> str:
 
 def _path(trace: Trace) -> Iterator[str]:
     for number, hop in enumerate(trace.hops, start=1):
-        yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or 'msdb')}: {_decision_text(hop)}"
+        yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or 'msdb')}: {decision_text(hop)}"
     yield f"  => {end_text(trace.end)}"
     others = [end for end in trace.possible if end != trace.end]
     for end in others:
         yield f"     or, if a tie is broken differently: {end_text(end)}"
 
 
-def _decision_text(hop: Hop) -> str:
+def decision_text(hop: Hop) -> str:
+    """Describes the decision of a hop, with the route and the step that found it."""
     decision = hop.decision
     outcome, reason = decision["outcome"], decision["reason"]
     text = outcome if outcome != "LOCAL" else f"LOCAL in {quoted(decision['target_database'])}"

@@ -100,6 +100,11 @@ def count(table: DataFrame, columns: Sequence[str], *, top: Mapping[str, int]) -
     return counts
 
 
+def count_rows(table: DataFrame, columns: Sequence[str], *, name: str) -> pa.Table:
+    """Returns the distinct rows of some columns, and their number in the column `name`."""
+    return collect_arrow(table.groupBy(*columns).count().withColumnRenamed("count", name))
+
+
 def _typed_column(name: str) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 

@@ -1,0 +1,143 @@
+"""The data of the graph in the HTML report: every routing decision of a fleet, with its explanation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from ssbroker._text import terminal_safe
+from ssbroker.diagnose.behaviour import Answer, Behaviour, Question, used_route
+from ssbroker.diagnose.findings import Findings
+from ssbroker.diagnose.fleet import MSDB, Fleet, RouteRow
+from ssbroker.router import Router
+
+DECISIONS_MAX: Final = 20_000
+"""The maximum number of decisions in a page, the worst outcomes first."""
+EXPLANATIONS_MAX: Final = 200
+"""The maximum number of decisions with all steps of their explanation."""
+_WORST_FIRST: Final = ("DROPPED", "DELAYED", "FORWARD", "REMOTE", "LOCAL")
+
+
+class Decision(NamedTuple):
+    """A possible routing decision on the conversations of one class."""
+
+    instance: str
+    database: str | None
+    """Where they start; None from other instances."""
+    service: str | None
+    """None for every service that the instance does not know."""
+    broker_id: str | None
+    """The broker id that they name, if the decision depends on it."""
+    outcome: str
+    reason: str
+    step: int | None
+    route: str | None
+    """The name of the route."""
+    route_table: str | None
+    """The database that has the route."""
+    hop: str | None
+    """The address of the next hop; for LOCAL, the target database."""
+    hop_instance: str | None
+    """The instance of the fleet that has this address."""
+    explanation: int | None
+    """The number of the explanation."""
+
+
+def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, Any]:
+    """Returns the instances and decisions as values for JSON; decisions are lists with the fields of `Decision`."""
+    worst = {finding.instance: finding.severity for finding in reversed(list(findings)) if finding.instance is not None}
+    asked: list[tuple[str, Question, Decision]] = []
+    for name in fleet:
+        asked += _decisions(fleet, name, now)
+    asked.sort(key=lambda each: _WORST_FIRST.index(each[2].outcome))
+    shown = asked[:DECISIONS_MAX]
+    explanations: dict[tuple[str, Question], int] = {}
+    for name, question, _ in shown:
+        if len(explanations) == EXPLANATIONS_MAX:
+            break
+        explanations.setdefault((name, question), len(explanations))
+    return {
+        "instances": [
+            {
+                "name": terminal_safe(name),
+                "severity": worst.get(name, "fine"),
+                "addresses": list(catalog.addresses),
+                "databases": catalog.databases.num_rows,
+                "routes": catalog.routes.num_rows,
+            }
+            for name, catalog in fleet.items()
+        ],
+        "fields": Decision._fields,
+        "decisions": [
+            [terminal_safe(value) if isinstance(value, str) else value for value in decision[:-1]]
+            + [explanations.get((name, question))]
+            for name, question, decision in shown
+        ],
+        "omitted": len(asked) - len(shown),
+        "explanations": list(_explanations(fleet, explanations, now)),
+    }
+
+
+def _explanations(fleet: Fleet, questions: dict[tuple[str, Question], int], now: datetime) -> Iterator[str]:
+    """Yields the text of each explanation in order."""
+    routers = {name: Router(fleet[name], tie_break="first") for name in dict.fromkeys(name for name, _ in questions)}
+    for name, (database, service, broker, is_initiator) in questions:
+        yield str(
+            routers[name].explain(
+                service, to_broker_instance=broker, database=database, is_initiator=is_initiator, now=now
+            )
+        )
+
+
+def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Question, Decision]]:
+    """Yields every decision of an instance: for each database and messages from outside, each known service and any other one."""
+    behaviour = Behaviour(fleet[name], now=now, with_routes=True)
+    rows = behaviour.tables
+    routes = {route.key: route for route in rows.routes}
+    starts = [database for database in rows.databases if database != MSDB or rows.services.get(MSDB)]
+    for database in (*starts, *([None] if fleet[name].addresses or fleet[name].message_forwarding else [])):
+        names = [*sorted(behaviour.known_names[database or MSDB]), behaviour.unknown_name]
+        questions = [Question(database, service) for service in names]
+        used: set[tuple[str, int]] = set()
+        for question, answers in zip(questions, behaviour.answers_to(questions), strict=True):
+            for answer in answers:
+                route = used_route(routes, database, question.service, answer)
+                if route is not None:
+                    used.add(route.key)
+                yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+        # Routes that only conversations with their broker id use.
+        by_id = [
+            Question(database, route.service, route.broker)
+            for route in rows.routes
+            if route.database == (database or MSDB) and route.service and route.broker and route.key not in used
+        ]
+        for question, answers in zip(by_id, behaviour.answers_to(by_id), strict=True):
+            for answer in answers:
+                route = used_route(routes, database, question.service, answer)
+                yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+
+
+def _decision(
+    fleet: Fleet, name: str, behaviour: Behaviour, question: Question, answer: Answer, route: RouteRow | None
+) -> Decision:
+    hop = answer.target_database if answer.outcome == "LOCAL" else answer.next_hop
+    return Decision(
+        instance=name,
+        database=question.database,
+        service=None if question.service == behaviour.unknown_name else question.service,
+        broker_id=None if question.broker is None else _guid(question.broker),
+        outcome=answer.outcome,
+        reason=answer.reason,
+        step=answer.match_step,
+        route=None if route is None else route.name,
+        route_table=None if route is None else route.database,
+        hop=hop,
+        hop_instance=None if answer.next_hop is None else fleet.at(answer.next_hop, seen_from=name),
+        explanation=None,
+    )
+
+
+def _guid(value: bytes) -> str:
+    return str(uuid.UUID(bytes=value)).upper()
