@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import uuid
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -12,6 +13,7 @@ import pyarrow as pa
 ROWS_MAX: Final = 20
 """The maximum number of rows of a table that are shown."""
 _CELL_MAX: Final = 80
+_BODY_MAX: Final = 1000
 
 
 def table(rows: pa.Table, *, columns: Sequence[str] | None = None) -> str:
@@ -25,8 +27,12 @@ def table(rows: pa.Table, *, columns: Sequence[str] | None = None) -> str:
     if columns is not None:
         shown = shown.select([name for name in columns if name in rows.column_names])
     body = grid(shown.column_names, zip(*(_values(column) for column in shown.columns), strict=True))
-    rest = rows.num_rows - shown.num_rows
-    return body + (f"<p>and {rest:,} more</p>" if rest > 0 else "")
+    return body + rest(rows.num_rows)
+
+
+def rest(number: int) -> str:
+    """Returns how many of a number of entries are not shown; nothing if all are."""
+    return f"<p>and {number - ROWS_MAX:,} more</p>" if number > ROWS_MAX else ""
 
 
 def grid(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -41,14 +47,38 @@ def section(title: str, *parts: str) -> str:
     return f"<div><strong>{escape(title)}</strong>{''.join(parts)}</div>"
 
 
-def folded(summary: str, content: str, *, is_open: bool = False) -> str:
+def folded(summary: str, *content: str, is_open: bool = False) -> str:
     """Returns content that opens with a click."""
-    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{content}</details>"
+    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
 def preformatted(text: str) -> str:
     """Returns text with its line breaks and spaces."""
     return f"<pre>{escape(text)}</pre>"
+
+
+def body(value: bytes | None) -> str:
+    """Returns the beginning of a message body if it is text in UTF-8 or UTF-16, else its size.
+
+    Examples:
+        >>> body(b"two chairs"), body(bytes([200, 201]))
+        ('<pre>two chairs</pre>', '<p>2 bytes</p>')
+    """
+    if value is None:
+        return "<p>(none)</p>"
+    size = f"{len(value):,} bytes"
+    start = value[:_BODY_MAX]
+    # In UTF-16, most characters of European languages have a byte that is 0.
+    encoding = "utf-16-le" if len(value) % 2 == 0 and 4 * start[1::2].count(0) > len(start) else "utf-8"
+    text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(
+        start
+    )  # a character may be cut off at the end
+    if not text.translate(_LINE_CHARACTERS).isprintable() or "\ufffd" in text:
+        return f"<p>{size}</p>"
+    return preformatted(text) + (f"<p>{size}</p>" if len(value) > _BODY_MAX else "")
+
+
+_LINE_CHARACTERS: Final = str.maketrans("", "", "\n\r\t")
 
 
 def counts(column: pa.ChunkedArray[Any]) -> list[tuple[Any, int]]:

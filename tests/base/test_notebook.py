@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import ssbroker
 from ssbroker._notebook import ROWS_MAX
+from ssbroker.broker.transaction import Message
+from ssbroker.diagnose import Findings, Fleet, compare, lint, trace
 from tests.guards.repository import ROOT
 
 SCRIPT = ROOT / "examples" / "route_a_day" / "routes.sql"
@@ -80,6 +86,91 @@ def test_an_explanation_shows_the_decision_first_and_then_all_steps() -> None:
     assert html.index("Decision: LOCAL") < html.index("Find: the search")
     assert decision in shown(explanation)
     assert steps in shown(explanation)
+
+
+def shop(**instances: str) -> Fleet:
+    """A fleet whose NORTH sends to SOUTH, which has no route back."""
+    scripts = {
+        "NORTH": "CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;\n"
+        "CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';\n",
+        "SOUTH": "CREATE DATABASE Stores; USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]);\n",
+        **instances,
+    }
+    catalogs = {}
+    with TemporaryDirectory() as folder:
+        for name, text in scripts.items():
+            path = Path(folder, f"{name}.sql")
+            path.write_text(f"-- ssbroker: addresses=TCP://{name.lower()}:4022\n{text}")
+            catalogs[name] = ssbroker.Catalog.load(path, now=AT)
+    return Fleet(catalogs)
+
+
+def test_findings_show_each_problem_with_its_place_and_whole_remedy() -> None:
+    found = lint(shop(), at=AT)
+    html = unescape(found._repr_html_())
+    assert html.startswith(f"<div><strong>{len(found)} finding{'s' if len(found) > 1 else ''}: ")
+    for finding in found:
+        assert f"{finding.code} {finding.severity}: {finding.where}" in html
+        assert finding.message in html
+        assert f"<pre>{finding.remedy}</pre>" in html
+        assert finding.line is None or f":{finding.line}" in html
+    shown(found)
+    assert shown(Findings([])) == "No findings"
+
+
+def test_findings_beyond_the_first_are_counted() -> None:
+    routes = "".join(
+        f"CREATE ROUTE R{number} WITH SERVICE_NAME = N'//S{number}', ADDRESS = N'LOCAL';\n" for number in range(30)
+    )
+    found = lint(shop(NORTH=f"CREATE DATABASE Sales; USE Sales;\n{routes}"), at=AT)
+    assert len(found) > ROWS_MAX
+    assert f"and {len(found) - ROWS_MAX} more" in shown(found)
+
+
+def test_a_trace_shows_its_end_and_every_hop_with_its_explanation() -> None:
+    followed = trace(shop(), "//Stock", instance="NORTH", database="Sales", at=AT)
+    text = shown(followed)
+    assert text.startswith('NORTH/Sales starts a conversation with "//Stock"')
+    assert "DELIVERED to SOUTH/Stores" in text
+    assert "It does not arrive" in text
+    assert followed.acknowledgement is not None
+    for hop in (*followed.hops, *followed.acknowledgement.hops):
+        assert str(hop.explanation) in text
+
+
+def test_a_comparison_shows_causes_and_changes() -> None:
+    before = shop()
+    back = "CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';\n"
+    after = shop(
+        SOUTH=f"CREATE DATABASE Stores; USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]);\n{back}"
+    )
+    compared = compare(before, after, at=AT)
+    text = shown(compared)
+    assert f"{len(compared.changes)} change" in text
+    assert "route appeared" in text
+    assert "REMOTE TCP://north:4022" in text
+    assert shown(compare(before, before, at=AT)) == "No changes"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"two chairs & <b>a table</b>", "two chairs & <b>a table</b>"),
+        ("zwei Stühle".encode("utf-16-le"), "zwei Stühle"),
+        (bytes(range(200, 250)), "50 bytes"),
+        (b"x" * 5000, "5,000 bytes"),
+        (None, "(none)"),
+    ],
+)
+def test_a_message_shows_its_columns_and_its_body_as_text_if_it_is_one(body: bytes | None, expected: str) -> None:
+    row = (body, bytes(16), bytes(16), bytes(16), True, 7, "Order", "//Stock", "DEFAULT", 5, 1, "N")
+    html = Message(row)._repr_html_()
+    text = shown(Message(row))
+    for value in ("Order", "//Stock", "7", "00000000-0000-0000-0000-000000000000"):
+        assert value in text
+    assert expected in text
+    assert "<b>" not in html
+    assert len(html) < 4000
 
 
 def test_markup_in_names_is_escaped() -> None:

@@ -12,6 +12,7 @@ from typing import Final, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
+from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
@@ -186,6 +187,19 @@ class Message:
             f"Message({self.message_type_name!r}, number {self.message_sequence_number} of {self.conversation_handle}, "
             f"{size} bytes)"
         )
+
+    def _repr_html_(self) -> str:
+        names = (
+            "service_name",
+            "service_contract_name",
+            "conversation_handle",
+            "conversation_id",
+            "conversation_group_id",
+            "priority",
+        )
+        values = notebook.grid(("column", "value"), ((name, getattr(self, name)) for name in names))
+        title = f"{self.message_type_name}, number {self.message_sequence_number}"
+        return notebook.section(title, values, notebook.body(self.message_body))
 
 
 def messages_of(table: pa.Table) -> tuple[Message, ...]:

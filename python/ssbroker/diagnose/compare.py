@@ -13,9 +13,11 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
+from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
+from ssbroker._text import quantity
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
 from ssbroker.diagnose.behaviour import (
@@ -330,6 +332,16 @@ class Comparison:
             else f", conversations={self.changed_conversations} of {self.conversations}"
         )
         return f"Comparison(changes={len(self.changes)}{suffix})"
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return notebook.section("No changes")
+        title = quantity(len(self.changes), "change")
+        if self.conversations is not None:
+            title += f", of {self.changed_conversations:,} of {self.conversations:,} conversations"
+        columns = ("instance", "database", "service", "before", "after", "cause", "object", "conversations")
+        shown = columns if self.conversations is not None else columns[:-1]
+        return notebook.section(title, notebook.table(self.table, columns=shown))
 
 
 def skew(loads: Sequence[int]) -> float | None:

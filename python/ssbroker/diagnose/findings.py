@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from ssbroker import _notebook as notebook
+from ssbroker._text import quantity
 from ssbroker.exceptions import OptionError
 
 Severity = Literal["error", "warning", "info"]
@@ -463,6 +465,22 @@ class Findings(Sequence[Finding]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{severity}={number}" for severity, number in self.counts.items())
         return f"Findings({counts})"
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return notebook.section("No findings")
+        counts = ", ".join(f"{number:,} {severity}" for severity, number in self.counts.items() if number)
+        parts = [
+            notebook.folded(
+                f"{finding.code} {finding.severity}: {finding.where}",
+                notebook.preformatted(finding.message),
+                notebook.preformatted(finding.remedy),
+                *([] if finding.line is None else [notebook.preformatted(f"{finding.file or ''}:{finding.line}")]),
+                is_open=finding.severity == "error",
+            )
+            for finding in self._findings[: notebook.ROWS_MAX]
+        ]
+        return notebook.section(f"{quantity(len(self), 'finding')}: {counts}", *parts, notebook.rest(len(self)))
 
 
 def _sort_key(finding: Finding) -> tuple[int, str, str, str, int, str]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
-from ssbroker._text import terminal_safe
+from ssbroker._text import restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.compare import Comparison
 from ssbroker.diagnose.findings import CODES, Finding, Findings
@@ -224,7 +224,7 @@ def _trace(trace: Trace) -> str:
 def _path(trace: Trace) -> str:
     hops = "".join(
         f"<li><details><summary>{_text(hop.instance)}, sys.routes of {_text(hop.database or 'msdb')}: "
-        f'<b class="{hop.decision["outcome"].lower()}">{_text(decision_text(hop))}</b></summary>'
+        f'<b class="{hop.decision["outcome"].lower()}">{_text(restore_spaces(decision_text(hop)))}</b></summary>'
         f'<pre class="steps">{_text(hop.explanation)}</pre></details></li>'
         for hop in trace.hops
     )
@@ -235,7 +235,7 @@ def _path(trace: Trace) -> str:
 
 
 def _end(end: Any) -> str:
-    return f'<b class="{end.outcome.lower()}">{_text(end_text(end))}</b>'
+    return f'<b class="{end.outcome.lower()}">{_text(restore_spaces(end_text(end)))}</b>'
 
 
 _CELLS_MAX: Final = 20_000

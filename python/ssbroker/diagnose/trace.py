@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from ssbroker import _notebook as notebook
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
@@ -189,6 +190,17 @@ class Trace:
 
     def __str__(self) -> str:
         return render(self)
+
+    def _repr_html_(self) -> str:
+        start, *lines = str(self).splitlines()
+        hops = (*self.hops, *(() if self.acknowledgement is None else self.acknowledgement.hops))
+        explanations = [
+            notebook.folded(
+                f"{hop.instance}: {restore_spaces(decision_text(hop))}", notebook.preformatted(str(hop.explanation))
+            )
+            for hop in hops
+        ]
+        return notebook.section(start, notebook.preformatted("\n".join(lines)), *explanations)
 
 
 def trace(
