@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -182,11 +185,60 @@ def test_status_as_json(run: Run, folder: Path) -> None:
         "ready": 1,
         "incomplete": 0,
         "retained": 0,
+        "problem": None,
     }
     assert found["conversations"] == [{"database": "Sales", "state": "CO", "state_desc": "CONVERSING", "count": 3}]
     (waiting,) = found["transmission_queue"]
     assert (waiting["to_service_name"], waiting["messages"], waiting["conversations"]) == ("//Nowhere", 2, 1)
     assert "9796" in waiting["transmission_status"]
+
+
+def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
+    with Instance.open(folder) as instance:
+        queue = instance.database("Sales").queue("Jobs")
+        queue.put(b"poison")
+        for _ in range(5):
+            with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
+                raise ZeroDivisionError
+    shown = run("status", folder).out
+    assert "Sales dbo.Jobs off 1 0 0" in " ".join(shown.split())
+    (line,) = (
+        line for line in shown.splitlines() if line.startswith("queue dbo.Jobs, in Sales: It was turned off at ")
+    )
+    assert "failed five times in a row, the last time with ZeroDivisionError" in line
+    script = folder.parent / "on.sql"
+    script.write_text(f"USE Sales\n{line.partition('To go on: ')[2]}\n")
+    assert run("sql", folder, script).status == 0
+    assert "queue dbo.Jobs" not in run("status", folder).out
+
+
+def test_status_watches(folder: Path) -> None:
+    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.05", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        first = json.loads(watching.stdout.readline())
+        with Instance.open(folder) as instance:
+            instance.database("Sales").queue("Jobs").put(b"one")
+            while json.loads(line := watching.stdout.readline())["queues"] == first["queues"]:
+                pass
+        jobs = next(row for row in json.loads(line)["queues"] if row["queue"] == "dbo.Jobs")
+        assert jobs["ready"] == 1
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 130
+        assert "Traceback" not in watching.stderr.read()
+
+
+def test_status_watches_as_tables(folder: Path) -> None:
+    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.05"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        for _ in range(2):
+            while not watching.stdout.readline().startswith("Instance shop"):
+                pass
+        watching.send_signal(signal.SIGINT)
+        watching.communicate()
+    assert watching.returncode == 130
 
 
 def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:

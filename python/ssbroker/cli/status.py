@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.text import cell
 
 EXAMPLES = """[bold]Examples[/bold]
 
-Show the state of an instance:
+Show the state of an instance, once, or every 2 seconds:
 
   ssbroker status shop/
+  ssbroker status shop/ --watch
 
 List the messages that are undelivered for more than a minute:
 
@@ -29,6 +34,10 @@ def status(
     *,
     folder: FolderArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as a JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the state again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(help="Seconds between two states with --watch.", min=0.01, metavar="SECONDS")
+    ] = 2.0,
 ) -> None:
     """Show the state of an instance.
 
@@ -38,12 +47,37 @@ def status(
     from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(folder, background=False) as instance:
+        if watch:
+            _watch(lambda: overview_of(instance), seconds=interval, as_json=as_json)
         found = overview_of(instance)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     console = Console()
-    console.print(cell(f"Instance {found['instance']}", "bold"))
+    for part in _parts(found):
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
+    """Shows the state again and again: in place on a terminal, and otherwise one after the other."""
+    console = Console()
+    if as_json:
+        while True:
+            typer.echo(json.dumps(overview(), ensure_ascii=False))
+            time.sleep(seconds)
+    if not console.is_terminal:
+        while True:
+            console.print(*_parts(overview()), sep="\n")
+            time.sleep(seconds)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(Group(*_parts(overview())), refresh=True)
+            time.sleep(seconds)
+
+
+def _parts(found: dict[str, Any]) -> Iterator[Text | Table]:
+    """Yields the tables and lines that show a state."""
+    yield cell(f"Instance {found['instance']}", "bold")
     for title, rows, empty_text in (
         ("Databases", [_database_row(row) for row in found["databases"]], ""),
         ("Queues", [_queue_row(row) for row in found["queues"]], "There are no queues."),
@@ -54,32 +88,35 @@ def status(
             "The transmission queue is empty.",
         ),
     ):
-        console.print()
-        console.print(_table(title, rows) if rows else empty_text)
+        yield Text()
+        yield _table(title, rows) if rows else Text(empty_text)
     for row in found["databases"]:
         if row["problem"] is not None:
-            console.print(cell(f"database {row['name']}: {row['problem']}"), soft_wrap=True)
+            yield cell(f"database {row['name']}: {row['problem']}")
+    for row in found["queues"]:
+        if row["problem"] is not None:
+            yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
     for row in found["transmission_queue"]:
         # Below the table and without line breaks, so that statements in the advice can be copied.
         reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
-        console.print(cell(f"to {row['to_service_name']}, from {row['database']}: {reason}"), soft_wrap=True)
-    _print_serving(console, found["serving"])
+        yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
+    yield Text()
+    yield from _serving(found["serving"])
 
 
-def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
-    console.print()
+def _serving(serving: dict[str, Any] | None) -> Iterator[Text | Table]:
     if serving is None:
-        console.print("No process serves the instance.")
+        yield Text("No process serves the instance.")
         return
     if serving["listens"] is None:
         process = "A process" if serving["process"] is None else f"Process {serving['process']}"
-        console.print(f"{process} serves the instance; its address and connections are unknown.")
+        yield Text(f"{process} serves the instance; its address and connections are unknown.")
         return
     listens = f"{serving['listens']}, as of {serving['written_at']}"
-    console.print(cell(f"Process {serving['process']} serves the instance at {listens}."))
-    console.print()
+    yield cell(f"Process {serving['process']} serves the instance at {listens}.")
+    yield Text()
     rows = [_connection_row(row) for row in serving["connections"]]
-    console.print(_table("Connections", rows) if rows else "There are no connections.")
+    yield _table("Connections", rows) if rows else Text("There are no connections.")
 
 
 def _database_row(row: dict[str, Any]) -> dict[str, str]:
