@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import Any
+
 import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.events import Event, QueueDisabled
 from tests.broker import sample_databases
-from tests.broker.conftest import Clock
+from tests.broker.conftest import START, Clock
 from tests.broker.sample_databases import ORDERS, STOCK, received, send
 
 
@@ -91,6 +95,43 @@ def test_the_count_is_stored_in_the_file(instance: Instance, stock: Database, cl
     with Instance.open(instance.folder, clock=clock, background=False) as opened:
         fail(opened.database("Stock"), times=1)
         assert not is_on(opened.database("Stock"))
+
+
+def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Database, disabled: list[Event]) -> None:
+    handle = stock_messages(instance)[0]["conversation_handle"]
+    fail(stock, times=4)
+    with pytest.raises(KeyError), stock.transaction() as t:
+        assert t.receive_one(ORDERS)
+        raise KeyError("price")
+    (row,) = instance.view("sys.dm_broker_failures", database="Stock").to_pylist()
+    assert (row["conversation_handle"], row["failed_at"], row["error"]) == (handle, START, "KeyError: 'price'")
+    (event,) = disabled
+    assert isinstance(event, QueueDisabled)
+    assert (event.conversation_handle, event.error) == (uuid.UUID(bytes=handle), "KeyError: 'price'")
+    reason = (
+        f"It was turned off at 2026-11-21 00:00:00 UTC, because processing a message of conversation {event.conversation_handle} "
+        "failed five times in a row, the last time with KeyError: 'price'"
+    )
+    with pytest.raises(BrokerError, match="9617") as refused:
+        received(stock)
+    assert str(refused.value).endswith(reason)
+    (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")
+    assert queue["problem"] == f"{reason}. To go on: ALTER QUEUE [dbo].[Orders] WITH STATUS = ON"
+    instance.execute(f"USE Stock; {queue['problem'].partition('To go on: ')[2]}")
+    assert is_on(stock)
+    assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
+
+
+def test_a_queue_that_a_statement_turned_off_has_no_reason(instance: Instance, stock: Database) -> None:
+    stock.alter_queue(ORDERS, status=False)
+    (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")
+    assert queue["problem"] is None
+    with pytest.raises(BrokerError, match=r"status=True\)$"):
+        received(stock)
+
+
+def stock_messages(instance: Instance) -> list[dict[str, Any]]:
+    return instance.view(ORDERS, database="Stock").to_pylist()
 
 
 def test_enabling_the_queue_resets_the_count(stock: Database) -> None:

@@ -76,6 +76,12 @@ CREATE TABLE ssb_databases (
         service_broker_guid BLOB NOT NULL,
         is_broker_enabled INTEGER NOT NULL
     );
+CREATE TABLE ssb_failures (
+        queue_id INTEGER NOT NULL,
+        conversation_handle BLOB,
+        failed_at INTEGER NOT NULL,
+        error TEXT NOT NULL
+    );
 CREATE TABLE ssb_fragments (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         message_sequence_number INTEGER NOT NULL,
@@ -287,6 +293,12 @@ CREATE TABLE ssb_database (
         inode INTEGER
     , mirroring_role TEXT NOT NULL DEFAULT 'principal'
         CHECK (mirroring_role IN ('principal', 'mirror')), mirroring_number INTEGER NOT NULL DEFAULT 0, fragment_bytes INTEGER);
+CREATE TABLE ssb_failures (
+        queue_id INTEGER NOT NULL,
+        conversation_handle BLOB,
+        failed_at INTEGER NOT NULL,
+        error TEXT NOT NULL
+    );
 CREATE TABLE ssb_fragments (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         message_sequence_number INTEGER NOT NULL,

@@ -223,7 +223,7 @@ class Background:
         queue_ids = receive.queues_with_receives(effects)
         if queue_ids:
             try:
-                receive.count_rollbacks(database, queue_ids)
+                receive.count_rollbacks(database, queue_ids, effects.error)
             except SsbrokerError as error:
                 log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)

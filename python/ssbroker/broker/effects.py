@@ -24,7 +24,7 @@ class ReceiveCall(NamedTuple):
 
 @dataclass(slots=True)
 class Effects:
-    """What one transaction did. It is announced after the commit; after a rollback, only `received` is."""
+    """What one transaction did. It is announced after the commit; after a rollback, only `received` and `error` are."""
 
     arrived: set[int] = field(default_factory=set)
     """The queues (`queue_id`) that got new messages to receive."""
@@ -32,6 +32,8 @@ class Effects:
     """The endpoints (`endpoint_id`) with new messages in the transmission queue to deliver."""
     received: list[ReceiveCall] = field(default_factory=list)
     """The RECEIVE calls, in order."""
+    error: str = ""
+    """The error that rolled the transaction back."""
     is_acknowledged: bool = False
     """Whether messages that were received with a lease have been processed."""
     due: int | None = None

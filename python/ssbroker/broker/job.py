@@ -17,7 +17,7 @@ from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.transaction import COUNT_MAX, Message, ReceiveWait, Transaction, messages_of, work_of
-from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.broker.unit_of_work import Work, error_text, instance_transaction
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
@@ -113,7 +113,7 @@ class Job:
                 pass
             return
         # An interrupt, or the end of the program, says nothing about the messages.
-        self._give_back(is_failure=isinstance(error, Exception))
+        self._give_back(error_text(error) if isinstance(error, Exception) else None)
 
     async def __aenter__(self) -> Self:
         deadline = self._begin()
@@ -305,7 +305,7 @@ class Job:
         """Gives back messages whose task was cancelled before it got them."""
         if claimed is not None:
             self._lease = claimed.lease
-            self._give_back(is_failure=False)
+            self._give_back()
 
     def _wait_until(self, deadline: float | None) -> ReceiveWait:
         return ReceiveWait(self._context, queue_key(self._queue), deadline=deadline)
@@ -321,12 +321,12 @@ class Job:
         if self._on_acknowledge is not None:
             self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
 
-    def _give_back(self, *, is_failure: bool) -> None:
-        """Ends the lease if it still holds. The caller raises an error that is more important than one of this."""
+    def _give_back(self, failed_with: str | None = None) -> None:
+        """Ends the lease if it still holds, and counts an error. The caller raises an error that is more important than one of this."""
         self._is_over = True
         try:
             with instance_transaction(self._context) as work:
-                leasing.give_back(work, self._held_lease(), is_failure=is_failure)
+                leasing.give_back(work, self._held_lease(), error=failed_with)
         except SsbrokerError as failure:
             log_failure(
                 self._context, "a job could not be given back; it is received again when its lease ends", failure
@@ -382,7 +382,7 @@ class _JobTransaction(Transaction):
         if error is None:
             self._job._is_over = True  # noqa: SLF001
         elif isinstance(error, LeaseLostError):
-            self._job._give_back(is_failure=False)  # noqa: SLF001  # other messages of the group
+            self._job._give_back()  # noqa: SLF001  # other messages of the group
 
 
 def _microseconds(seconds: object, *, name: str) -> int:

@@ -23,7 +23,7 @@ from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.store import object_changes
+from ssbroker.store import failures, object_changes
 from ssbroker.store import object_changes as changes
 from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import (
@@ -167,13 +167,14 @@ def create_queue(connection: Connection, objects: Objects, *, name: str, setting
 
 
 def alter_queue(connection: Connection, objects: Objects, *, name: str, settings: QueueSettings) -> None:
-    """Alters a queue; enabling it resets its rollback count."""
+    """Alters a queue; enabling it resets its rollback count, and forgets why it was disabled."""
     queue = existing(objects.queues, queue_key(name), kind="queue")
     values = queue_values(settings)
     if queue.activation_procedure is None:
         values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
         values["rollbacks"] = 0
+        failures.forget(connection, queue.queue_id)
     changes.alter(connection, "ssb_queues", queue.queue_id, values)
 
 

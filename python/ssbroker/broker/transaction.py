@@ -21,7 +21,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.unit_of_work import GuardedConnection, Work
+from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import DEFAULT, SECOND
@@ -67,7 +67,7 @@ class ReceiveWait:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
         now = self._database.instance.microseconds()
         with self._database.file.read() as connection:
-            check_enabled(existing(self._database.objects(connection).queues, self._key, kind="queue"))
+            check_enabled(connection, existing(self._database.objects(connection).queues, self._key, kind="queue"))
             if queues.has_ready_messages(connection, queue_id, now=now):
                 return True, 0.0
             ends_at = leases.next_end(connection, queue_id, now=now)
@@ -701,16 +701,16 @@ class Transaction:
         self.__enter__()
         try:
             self._begin()
-        except BaseException:
-            self._abandon()
+        except BaseException as error:
+            self._abandon(error)
             raise
         return self
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: BaseException | None = None) -> None:
         """Rolls back a transaction whose block does not run."""
         self._session.end()
         self._leave()
-        self._announce(is_committed=False)
+        self._announce(error or InterruptedError("the task was cancelled"))
 
     @contextmanager
     def _call(self) -> Iterator[Work]:
@@ -765,15 +765,16 @@ class Transaction:
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""
         self._session.end()
-        is_committed = False
         try:
             if error is None:
                 self._commit()
-                is_committed = True
-        finally:
-            if not is_committed:
-                self._leave()
-            self._announce(is_committed=is_committed)
+        except BaseException as failure:
+            self._leave()
+            self._announce(failure)
+            raise
+        if error is not None:
+            self._leave()
+        self._announce(error)
         if error is not None:
             raise_storage_error(error, self._context.file.path)
 
@@ -790,13 +791,18 @@ class Transaction:
         try:
             self._session.handle_commit_failure(error)
         finally:
-            self._announce(is_committed=False)
+            self._announce(error)
 
-    def _announce(self, *, is_committed: bool) -> None:
+    def _announce(self, error: BaseException | None) -> None:
+        """Announces a commit, or the rollback because of an error."""
         # A forked process has changed nothing, and locks held by its parent's threads are never released.
         if not self._context.file.is_inherited:
-            listener = self._context.instance.listener
-            (listener.committed if is_committed else listener.rolled_back)(self._context, self._collected_effects())
+            listener, effects = self._context.instance.listener, self._collected_effects()
+            if error is None:
+                listener.committed(self._context, effects)
+            else:
+                effects.error = error_text(error)
+                listener.rolled_back(self._context, effects)
 
     def _announce_fast(self, has_changed: bool, summary: SessionSummary) -> None:  # noqa: FBT001  # as the native module returns it
         context = self._context

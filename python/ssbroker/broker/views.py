@@ -142,6 +142,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         attempts=_INT,
         failures=_INT,
     ),
+    "sys.dm_broker_failures": _columns(queue_id=_INT, conversation_handle=GUID, failed_at=_TIMESTAMP, error=_TEXT),
     "sys.database_principals": _columns(name=_TEXT, principal_id=_INT, type=_TEXT, type_desc=_TEXT),
     "sys.database_permissions": _columns(
         **{"class": _TINY},

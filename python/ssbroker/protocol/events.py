@@ -414,10 +414,12 @@ class ConversationGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDisabled(Event):
-    """A queue was turned off because its readers rolled back five times in a row (poison message handling).
+    """A queue was turned off because its readers failed five times in a row (poison message handling).
 
     Attributes:
         queue: The queue's name.
+        conversation_handle: The conversation of the message that failed; None if others have taken it meanwhile.
+        error: The last error.
     """
 
     NAME: ClassVar[str] = "Broker:Queue Disabled"
@@ -425,6 +427,8 @@ class QueueDisabled(Event):
     LEVEL: ClassVar[int] = logging.ERROR
 
     queue: str
+    conversation_handle: uuid.UUID | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,6 +290,13 @@ DATABASE: Final = (
         attempts INTEGER NOT NULL,
         failures INTEGER NOT NULL
     ) WITHOUT ROWID;
+    -- The message that made poison message handling disable its queue, and its last error.
+    CREATE TABLE ssb_failures (
+        queue_id INTEGER NOT NULL,
+        conversation_handle BLOB,
+        failed_at INTEGER NOT NULL,
+        error TEXT NOT NULL
+    );
     """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""

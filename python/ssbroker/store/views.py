@@ -112,6 +112,8 @@ _SELECTS: Final = {
             CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END,
             process_id, since, nullif(until, 0), attempts, failures
         FROM ssb_group_leases ORDER BY since, conversation_group_id""",
+    "sys.dm_broker_failures": """
+        SELECT queue_id, conversation_handle, failed_at, error FROM ssb_failures ORDER BY failed_at, rowid""",
     "sys.database_principals": """
         SELECT name, principal_id, CASE principal_id WHEN 0 THEN 'R' ELSE 'S' END,
             CASE principal_id WHEN 0 THEN 'DATABASE_ROLE' ELSE 'SQL_USER' END
@@ -143,7 +145,7 @@ def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
 
 
 def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns for each queue: schema, name, whether it can be received from and sent to, and the number of ready, early and retained messages."""
+    """Returns for each queue: id, schema, name, whether it can be received from and sent to, and the number of ready, early and retained messages."""
     return connection.execute(_QUEUES).fetchall()
 
 
@@ -171,8 +173,8 @@ _QUEUES: Final = """
             JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
         WHERE state IN ('SI', 'CO') GROUP BY queue_id
     )
-    SELECT schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0), ifnull(early, 0) + ifnull(messages, 0),
-        ifnull(retained, 0)
+    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
+        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0)
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
 # Later messages have greater numbers.
 _WAITING: Final = """

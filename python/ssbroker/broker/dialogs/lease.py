@@ -14,8 +14,7 @@ from ssbroker.broker.dialogs import receive
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.protocol.errors import broker_error
-from ssbroker.store import leases
+from ssbroker.store import failures, leases
 from ssbroker.store.leases import Lease
 
 FAILURES_MAX: Final = receive.ROLLBACKS_MAX
@@ -34,9 +33,11 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
     with instance_transaction(database) as work:
         queue = receive.enabled_queue(work, queue_name)
         now = work.now()
-        is_poisoned = queue.queue_id in free_ended(work, now=now)
+        disabled = None
+        if queue.queue_id in free_ended(work, now=now):
+            disabled = receive.disabled_error(work.connection, queue)
         batch = None
-        if not is_poisoned:
+        if disabled is None:
             batch = work.connection.statements.receive(
                 work.native_snapshot,
                 schemas.RECEIVED,
@@ -70,8 +71,8 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
             leases.store(work.connection, lease)
             work.effects.set_due(lease.until)
             return Claim(messages, lease)
-    if is_poisoned:
-        raise broker_error(9617, queue=queue.name)
+    if disabled is not None:
+        raise disabled
     return None
 
 
@@ -117,13 +118,13 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
         _announce_ready(work, lease)
 
 
-def give_back(work: Work, lease: Lease, *, is_failure: bool) -> None:
-    """Ends a lease without acknowledging its messages, unless it is over already; a failure counts for poison message handling."""
+def give_back(work: Work, lease: Lease, *, error: str | None) -> None:
+    """Ends a lease without acknowledging its messages, unless it is over already; an error counts for poison message handling."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was counted already
         return
-    if is_failure:
-        fail(work, found)
+    if error is not None:
+        fail(work, found, error)
     else:
         _free(work, found)
 
@@ -137,12 +138,15 @@ def free_ended(work: Work, *, now: int) -> set[int]:
     return poisoned
 
 
-def fail(work: Work, lease: Lease) -> bool:
+def fail(work: Work, lease: Lease, error: str) -> bool:
     """Gives messages back after a failure; returns whether that was one too many, so that their queue is now disabled."""
-    failures = lease.failures + 1
-    is_poison = failures >= FAILURES_MAX
-    _free(work, lease._replace(failures=0 if is_poison else failures))
-    return is_poison and receive.disable_poisoned(work, lease.queue_id)
+    count = lease.failures + 1
+    is_poison = count >= FAILURES_MAX
+    _free(work, lease._replace(failures=0 if is_poison else count))
+    if not is_poison:
+        return False
+    handle = failures.first_handle(work.connection, lease.conversation_group_id)
+    return receive.disable_poisoned(work, lease.queue_id, handle, error)
 
 
 def _held(work: Work, lease: Lease) -> Lease:
@@ -163,7 +167,10 @@ def _lost(lease: Lease) -> LeaseLostError:
 
 def _free_one(work: Work, lease: Lease) -> bool:
     if lease.lease_id is not None:
-        return fail(work, lease)
+        process = lease.process_id
+        return fail(
+            work, lease, f"the end of its lease: process {process} was killed, or the job took longer than its lease"
+        )
     _free(work, lease)
     return False
 

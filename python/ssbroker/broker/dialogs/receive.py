@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._arguments import guid_bytes
+from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
 from ssbroker.broker.validation import existing, queue_key
-from ssbroker.exceptions import OptionError
+from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import QueueDisabled
-from ssbroker.store import endpoints, object_changes, queues
+from ssbroker.store import endpoints, failures, object_changes, queues
+from ssbroker.store.failures import Failure
 from ssbroker.store.objects import Queue
+from ssbroker.store.sqlite import Connection
 
 BYTES_MAX: Final = 1 << 30
 """Bytes of bodies after which a RECEIVE takes no more messages, so that the table can hold them."""
@@ -102,16 +105,33 @@ def next_group(work: Work, queue_name: str) -> bytes | None:
     return None if endpoint is None else endpoint.conversation_group_id
 
 
-def check_enabled(queue: Queue) -> None:
+def check_enabled(connection: Connection, queue: Queue) -> None:
     """Raises error 9617 if the queue is disabled."""
     if not queue.is_receive_enabled:
-        raise broker_error(9617, queue=queue.name)
+        raise disabled_error(connection, queue)
+
+
+def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
+    """Returns error 9617, which says why the queue was disabled."""
+    error = broker_error(9617, queue=queue.name)
+    failure = failures.last_of(connection, queue.queue_id)
+    return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
+
+
+def describe_failure(failure: Failure) -> str:
+    """Returns why a queue was disabled."""
+    at = EPOCH + timedelta(microseconds=failure.failed_at)
+    handle = "" if failure.conversation_handle is None else f" {uuid.UUID(bytes=failure.conversation_handle)}"
+    return (
+        f"It was turned off at {at:%Y-%m-%d %H:%M:%S} UTC, because processing a message of conversation{handle} failed five times in a row, "
+        f"the last time with {failure.error}"
+    )
 
 
 def enabled_queue(work: Work, name: str) -> Queue:
     """Returns a queue by its name; raises error 15151 if there is none, and 9617 if it is disabled."""
     queue = existing(work.objects.queues, queue_key(name), kind="queue")
-    check_enabled(queue)
+    check_enabled(work.connection, queue)
     return queue
 
 
@@ -123,15 +143,17 @@ def queues_with_receives(effects: Effects) -> set[int]:
     return {each.queue_id for each in effects.received if not each.is_empty and not each.is_leased}
 
 
-def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
-    """Counts a rollback for each queue, and disables queues after too many (poison message handling)."""
+def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int], error: str) -> None:
+    """Counts a rollback because of an error for each queue, and disables queues after too many (poison message handling)."""
     with instance_transaction(database) as work:
         for queue_id in queue_ids:
             if queues.count_rollback(work.connection, queue_id) >= ROLLBACKS_MAX:
-                disable_poisoned(work, queue_id)
+                endpoint = queues.next_endpoint(work.connection, queue_id, now=work.now())
+                handle = None if endpoint is None else endpoint.conversation_handle
+                disable_poisoned(work, queue_id, handle, error)
 
 
-def disable_poisoned(work: Work, queue_id: int) -> bool:
+def disable_poisoned(work: Work, queue_id: int, handle: bytes | None, error: str) -> bool:
     """Disables a queue whose messages were rolled back too often; returns False if it is disabled already, or must not be."""
     queue = work.objects.queues_by_id.get(queue_id)
     if queue is None or not queue.is_poison_message_handling_enabled or not queue.is_receive_enabled:
@@ -139,5 +161,14 @@ def disable_poisoned(work: Work, queue_id: int) -> bool:
     disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
     object_changes.alter(work.connection, "ssb_queues", queue_id, disabled)
     work.effects.is_catalog_changed = True
-    work.effects.events.append(QueueDisabled(at=work.now(), database=work.database, queue=queue_name(queue)))
+    failures.record(work.connection, Failure(queue_id, handle, work.now(), error))
+    work.effects.events.append(
+        QueueDisabled(
+            at=work.now(),
+            database=work.database,
+            queue=queue_name(queue),
+            conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
+            error=error,
+        )
+    )
     return True

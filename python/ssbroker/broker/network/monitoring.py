@@ -19,6 +19,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import host_and_port
 from ssbroker.broker import counters, serve_lock
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.dialogs.receive import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
 from ssbroker.broker.network.forwarding import ForwardingCounters
@@ -35,7 +36,8 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
 )
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
-from ssbroker.store import views
+from ssbroker.store import failures, views
+from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -93,8 +95,11 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "ready": ready,
                     "incomplete": incomplete,
                     "retained": retained,
+                    "problem": None if receives else _problem(connection, queue_id, f"[{schema}].[{queue}]"),
                 }
-                for schema, queue, receives, enqueues, ready, incomplete, retained in views.queue_counts(connection)
+                for queue_id, schema, queue, receives, enqueues, ready, incomplete, retained in views.queue_counts(
+                    connection
+                )
             ],
             "conversations": [
                 {"database": name, "state": state, "state_desc": DESCRIPTIONS[ConversationState(state)], "count": count}
@@ -112,6 +117,14 @@ def _counted(database: Database) -> dict[str, Rows]:
                 for service, status, messages, dialogs, oldest in views.transmission_counts(connection)
             ],
         }
+
+
+def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
+    """Returns why a queue was disabled, and how to go on; None if it was done by a statement."""
+    failure = failures.last_of(connection, queue_id)
+    if failure is None:
+        return None
+    return f"{describe_failure(failure)}. To go on: ALTER QUEUE {name} WITH STATUS = ON"
 
 
 _TRANSPORT: Final = {
