@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.cli.status import QueueAges
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run
@@ -185,6 +188,8 @@ def test_status_as_json(run: Run, folder: Path) -> None:
         "ready": 1,
         "incomplete": 0,
         "retained": 0,
+        "first_queuing_order": 1,
+        "last_queuing_order": 1,
         "problem": None,
     }
     assert found["conversations"] == [{"database": "Sales", "state": "CO", "state_desc": "CONVERSING", "count": 3}]
@@ -230,15 +235,47 @@ def test_status_watches(folder: Path) -> None:
 
 
 def test_status_watches_as_tables(folder: Path) -> None:
-    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.05"]
+    """The age of the oldest message grows."""
+    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
-        for _ in range(2):
-            while not watching.stdout.readline().startswith("Instance shop"):
-                pass
+        ages = []
+        while "0:00:01" not in ages:
+            line = watching.stdout.readline()
+            assert line
+            ages += re.findall(r"dbo\.Orders .* at least (\S+)", line)
         watching.send_signal(signal.SIGINT)
         watching.communicate()
     assert watching.returncode == 130
+    assert ages[0] == "0:00:00"
+
+
+def test_age_of_the_oldest_message_is_never_too_great() -> None:
+    """Compared with the true ages of the messages of a queue that is filled and emptied at random."""
+    random = Random(5)
+    arrived: dict[int, int] = {}
+    number = 0
+    ages = QueueAges()
+    exact = 0
+    for now in range(2000):
+        for _ in range(random.randrange(3)):
+            number += 1
+            arrived[number] = now
+        for order in random.sample(sorted(arrived), random.randrange(min(4, len(arrived) + 1))):
+            del arrived[order]  # also messages in the middle: conversations have priorities
+        row = {
+            "database": "D",
+            "queue": "Q",
+            "first_queuing_order": min(arrived, default=None),
+            "last_queuing_order": max(arrived, default=None),
+        }
+        found = ages.update([row], now=now)
+        assert bool(found) == bool(arrived)
+        if arrived:
+            true = now - min(arrived.values())
+            assert 0 <= found["D", "Q"] <= true
+            exact += found["D", "Q"] == true
+    assert exact > 1000
 
 
 def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import typer
 from rich.console import Console, Group
@@ -61,26 +62,72 @@ def status(
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
     """Shows the state again and again: in place on a terminal, and otherwise one after the other."""
     console = Console()
+    ages = QueueAges()
+
+    def parts() -> Iterator[Text | Table]:
+        found = overview()
+        return _parts(found, ages.update(found["queues"], now=time.monotonic()))
+
     if as_json:
         while True:
             typer.echo(json.dumps(overview(), ensure_ascii=False))
             time.sleep(seconds)
     if not console.is_terminal:
         while True:
-            console.print(*_parts(overview()), sep="\n")
+            console.print(*parts(), sep="\n")
             time.sleep(seconds)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(Group(*_parts(overview())), refresh=True)
+            live.update(Group(*parts()), refresh=True)
             time.sleep(seconds)
 
 
-def _parts(found: dict[str, Any]) -> Iterator[Text | Table]:
-    """Yields the tables and lines that show a state."""
+QueueName: TypeAlias = tuple[str, str]
+"""The database and the queue."""
+
+
+class QueueAges:
+    """For how long the oldest message of each queue has at least been there, which repeated looks at a queue tell.
+
+    Queues do not store when a message arrived, but queuing orders only grow: a message was there when a later one was seen.
+
+    Examples:
+        >>> def queue(first, last):
+        ...     return [{"database": "Sales", "queue": "dbo.Orders", "first_queuing_order": first, "last_queuing_order": last}]
+        >>> ages = QueueAges()
+        >>> [ages.update(queue(*orders), now=now) for now, orders in enumerate([(7, 9), (7, 9), (8, 12), (None, None)])]
+        [{('Sales', 'dbo.Orders'): 0}, {('Sales', 'dbo.Orders'): 1}, {('Sales', 'dbo.Orders'): 2}, {}]
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[QueueName, deque[tuple[float, int]]] = {}
+
+    def update(self, queues: list[dict[str, Any]], *, now: float) -> dict[QueueName, float]:
+        """Returns the least age in seconds of the oldest message of each queue that has one, at a time in seconds."""
+        found: dict[QueueName, float] = {}
+        seen: dict[QueueName, deque[tuple[float, int]]] = {}
+        for row in queues:
+            key, first, last = (row["database"], row["queue"]), row["first_queuing_order"], row["last_queuing_order"]
+            if first is None:
+                continue
+            # The time when each last message was seen first; both only grow.
+            looks = self._seen.get(key, deque())
+            while looks and looks[0][1] < first:
+                looks.popleft()
+            if not looks or looks[-1][1] < last:
+                looks.append((now, last))
+            seen[key] = looks
+            found[key] = now - looks[0][0]
+        self._seen = seen
+        return found
+
+
+def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | Table]:
+    """Yields the tables and lines that show a state; with `ages`, those of the oldest messages in queues."""
     yield cell(f"Instance {found['instance']}", "bold")
     for title, rows, empty_text in (
         ("Databases", [_database_row(row) for row in found["databases"]], ""),
-        ("Queues", [_queue_row(row) for row in found["queues"]], "There are no queues."),
+        ("Queues", [_queue_row(row, ages) for row in found["queues"]], "There are no queues."),
         ("Conversations", [_conversation_row(row) for row in found["conversations"]], "There are no conversations."),
         (
             "Transmission queue",
@@ -126,12 +173,15 @@ def _database_row(row: dict[str, Any]) -> dict[str, str]:
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
-def _queue_row(row: dict[str, Any]) -> dict[str, str]:
+def _queue_row(row: dict[str, Any], ages: dict[QueueName, float] | None) -> dict[str, str]:
+    age = None if ages is None else ages.get((row["database"], row["queue"]))
     return {
         "database": row["database"],
         "queue": row["queue"],
         "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
         **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
+        # Since the start of the watch, or since the message was seen first.
+        **({} if ages is None else {"oldest for": "" if age is None else f"at least {timedelta(seconds=int(age))}"}),
     }
 
 

@@ -145,7 +145,11 @@ def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
 
 
 def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns for each queue: id, schema, name, whether it can be received from and sent to, and the number of ready, early and retained messages."""
+    """Returns for each queue its id, schema, name and state, its numbers of messages, and its first and last queuing orders.
+
+    The state is whether it can be received from and sent to. The numbers are those of ready, early and retained messages. The first
+    queuing order is that of a ready message.
+    """
     return connection.execute(_QUEUES).fetchall()
 
 
@@ -165,7 +169,8 @@ def transmission_counts(connection: Connection) -> list[tuple[Any, ...]]:
 _QUEUES: Final = """
     WITH queued AS (
         SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
-            count(*) FILTER (WHERE status IN (0, 3)) AS retained
+            count(*) FILTER (WHERE status IN (0, 3)) AS retained, min(queuing_order) FILTER (WHERE status = 1) AS first,
+            max(queuing_order) AS last
         FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
         SELECT queue_id, count(*) AS messages
@@ -174,7 +179,7 @@ _QUEUES: Final = """
         WHERE state IN ('SI', 'CO') GROUP BY queue_id
     )
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
-        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0)
+        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0), first, last
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
 # Later messages have greater numbers.
 _WAITING: Final = """

@@ -95,11 +95,22 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "ready": ready,
                     "incomplete": incomplete,
                     "retained": retained,
+                    "first_queuing_order": first,
+                    "last_queuing_order": last,
                     "problem": None if receives else _problem(connection, queue_id, f"[{schema}].[{queue}]"),
                 }
-                for queue_id, schema, queue, receives, enqueues, ready, incomplete, retained in views.queue_counts(
-                    connection
-                )
+                for (
+                    queue_id,
+                    schema,
+                    queue,
+                    receives,
+                    enqueues,
+                    ready,
+                    incomplete,
+                    retained,
+                    first,
+                    last,
+                ) in views.queue_counts(connection)
             ],
             "conversations": [
                 {"database": name, "state": state, "state_desc": DESCRIPTIONS[ConversationState(state)], "count": count}
