@@ -342,6 +342,11 @@ def test_page_fits_its_window_and_draws_four_layers(
         for other in boxes[:number]
     ]
     assert all(apart)
+    stubs = page.evaluate(
+        f"{GRAPH}.edges('[offset]').map((edge) => edge.segmentPoints()[0].y - edge.source().position('y'))"
+    )
+    assert len(stubs) > 30
+    assert max(map(abs, stubs)) < 1, "a label beside its node is on a horizontal part of its arrow"
     background, text = page.evaluate(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )

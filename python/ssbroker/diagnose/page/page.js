@@ -235,17 +235,43 @@ function styleSheet() {
     ...["error", "warning", "info", "fine"].map((name) => ({ selector: `node[severity = '${name}']`, style: { "border-color": fills[name] } })),
     ...["delayed", "dropped"].map((name) => ({ selector: `node[kind = '${name}']`, style: { "border-color": fills[name], color: fills[name] } })),
     { selector: "edge", style: {
-      color: colour("text"), "curve-style": "bezier", "control-point-step-size": 26, "font-size": 10, label: "data(label)", "line-color": colour("dim"), "min-zoomed-font-size": 5,
+      color: colour("text"), "curve-style": "bezier", "control-point-step-size": 26, "font-size": 10, label: "data(middle)", "line-color": colour("dim"), "min-zoomed-font-size": 5,
       "target-arrow-color": colour("dim"), "target-arrow-shape": "triangle", "text-background-color": colour("back"), "text-background-opacity": .9,
       "text-background-padding": 2, "text-max-width": 170, "text-wrap": "ellipsis", width: 1.6, "arrow-scale": .8 } },
     ...OUTCOMES.map((name) => ({ selector: `edge[outcome = '${name}']`, style: { "line-color": fills[name.toLowerCase()], "target-arrow-color": fills[name.toLowerCase()] } })),
     { selector: "edge.layered", style: { "source-endpoint": "50% 0", "target-endpoint": "-50% 0" } },
+    { selector: "edge[offset]", style: {
+      "curve-style": "segments", "edge-distances": "endpoints", "segment-distances": "data(distance)", "segment-weights": "data(weight)",
+      "source-label": "data(near)", "source-text-offset": "data(offset)" } },
     { selector: "edge.dense", style: { label: "", opacity: .3, width: 1 } },
     { selector: "edge.dense.lit", style: { label: "data(label)", opacity: 1, width: 1.6 } },
-    { selector: ".faded, edge.dense.faded", style: { opacity: .1 } },
+    { selector: ".faded, edge.dense.faded", style: { opacity: .15 } },
     { selector: ".selected", style: { "border-color": colour("accent"), "border-width": 4, width: 3.5, "z-index": 9 } },
     { selector: "node.selected", style: { width: "data(width)" } },
   ];
+}
+
+const labelWidth = (label) => Math.min(170, label.length * 5.4) + 16;
+
+/* The only arrow from a node leaves it horizontally below its label, where no other crosses it; several have theirs in the middle. */
+function placeLabels(drawing, places) {
+  const counts = new Map();
+  for (const edge of drawing.edges.values()) counts.set(edge.source, (counts.get(edge.source) ?? 0) + 1);
+  for (const edge of drawing.edges.values()) {
+    const isNear = edge.label !== "" && counts.get(edge.source) === 1 && drawing.classes === "layered";
+    edge.near = isNear ? edge.label : "";
+    edge.middle = isNear ? "" : edge.label;
+    if (!isNear) continue;
+    edge.offset = labelWidth(edge.label) / 2;
+    const [source, target] = [drawing.nodes.get(edge.source), drawing.nodes.get(edge.target)];
+    const x = places[target.id].x - target.width / 2 - places[source.id].x - source.width / 2;
+    const y = places[target.id].y - places[source.id].y;
+    const length = Math.hypot(x, y);
+    const stub = Math.min(labelWidth(edge.label), x);
+    // The bend, relative to the line from end to end.
+    edge.weight = stub * x / length / length;
+    edge.distance = -stub * y / length;
+  }
 }
 
 function draw() {
@@ -258,6 +284,7 @@ function draw() {
     node.width = Math.max(70, node.label.length * 6.9 + 22);
   }
   const places = positions(drawing);
+  placeLabels(drawing, places);
   cy?.destroy();
   resize(drawing, places);
   cy = cytoscape({
