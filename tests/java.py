@@ -1,7 +1,7 @@
-"""How Java runs for the Sparks of tests, each of which does little: `python -m tests.java` writes an archive of the classes that they load.
+"""The Java options of the Spark sessions in tests, and a class archive that shortens their start: `python -m tests.java` writes it.
 
-No Spark of a test runs for long enough that Java's second compiler would pay for itself: without it a page takes half the time. What Spark is made
-of need not be verified at every start, which takes a fifth of it, nor be read from its jars again, which takes two fifths of the rest.
+The sessions do little work, so Java's second compiler would cost more time than it saves, and so would verifying the bytecode of Spark and reading
+its classes from the jars at every start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 ARCHIVE: Final = Path(sys.prefix, "spark.jsa")
-"""Where the archive stands, if somebody has written one. Java does without it where it does not fit."""
+"""The path of the class archive. Java ignores an archive that is missing or of another version."""
 _QUICK: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -26,12 +26,12 @@ _QUICK: Final = (
 
 
 def options() -> str:
-    """The options, as `SPARK_SUBMIT_OPTS` takes them."""
+    """Returns the options in the form of `SPARK_SUBMIT_OPTS`."""
     return " ".join([*_QUICK, f"-XX:SharedArchiveFile={ARCHIVE}"])
 
 
 def write_archive() -> None:
-    """Has a Spark do what tests do, and keeps the classes that it has loaded."""
+    """Runs typical work of tests on Spark, and writes the classes that it loads to the archive."""
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         written = Path(folder, ARCHIVE.name)
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*_QUICK, f"-XX:ArchiveClassesAtExit={written}"])
@@ -42,9 +42,9 @@ def write_archive() -> None:
 
 
 def _work(folder: Path) -> None:
-    import ssbroker.spark  # noqa: PLC0415 - only who writes the archive needs Spark
-    from tests.spark.frames import frame, session_builder, world  # noqa: PLC0415 - the same
-    from tests.worlds.universe import NOW  # noqa: PLC0415 - the same
+    import ssbroker.spark  # noqa: PLC0415 - needed only to write the archive
+    from tests.spark.frames import frame, session_builder, world  # noqa: PLC0415 - as above
+    from tests.worlds.universe import NOW  # noqa: PLC0415 - as above
 
     spark = session_builder().getOrCreate()
     catalog, table = world(3, conversations=60)
@@ -58,7 +58,7 @@ def _work(folder: Path) -> None:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     spark.stop()
-    # Java writes the archive as it ends, and would be killed with this process.
+    # Java writes the archive when it ends; it would be killed if this process ended first.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

@@ -16,9 +16,9 @@ SparkContext.setSystemProperty("spark.ui.showConsoleProgress", "false")
 
 
 class SparkRoom:
-    """One process and one folder for all pages that use Spark, so that only one Java is started, which is warm from the second page on.
+    """One process and one folder for all pages that use Spark, so that Java starts only once.
 
-    Each page finds the folder empty, no names, and no session.
+    Each page starts with an empty folder, without names and without a session.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ FLAGS: Final = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def run(tests: list[doctest.DocTest]) -> int:
-    """How many examples failed; what they printed instead is printed."""
+    """Returns how many examples failed, and prints their differences."""
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     for test in tests:
         runner.run(test)
@@ -18,6 +18,6 @@ def run(tests: list[doctest.DocTest]) -> int:
 
 
 def examples_of(name: str) -> list[doctest.DocTest]:
-    """The docstrings of a module that hold examples."""
+    """Returns the docstrings of a module that contain examples."""
     module = importlib.import_module(name)
     return [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]

@@ -1,8 +1,8 @@
-"""Runs what a page shows, in a process of its own. Run: `python -P driver.py`.
+"""Runs the code of pages in a separate process: `python -P driver.py`.
 
-Each line of its input is a JSON text `[kind, what]`: a `block` of source, in names that are kept from block to block; a `program` with its
-arguments, as `python PROGRAM ...` would run it; or a new `page`, which finds nothing of the one before but what was imported, and the
-Java that Spark started. It answers with what was printed, and what was raised.
+Each line of standard input is a JSON array `[kind, value]`: a `block` of source, which keeps the names of the blocks before it; a `program` with its
+arguments, as in `python PROGRAM ...`; or a new `page`, which keeps only imported modules and the Java process of Spark. The answer to each line is the
+output and the exception.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def page(_: str) -> None:
 
 
 def stop_spark() -> None:
-    """Stop what a program of its own would stop as it ends. What it was configured with goes with it."""
+    """Stops the Spark session, which a program of its own would stop at its end, and removes its configuration."""
     if "pyspark.sql" in sys.modules:
         session = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
         if session is not None:
@@ -51,13 +51,13 @@ def stop_spark() -> None:
 
 
 def answer(kind: str, what: Any) -> tuple[str, str | None]:
-    """What was printed, and what was raised."""
+    """Returns the output and the exception."""
     kinds: dict[str, Callable[[Any], None]] = {"block": block, "page": page, "program": program}
     printed, error = io.StringIO(), None
     try:
         with contextlib.redirect_stdout(printed):
             kinds[kind](what)
-    except BaseException:  # noqa: BLE001 - whatever a page raises is told
+    except BaseException:  # noqa: BLE001 - reported to the parent process
         error = traceback.format_exc()
     return printed.getvalue(), error
 

@@ -1,4 +1,4 @@
-"""A Python process that runs what pages show; `driver.py` is what runs there."""
+"""A Python process that runs the code of pages with `driver.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.guards.repository import ROOT
 
 
 def environment() -> dict[str, str]:
-    """What a page's commands and programs find in theirs: this Python comes first, and output is plain."""
+    """Returns the environment variables of a page's commands: this Python is first on the PATH, and output has no colours."""
     return {
         **os.environ,
         "COLUMNS": "120",
@@ -25,11 +25,11 @@ def environment() -> dict[str, str]:
 
 
 class Interpreter:
-    """A process that keeps its names from block to block, until the page is turned.
+    """A process that keeps names from block to block, until the next page.
 
     Args:
-        folder: Where it is.
-        noise: A file for what it, or a Java that it starts, writes on standard error; without one that is shown.
+        folder: Its current folder.
+        noise: A file for its standard error and that of the Java process it starts; None to show both.
     """
 
     def __init__(self, folder: Path, noise: IO[str] | None = None) -> None:
@@ -44,19 +44,19 @@ class Interpreter:
         )
 
     def block(self, source: str) -> str:
-        """Run source; what it printed."""
+        """Runs source; returns the output."""
         return self._ask("block", source)
 
     def program(self, arguments: list[str]) -> str:
-        """Run a program, as `python` with these arguments does; what it printed."""
+        """Runs a program as `python` with these arguments does; returns the output."""
         return self._ask("program", arguments)
 
     def turn_page(self) -> None:
-        """Forget all names, and stop Spark."""
+        """Deletes all names, and stops Spark."""
         self._ask("page", "")
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         self._process.communicate()
 
     def _ask(self, kind: str, what: Any) -> str:

@@ -11,8 +11,8 @@ class Block:
     """A fenced block.
 
     Attributes:
-        language: What stands behind the opening fence; empty for a figure.
-        text: What stands between the fences, with a line break at its end.
+        language: The text after the opening fence; empty for a figure.
+        text: The lines between the fences, each with its line break.
         line: The line of the opening fence.
     """
 
@@ -23,7 +23,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line that begins with `$` in a console block, and what is printed below it."""
+    """A line that begins with `$` in a console block, and the output that follows it."""
 
     command: str
     output: str
@@ -48,7 +48,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """The commands of a console block; a line that ends in a backslash goes on in the next."""
+    """The commands of a console block; a line that ends with a backslash continues on the next one."""
     lines = block.text.splitlines()
     at = 0
     while at < len(lines):

@@ -1,4 +1,4 @@
-"""One page being tried: a folder, a shell and a Python process that keeps its names from block to block."""
+"""A page that is being tested: its folder, a shell, and a Python process that keeps names from block to block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.docs.interpreter import Interpreter, environment
 
 
 class Session:
-    """A page's folder, with what its blocks have left there."""
+    """A page's folder, with the files that its blocks have written."""
 
     def __init__(self, folder: Path, interpreter: Interpreter | None = None) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class Session:
                 os.killpg(group, signal.SIGKILL)
 
     def python(self, source: str) -> str:
-        """Run a block in the page's process; what it printed."""
+        """Runs a block in the page's process; returns the output."""
         if self._given is None and self._own is None:
             self._own = Interpreter(self._folder)
         interpreter = self._given or self._own
@@ -47,9 +47,9 @@ class Session:
         return interpreter.block(source)
 
     def shell(self, command: str) -> str:
-        """Run a command in the page's folder; what it printed on standard output, then on standard error.
+        """Runs a command in the page's folder; returns its standard output, then its standard error.
 
-        What it leaves in the background runs on, until the page ends. The page's process, where it was given one, runs programs too.
+        Background processes run until the page ends. If the page has a process of its own, Python programs run in it too.
         """
         if self._given is not None and command.startswith("python "):
             return self._given.program(shlex.split(command)[1:])
@@ -71,12 +71,12 @@ class Session:
             return out.read() if status == 0 else out.read() + err.read() + f"exit status {status}\n"
 
     def write(self, name: str, text: str) -> None:
-        """Leave a file in the page's folder."""
+        """Writes a file into the page's folder."""
         (self._folder / name).write_text(text, encoding="utf-8")
 
 
 def same(printed: str, shown: str) -> bool:
-    """Whether a page shows what was printed; `...` in the page stands for anything within a line."""
+    """Returns whether the output is the one that a page shows; `...` in the page matches anything within a line."""
     lines, patterns = _lines(printed), [_pattern(line) for line in _lines(shown)]
     return len(lines) == len(patterns) and all(
         pattern.fullmatch(line) for pattern, line in zip(patterns, lines, strict=True)

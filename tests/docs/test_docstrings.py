@@ -1,4 +1,4 @@
-"""The examples in docstrings are run, in the installed package and in the stub of its native module."""
+"""The examples in docstrings work, in the installed package and in the stub of its native module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_examples_of_a_module(name: str, tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_examples_of_the_spark_room(spark_room: SparkRoom) -> None:
-    """They start sessions and stop them, so they are run where the pages of Spark are."""
+    """They start and stop sessions, so they run in the process for pages about Spark."""
     spark_room.interpreter.block(f"import sys; sys.path.append({str(ROOT)!r})")
     spark_room.interpreter.block("from tests.docs.docstrings import examples_of, run")
     for name in IN_SPARK:

@@ -1,8 +1,8 @@
-"""Everything that a document shows is run, and prints what the document says.
+"""The code and commands of each document give the output that it shows.
 
 A page's blocks are run in order, in one folder that has the repository's `examples`; that of a quickstart is empty:
 `python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
-fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`), `python` with such a line (`# name.py`). `...` in shown output stands for anything within a line.
+fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`), `python` with such a line (`# name.py`). `...` in shown output matches anything within a line.
 A block without a language is a figure, which only ARCHITECTURE.md may have.
 """
 
@@ -49,7 +49,7 @@ def test_a_page_does_what_it_shows(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ON_SPARK, ids=name_of)
 def test_a_page_of_spark_does_what_it_shows(path: Path, spark_room: SparkRoom) -> None:
-    """In a process that has had other pages; `make demo` runs two of the programs as they are run by hand."""
+    """In a process that may have run other pages; `make demo` runs two of the programs as a user does."""
     try_page(path, spark_room.folder, spark_room.interpreter)
 
 
