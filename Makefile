@@ -28,7 +28,7 @@ SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
 CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples scripts/docs_site.py scripts/release_links.py
 
-.PHONY: help demo test build compat wheels release-check docs format lint lint-rust rules bench fuzz ci clean pictures tools tools-with-java tools-for-tests
+.PHONY: help demo test build compat wheels release-check docs format lint lint-rust rules bench fuzz ci clean pictures tools tools-with-java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,8 +38,9 @@ demo: tools-with-java $(INSTALLED) ## route a million conversations and reassemb
 	@echo
 	@$(IN_VENV) $(PYTHON_OF_VENV) examples/reassemble_a_day/main.py $(ARGS)
 
-test: tools-for-tests $(INSTALLED) $(TOOLED) $(ARCHIVED) ## run the tests against the installed release wheel (ARGS="-k word" selects some)
-	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(WORKERS) $(ARGS)
+test: tools-with-java $(INSTALLED) $(TOOLED) $(ARCHIVED) ## run the tests against the installed release wheel (ARGS="-k word" selects some)
+	@scripts/check-tools browser || { echo "skipping the tests that need a browser"; export SSBROKER_WITHOUT_BROWSER=1; }; \
+		$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(WORKERS) $(ARGS)
 
 build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 	@echo "built: $$(ls $(VENV)/wheel/*.whl)"
@@ -47,7 +48,8 @@ build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 docs: tools $(INSTALLED) $(TOOLED) ## build the documentation site in target/site
 	@$(PYTHON_OF_VENV) scripts/docs_site.py
 
-pictures: tools-for-tests $(INSTALLED) $(TOOLED) ## make the pictures of the HTML report for the documentation
+pictures: tools $(INSTALLED) $(TOOLED) ## make the pictures of the HTML report for the documentation
+	@scripts/check-tools browser
 	@$(PYTHON_OF_VENV) -m tests.docs.pictures
 
 format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, and apply the fixes of the linters
@@ -97,9 +99,6 @@ tools:
 
 tools-with-java:
 	@scripts/check-tools python rust java
-
-tools-for-tests:
-	@scripts/check-tools python rust java browser
 
 $(EMPTY): | tools
 	@echo "creating $(VENV) with $$(scripts/find-python)"
