@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -18,8 +19,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, Router, SchemaError
-from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report, trace
-from ssbroker.diagnose.report_graph import EXPLANATIONS_MAX
+from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report, report_graph, trace
 from tests.browser import NAMES, Page, browser, browser_path
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.guards.repository import ROOT
@@ -45,6 +45,11 @@ def text_of(html: str) -> str:
 def data_of(html: str, name: str) -> Any:
     (text,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)
     return json.loads(text)
+
+
+def explanations_of(html: str) -> list[str]:
+    texts: list[str] = json.loads(gzip.decompress(base64.b64decode(data_of(html, "data")["explanations"])))
+    return texts
 
 
 def decisions_of(html: str) -> list[dict[str, Any]]:
@@ -99,7 +104,7 @@ def test_graph_data_are_the_decisions_of_the_router(shop_page: str) -> None:
     """Every decision on a conversation without broker id, with its explanation."""
     decisions = [row for row in decisions_of(shop_page) if row["database"] and not row["broker_id"]]
     router = Router(SHOP, tie_break="first")
-    explanations = data_of(shop_page, "data")["explanations"]
+    explanations = explanations_of(shop_page)
     routes = {(row["database"], row["route_id"]): row["name"] for row in SHOP.routes.to_pylist()}
     assert len(decisions) > 60
     for row in decisions:
@@ -136,11 +141,11 @@ def test_route_that_only_conversations_with_its_broker_id_use() -> None:
     assert found == {(None, "TCP://any:4022"), (str(broker).upper(), "TCP://one:4022")}
 
 
-def test_worst_decisions_have_explanations_when_there_are_too_many() -> None:
-    many = here(*(route(number, f"TCP://h{number}", service=f"S{number}") for number in range(EXPLANATIONS_MAX + 50)))
+def test_worst_decisions_have_explanations_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_graph, "EXPLANATIONS_MAX", 20)
+    many = here(*(route(number, f"TCP://h{number}", service=f"S{number}") for number in range(70)))
     html = html_report(catalog_of(many), at=NOW)
-    data = data_of(html, "data")
-    assert len(data["explanations"]) == EXPLANATIONS_MAX
+    assert len(explanations_of(html)) == 20
     explained = [row["outcome"] for row in decisions_of(html) if row["explanation"] is not None]
     assert explained[0] == "DELAYED"
     assert [row for row in decisions_of(html) if row["outcome"] == "DELAYED" and row["explanation"] is None] == []

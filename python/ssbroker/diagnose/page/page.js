@@ -89,6 +89,12 @@ for (const each of decisions) {
   each.by = each.route === null ? "" : `route "${each.route}" of ${each.route_table}`;
   each.text = `${each.instance} ${each.start} ${each.target} ${each.route ?? ""} ${each.hop ?? ""} ${each.place} ${each.reason}`.toLowerCase();
 }
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+const explanations = unpack(data.explanations);
 const instances = new Map(data.instances.map((each) => [each.name, each]));
 const search = byId("search");
 const chosen = byId("instance");
@@ -373,7 +379,9 @@ function decisionText(row) {
 function decisionView(row) {
   const head = [element("span", { textContent: `${row.instance}/${row.start} to ${row.target}: ` }), element("b", { className: row.outcome.toLowerCase(), textContent: decisionText(row) })];
   if (row.explanation === null) return element("div", {}, ...head);
-  return element("details", {}, element("summary", {}, ...head), element("pre", { className: "steps", textContent: data.explanations[row.explanation] }));
+  const steps = element("pre", { className: "steps" });
+  explanations.then((texts) => { steps.textContent = texts[row.explanation]; });
+  return element("details", {}, element("summary", {}, ...head), steps);
 }
 
 function choose(name) {
