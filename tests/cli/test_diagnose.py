@@ -242,6 +242,17 @@ def test_compare_one_catalog_at_two_times(folder: Path, run: Run) -> None:
     assert 'route expired: NORTH/Sales/route "Soon"' in found.out
 
 
+def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(
+        "USE Sales; CREATE ROUTE R WITH SERVICE_NAME = N'//Stock', LIFETIME = 60, ADDRESS = N'TCP://south';"
+    )
+    later = run("compare", script, script, "--at", "2100-01-01", "--before-at", "2099-01-01")
+    assert (later.status, "No conversation changes." in later.out) == (0, True)
+    earlier = run("compare", script, script, "--at", "2100-01-01", "--before-at", "2000-01-01")
+    assert 'route expired: net/Sales/route "R"' in earlier.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -248,3 +248,32 @@ def test_html_report_of_no_conversations(tmp_path: Path, catalog: Path, run: Run
     pq.write_table(conversations(0), given)
     assert run("route", catalog, "--conversations", given, "-o", tmp_path / "out.csv", "--html", html).status == 0
     assert "No conversations." in html.read_text()
+
+
+def test_scripts_are_read_as_by_other_commands(tmp_path: Path, run: Run) -> None:
+    """Variables, an encoding, and statements that T-SQL does not have with --lenient."""
+    script = tmp_path / "net.sql"
+    text = "CREATE DATABASE Größe\nGO\nUSE Größe\nCREATE ROUTE R WITH SERVICE_NAME = '//Stock', ADDRESS = 'TCP://$(Host)'\nGO\nCREATE QUEU Q"
+    script.write_bytes(text.encode("cp1252"))
+    (tmp_path / "in.csv").write_text("database,to_service_name\nGröße,//Stock\n", encoding="utf-8")
+    files = ("--conversations", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    arguments = ("route", script, *files, "--tie-break", "first", "--encoding", "cp1252")
+    refused = run(*arguments, "-v", "Host=stock")
+    assert (refused.status, "CREATE QUEU" in refused.err) == (2, True)
+    assert run(*arguments, "--lenient").status == 2  # the variable is not defined
+    done = run(*arguments, "-v", "Host=stock", "--lenient")
+    assert done.status == 0
+    assert "\n1 conversation routed in " in f"\n{done.out}"
+    assert [row["next_hop_address"] for row in read(tmp_path / "out.csv")] == ["TCP://stock:4022"]
+
+
+@pytest.mark.rule("R3")
+def test_lifetimes_count_from_the_current_time(tmp_path: Path, run: Run) -> None:
+    """Whatever the time of the decisions; otherwise the routes of a script would never expire."""
+    script = tmp_path / "net.sql"
+    script.write_text("USE Sales; CREATE ROUTE R WITH SERVICE_NAME = '//Stock', LIFETIME = 60, ADDRESS = 'TCP://stock'")
+    (tmp_path / "in.csv").write_text("to_service_name\n//Stock\n")
+    arguments = ("route", script, "--conversations", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    assert run(*arguments, "--tie-break", "first", "--at", "2100-01-01").status == 0
+    assert [row["outcome"] for row in read(tmp_path / "out.csv")] == ["DELAYED"]
+    assert "DELAYED" in run("explain", script, "--to-service", "//Stock", "--at", "2100-01-01").out

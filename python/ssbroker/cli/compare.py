@@ -81,8 +81,8 @@ def compare(
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
     options = parse_options(variable, encoding, lenient=lenient)
-    # A LIFETIME counts from the same time in both scripts; otherwise the seconds between loading them would be a difference.
-    time = min(now, before_now)
+    # A LIFETIME counts from the current time, the same in both scripts; otherwise the time between loading them would be a difference.
+    time = parse_now(None, option="--at")
     old = load_fleet([before], is_fleet=fleet, now=time, options=options)
     new = load_fleet([after], is_fleet=fleet, now=time, options=options)
     # A single instance has the name of the first file on both sides.

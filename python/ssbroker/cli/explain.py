@@ -69,15 +69,15 @@ def explain(
         raise OptionError(
             "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
-    time = parse_now(at)
-    loaded = Catalog.load(catalog, now=time, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
+    # LIFETIME counts from the current time, whatever the time of the decision.
+    loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,
         to_broker_instance=broker_instance,
         database=None if from_outside else _database(loaded, database),
         is_initiator=not from_target,
         conversation_id=conversation_id,
-        now=time,
+        now=parse_now(at),
     )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))

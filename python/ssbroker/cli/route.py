@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +50,7 @@ from ssbroker.cli.options import (
     parse_now,
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
+from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.text import ProgressBar, cell, count_of
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
@@ -222,8 +223,10 @@ class RouteSummary:
         ):
             if counts.values:
                 console.print(self._table(title, counts))
-        rows, speed = f"{self.rows:,}", f"{self.rows_per_second:,}"
-        lines = [f"{rows} conversations routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"]
+        speed = f"{self.rows_per_second:,}"
+        lines = [
+            f"{count_of(self.rows, 'conversation')} routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"
+        ]
         if self.rejected is not None:
             lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected to {self.rejected.output}")
         console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
@@ -305,6 +308,9 @@ def route(
     as_json: SummaryAsJsonOption = False,
     quiet: QuietOption = False,
     progress: ProgressOption = None,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
 ) -> None:
     """Route conversations: write each one with its routing decision, and print a summary.
 
@@ -321,6 +327,9 @@ def route(
         pending_request=pending_request,
         threads=threads,
         html=html,
+        variables=parse_variables(variable),
+        encoding=encoding,
+        lenient=lenient,
     )
     started_at = time.perf_counter()
     if spark:
@@ -375,6 +384,12 @@ class RouteJob:
     pending_request: PendingRequest
     threads: int | None
     """The number of threads; None for one per core."""
+    variables: Mapping[str, str]
+    """The sqlcmd variables of scripts."""
+    encoding: str | None
+    """The encoding of scripts; None for UTF-8."""
+    lenient: bool
+    """Whether scripts may have unknown statements, or none about Service Broker."""
     html: Path | None = None
     """The report to write."""
 
@@ -382,6 +397,10 @@ class RouteJob:
     def outputs(self) -> list[Path]:
         """The files to write."""
         return [path for path in (self.output, self.rejected, self.html) if path is not None]
+
+    def load_catalog(self) -> Catalog:
+        """Loads the catalog; LIFETIME in scripts counts from the current time, whatever `now` is."""
+        return Catalog.load(self.catalog, variables=self.variables, encoding=self.encoding, lenient=self.lenient)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -403,9 +422,7 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     threads = configure_threads(job.threads)
     with replacing_files(outputs) as (part, *rejected_part), contextlib.ExitStack() as opened:
-        router = Router(
-            Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
-        )
+        router = Router(job.load_catalog(), tie_break=job.tie_break, pending_request=job.pending_request)
         keep_json_lines = file_format is Format.JSONL
         inputs = open_inputs(
             files, CONVERSATION_COLUMNS, keep_json_lines=keep_json_lines, threads=threads, progress=progress
@@ -552,7 +569,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     quiet = not sys.stderr.isatty()
     counts = RouteCounts()
     with spark_formats.spark_errors_translated(), replacing_folder(job.output) as part:
-        catalog = Catalog.load(job.catalog, now=job.now)
+        catalog = job.load_catalog()
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
             conversations = spark_formats.read(session, files, kind=file_format)
             decided = route(
