@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -353,7 +354,10 @@ def test_conversations_of_an_instance_that_are_left_open_are_found(run: Run, tmp
                 t.begin_dialog("//Shop", "//Stock", encryption=False)
     found = run("lint", tmp_path / "shop")
     assert "SSB028 warning" in found.out
-    assert "shop/Sales/conversations STARTED_OUTBOUND: 100 conversations are left open" in found.out
+    assert re.search(
+        r"shop/Sales/conversations STARTED_OUTBOUND: 100 conversations are left open, the oldest for \d+ (seconds?|minutes?): ",
+        found.out,
+    )
 
 
 def test_queue_that_is_off_is_found_in_an_instance_folder(run: Run, tmp_path: Path) -> None:
@@ -364,4 +368,5 @@ def test_queue_that_is_off_is_found_in_an_instance_folder(run: Run, tmp_path: Pa
         )
     found = run("lint", tmp_path / "shop")
     assert "SSB027 error" in found.out
-    assert "USE [Sales]; ALTER QUEUE [dbo].[orders] WITH STATUS = ON;" in found.out
+    assert 'shop/Sales/queue "dbo.Orders": is off' in found.out
+    assert "USE [Sales]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;" in found.out

@@ -266,9 +266,13 @@ CASES = (
     ),
     detailed(
         "SSB027",
-        InstanceDetails(services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(is_enabled=False)}),
-        InstanceDetails(services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(is_enabled=True)}),
-        'A/Sales/queue "dbo.q"',
+        InstanceDetails(
+            services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(schema="dbo", name="Q", is_enabled=False)}
+        ),
+        InstanceDetails(
+            services=ORDERS_QUEUE, queues={("Sales", "dbo.q"): QueueDetails(schema="dbo", name="Q", is_enabled=True)}
+        ),
+        'A/Sales/queue "dbo.Q"',
     ),
     detailed(
         "SSB028",

@@ -1,4 +1,4 @@
--- msdb, version 6
+-- msdb, version 7
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
@@ -47,7 +47,7 @@ CREATE TABLE ssb_conversation_endpoints (
         end_dialog_sequence INTEGER,
         dialog_timer INTEGER,
         security_timestamp INTEGER,
-        transmission_status TEXT NOT NULL DEFAULT '', is_remote INTEGER NOT NULL DEFAULT 0, far_peer BLOB, session_key BLOB, far_session_key BLOB, far_certificate BLOB,
+        transmission_status TEXT NOT NULL DEFAULT '', is_remote INTEGER NOT NULL DEFAULT 0, far_peer BLOB, session_key BLOB, far_session_key BLOB, far_certificate BLOB, begin_time INTEGER,
         UNIQUE (conversation_id, is_initiator)
     );
 CREATE TABLE ssb_conversation_priorities (
@@ -223,7 +223,7 @@ CREATE TABLE ssb_writer_dialogs (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         PRIMARY KEY (writer, dialog)
     ) WITHOUT ROWID;
--- Sales, version 6
+-- Sales, version 7
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
@@ -271,7 +271,7 @@ CREATE TABLE ssb_conversation_endpoints (
         end_dialog_sequence INTEGER,
         dialog_timer INTEGER,
         security_timestamp INTEGER,
-        transmission_status TEXT NOT NULL DEFAULT '', is_remote INTEGER NOT NULL DEFAULT 0, far_peer BLOB, session_key BLOB, far_session_key BLOB, far_certificate BLOB,
+        transmission_status TEXT NOT NULL DEFAULT '', is_remote INTEGER NOT NULL DEFAULT 0, far_peer BLOB, session_key BLOB, far_session_key BLOB, far_certificate BLOB, begin_time INTEGER,
         UNIQUE (conversation_id, is_initiator)
     );
 CREATE TABLE ssb_conversation_priorities (

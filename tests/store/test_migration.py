@@ -94,10 +94,10 @@ def test_a_migrated_file_has_the_schema_of_a_new_one(
 def test_new_columns_have_values_that_describe_old_data(folder: Path) -> None:
     with opened(folder) as instance, database_context(instance.database("Sales")).file.read() as connection:
         rows = connection.execute(
-            "SELECT is_remote, far_peer, session_key, far_session_key, far_certificate FROM ssb_conversation_endpoints"
+            "SELECT is_remote, far_peer, session_key, far_session_key, far_certificate, begin_time FROM ssb_conversation_endpoints"
         ).fetchall()
         assert len(rows) == 3
-        assert {*rows} == {(0, None, None, None, None)}
+        assert {*rows} == {(0, None, None, None, None, None)}
         assert connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get == ("principal", 0)
         sends = "SELECT count(*) FROM ssb_send_permissions JOIN ssb_services USING (service_id) WHERE state = 'G'"
         assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
@@ -155,7 +155,8 @@ def test_a_failed_migration_leaves_the_file_unchanged(folder: Path, version: int
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_group_leases'").get == 0
+    names = [name for _, name, *_ in connection.execute("PRAGMA table_info(ssb_conversation_endpoints)")]
+    assert "begin_time" not in names
     table = "ssb_queue_messages" if version < RENAMED else "ssb_queued_messages"
     assert connection.execute(f"SELECT count(*) FROM {table}").get == 2
     connection.close()

@@ -335,6 +335,8 @@ def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetail
             )
         for queue in objects.queues.values():
             queues[database.name, names[queue.queue_id].casefold()] = QueueDetails(
+                schema=queue.schema_name,
+                name=queue.name,
                 is_enabled=queue.is_receive_enabled and queue.is_enqueue_enabled,
                 is_poison_handling_enabled=queue.is_poison_message_handling_enabled,
             )

@@ -28,10 +28,14 @@ class QueueDetails:
     """A queue of a database.
 
     Attributes:
+        schema: Its schema, as it was created.
+        name: Its name, as it was created.
         is_enabled: Whether it is on.
         is_poison_handling_enabled: Whether five rollbacks switch it off.
     """
 
+    schema: str
+    name: str
     is_enabled: bool
     is_poison_handling_enabled: bool = True
 
@@ -57,11 +61,13 @@ class ConversationCount:
         database: The database.
         state: The state, such as `DISCONNECTED_INBOUND`.
         count: Their number.
+        oldest_seconds: The age of the oldest; None if it is not known.
     """
 
     database: str
     state: str
     count: int
+    oldest_seconds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +130,9 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             for key, service in model.services.items()
         },
         queues={
-            (database, f"{schema}.{name}"): QueueDetails(is_enabled=queue.settings.status is not False)
+            (database, f"{schema}.{name}"): QueueDetails(
+                schema=queue.schema, name=queue.name, is_enabled=queue.settings.status is not False
+            )
             for (database, schema, name), queue in model.queues.items()
         },
         # A new endpoint is stopped unless its statement starts it.

@@ -173,7 +173,10 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
     with Instance.open(path, background=False) as instance:
         rows = overview_of(instance)["conversations"]
     counts = tuple(
-        ConversationCount(database=row["database"], state=row["state_desc"], count=row["count"]) for row in rows
+        ConversationCount(
+            database=row["database"], state=row["state_desc"], count=row["count"], oldest_seconds=row["oldest_seconds"]
+        )
+        for row in rows
     )
     return catalog.with_details(replace(catalog.details, conversations=counts))
 

@@ -186,7 +186,13 @@ def _queue_row(row: dict[str, Any], ages: dict[QueueName, float] | None) -> dict
 
 
 def _conversation_row(row: dict[str, Any]) -> dict[str, str]:
-    return {"database": row["database"], "state": f"{row['state']} {row['state_desc']}", "count": str(row["count"])}
+    oldest = row["oldest_seconds"]
+    return {
+        "database": row["database"],
+        "state": f"{row['state']} {row['state_desc']}",
+        "count": str(row["count"]),
+        "oldest": "" if oldest is None else str(timedelta(seconds=oldest)),
+    }
 
 
 def _transmission_row(row: dict[str, Any]) -> dict[str, str]:

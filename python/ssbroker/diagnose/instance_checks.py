@@ -160,17 +160,16 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
             services = users[database, queue]
             if state.is_enabled or not services:
                 continue
-            schema, _, name = queue.partition(".")
             yield problem_about(
                 "SSB027",
-                f"queue {quoted_name(queue)}",
+                f"queue {quoted_name(f'{state.schema}.{state.name}')}",
                 f"is off: messages for {', '.join(map(quoted_name, services[:3]))} wait in the transmission queue",
                 "Find the message that cannot be processed, then switch the queue on.",
                 instance=instance,
                 database=database,
                 related=[f"service {quoted_name(service)}" for service in services[:10]],
                 candidates=[
-                    f"USE {bracketed(database)}; ALTER QUEUE {bracketed(schema)}.{bracketed(name)} WITH STATUS = ON;"
+                    f"USE {bracketed(database)}; ALTER QUEUE {bracketed(state.schema)}.{bracketed(state.name)} WITH STATUS = ON;"
                 ],
             )
 
@@ -178,18 +177,30 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
 def check_conversations(context: CheckContext) -> Iterator[Problem]:
     """Checks for conversations that are left open."""
     for instance, catalog in context.fleet.items():
-        for database, state, count in (
-            (each.database, each.state, each.count) for each in catalog.details.conversations or ()
-        ):
-            if state in _LEFT_OPEN and count >= LEAKED_MIN:
+        for each in catalog.details.conversations or ():
+            if each.state in _LEFT_OPEN and each.count >= LEAKED_MIN:
+                age = f", the oldest for {_age(each.oldest_seconds)}" if each.oldest_seconds is not None else ""
                 yield problem_about(
                     "SSB028",
-                    f"conversations {state}",
-                    f"{count:,} conversations are left open: {_LEFT_OPEN[state]}",
+                    f"conversations {each.state}",
+                    f"{each.count:,} conversations are left open{age}: {_LEFT_OPEN[each.state]}",
                     "End each conversation when its EndDialog or Error message is received; end those that are left with END CONVERSATION.",
                     instance=instance,
-                    database=database,
+                    database=each.database,
                 )
+
+
+def _age(seconds: int) -> str:
+    """Returns an age in its largest unit.
+
+    Examples:
+        >>> _age(59), _age(3600), _age(200_000)
+        ('59 seconds', '1 hour', '2 days')
+    """
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            return quantity(seconds // size, unit)
+    return quantity(max(1, seconds), "second")
 
 
 def check_bindings(context: CheckContext) -> Iterator[Problem]:

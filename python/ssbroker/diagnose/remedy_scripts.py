@@ -54,7 +54,7 @@ class ScriptOnCopies:
                 raise DdlError(f"the route {row['name']} is not valid")
         unwritable = self._unwritable.filter(pa.array(kept, pa.bool_()))
         queues = "".join(
-            f"USE {bracketed(database)}; CREATE QUEUE [{schema}].[{queue}];\n"
+            f"USE {bracketed(database)}; CREATE QUEUE {bracketed(schema)}.{bracketed(queue)};\n"
             for database, schema, queue in _queues_in(script)
         )
         with warnings.catch_warnings():
@@ -77,7 +77,8 @@ def drop_route_named(database: str, name: str) -> str:
 
 
 def _queues_in(script: str) -> list[tuple[str, str, str]]:
-    return [(one.replace("]]", "]"), schema, queue) for one, schema, queue in _QUEUE.findall(script)]
+    found = ([name.replace("]]", "]") for name in names] for names in _QUEUE.findall(script))
+    return [(database, schema, queue) for database, schema, queue in found]
 
 
 def _writable(catalog: Catalog) -> tuple[Catalog, pa.Table]:

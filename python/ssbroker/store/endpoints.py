@@ -48,6 +48,8 @@ class ConversationEndpoint(NamedTuple):
     """Key of the remote endpoint, if it differs."""
     far_certificate: bytes | None = None
     """Fingerprint of the certificate of the remote endpoint."""
+    begin_time: int | None = None
+    """When the endpoint was created, if known."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.endpoint_id}, conversation {self.conversation_id.hex()}, state {self.state})"
@@ -69,6 +71,7 @@ def insert(
     state: str,
     lifetime: int,
     priority: int,
+    now: int,
 ) -> ConversationEndpoint:
     """Inserts an endpoint and returns it."""
     connection.execute(
@@ -87,6 +90,7 @@ def insert(
             state,
             lifetime,
             priority,
+            now,
         ),
     )
     return ConversationEndpoint(
@@ -110,6 +114,7 @@ def insert(
         dialog_timer=None,
         security_timestamp=None,
         transmission_status="",
+        begin_time=now,
     )
 
 
@@ -231,8 +236,9 @@ def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> Conv
 
 _INSERT: Final = """
     INSERT INTO ssb_conversation_endpoints (conversation_handle, conversation_id, is_initiator, conversation_group_id, service_id,
-        service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority,
+        begin_time)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"

@@ -298,6 +298,10 @@ DATABASE: Final = (
         error TEXT NOT NULL
     );
     """,
+    """
+    -- When the endpoint was created; NULL if an earlier version did so. Shows how long conversations have been left open.
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN begin_time INTEGER;
+    """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
 
@@ -330,6 +334,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
     "",
     "",

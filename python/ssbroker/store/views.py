@@ -154,9 +154,9 @@ def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
 
 
 def conversation_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns the number of endpoints in each state."""
+    """Returns the number of endpoints in each state, and when the oldest was created: None if no time is known."""
     return connection.execute(
-        "SELECT state, count(*) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"
+        "SELECT state, count(*), min(begin_time) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"
     ).fetchall()
 
 

@@ -82,6 +82,7 @@ class SimulatedDatabase:
                 state="SO",
                 lifetime=_NEVER if endpoint.lifetime is None else endpoint.lifetime,
                 priority=endpoint.priority,
+                now=0,
             )
             connection.execute(
                 "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ?",

@@ -60,6 +60,19 @@ def test_waiting_messages_are_shown_with_the_oldest_by_service_and_reason(
     ]
 
 
+def test_conversations_are_shown_with_the_oldest_by_state(instance: Instance, sales: Database, clock: Clock) -> None:
+    """An endpoint of an earlier version has no known time."""
+    begin(sales, b"1")
+    clock.advance(seconds=10)
+    begin(sales, b"2", to_service="//Nowhere")
+    clock.advance(seconds=5)
+    found = {row["state"]: (row["count"], row["oldest_seconds"]) for row in overview_of(instance)["conversations"]}
+    assert found == {"CO": (3, 15)}
+    with database_context(sales).file.write() as connection:
+        connection.execute("UPDATE ssb_conversation_endpoints SET begin_time = NULL")
+    assert [row["oldest_seconds"] for row in overview_of(instance)["conversations"]] == [None]
+
+
 def test_queues_are_shown_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
     sales.create_queue("Kept", retention=True)
     sales.create_service("//Kept", queue="Kept")

@@ -49,7 +49,8 @@ def begin(
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
     if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):
         raise broker_error(8412, name=to_service)
-    expires = work.now() + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
+    now = work.now()
+    expires = now + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group(work, service, related_conversation, related_conversation_group)
     endpoint = endpoints.insert(
         work.connection,
@@ -71,6 +72,7 @@ def begin(
             service_id=service.service_id,
             far_service=to_service,
         ),
+        now=now,
     )
     if to_service in objects.security.by_service:  # a binding secures dialogs started while it exists
         key = stored.set_session_key_if_missing(work.connection, endpoint.endpoint_id, keys.new_master_key())

@@ -397,6 +397,7 @@ def create_target_endpoint(
             service_id=service.service_id,
             far_service=envelope.from_service_name,
         ),
+        now=work.now(),
     )
     work.endpoint_created(endpoint.endpoint_id)
     work.effects.set_due(envelope.lifetime)

@@ -113,8 +113,14 @@ def _counted(database: Database) -> dict[str, Rows]:
                 ) in views.queue_counts(connection)
             ],
             "conversations": [
-                {"database": name, "state": state, "state_desc": DESCRIPTIONS[ConversationState(state)], "count": count}
-                for state, count in views.conversation_counts(connection)
+                {
+                    "database": name,
+                    "state": state,
+                    "state_desc": DESCRIPTIONS[ConversationState(state)],
+                    "count": count,
+                    "oldest_seconds": None if oldest is None else max(0, (now - oldest) // SECOND),
+                }
+                for state, count, oldest in views.conversation_counts(connection)
             ],
             "transmission_queue": [
                 {
