@@ -362,7 +362,7 @@ def route(
 def _write_report(job: RouteJob, counts: RouteCounts, html: Path) -> None:
     from ssbroker.diagnose import Fleet, html_report  # noqa: PLC0415 - keeps --help fast
 
-    fleet = Fleet({instance_name(job.catalog): Catalog.load(job.catalog, now=job.now)})
+    fleet = Fleet({instance_name(job.catalog): job.load_catalog()})
     write_text(html, html_report(fleet, traffic=counts.all_traffic(), at=job.now))
 
 
