@@ -437,6 +437,19 @@ def test_findings_are_filtered_and_their_remedy_is_copied(page: Page, folder: Pa
     assert page.evaluate("new Promise((done) => setTimeout(() => done(copied), 100))") == finding.remedy
 
 
+def test_changes_are_records_on_a_phone(page: Page, folder: Path) -> None:
+    before, after = (catalog_of(here(route(1, address, service="Orders"))) for address in ("TCP://old", "TCP://new"))
+    html = html_report(after, comparison=compare(before, after, at=NOW), findings=lint(Fleet({})), at=NOW)
+    cells = "[...document.querySelectorAll('#changes .records')].at(-1).querySelectorAll('tr:nth-child(2) td')"
+    boxes = f"[...{cells}].map((cell) => [cell.getBoundingClientRect().x, cell.getBoundingClientRect().right])"
+    show(page, folder, html, width=390)
+    assert len({left for left, _ in page.evaluate(boxes)}) == 1, "one below the other"
+    assert max(right for _, right in page.evaluate(boxes)) <= 390
+    assert page.evaluate("getComputedStyle(document.querySelector('.records tr')).display") == "none"
+    show(page, folder, html, width=1300)
+    assert len({left for left, _ in page.evaluate(boxes)}) == len(page.evaluate(boxes))
+
+
 def test_hostile_names_do_nothing(page: Page, folder: Path) -> None:
     html = hostile_page().replace("</body>", "<script>alert(2)</script></body>")
     show(page, folder, html)
