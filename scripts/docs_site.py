@@ -22,6 +22,7 @@ from sphinx.cmd.build import build_main
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.inventory import InventoryFile
 
+from ssbroker.cli import help  # noqa: A004 - the module is named after what it writes
 from ssbroker.cli.app import app
 
 ROOT: Final = Path(__file__).parents[1]
@@ -186,12 +187,12 @@ def commands() -> str:
     """Returns the page about all commands, from their help."""
     group: Any = typer.main.get_command(app)
     parts = ["# Command line", "", "`--help` prints the same for each command.", ""]
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         context = command.make_context(f"ssbroker {name}", [], resilient_parsing=True)
-        usage = " ".join((f"ssbroker {name}", *command.collect_usage_pieces(context)))
-        parts += [f"## `ssbroker {name}`", "", command.help or "", "", f"    {usage}", ""]
-        records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
-        rows = [f"| `{cell(option)}` | {cell(text)} |" for option, text in filter(None, records)]
+        parts += [f"## `ssbroker {name}`", "", command.help or "", "", f"    ssbroker {name} {help.usage(command)}", ""]
+        parameters = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
+        rows = [f"| `{cell(help.label(each))}` | {cell(help.meaning(each))} |" for each in parameters]
         parts += ["| option | meaning |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(parts)
 

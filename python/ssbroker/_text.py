@@ -9,6 +9,9 @@ _NO_BREAK_SPACE: Final = "\ue000"
 """Stands for a space at which lines must not break; a private-use character, which `printable` escapes in names."""
 
 
+_LINE_LENGTH_MAX: Final = 600
+
+
 def quoted(name: str) -> str:
     r"""Returns a name in quotation marks, safe for a terminal; its spaces are protected from line breaks until `restore_spaces`.
 
@@ -43,6 +46,17 @@ def terminal_safe(text: str) -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def one_line(text: str) -> str:
+    r"""Returns the text on one line, safe for a terminal; the middle of a very long text is cut out.
+
+    Examples:
+        >>> one_line("two\n  lines")
+        'two lines'
+    """
+    line = terminal_safe(" ".join(text.split()))
+    return line if len(line) <= _LINE_LENGTH_MAX else f"{line[: _LINE_LENGTH_MAX - 100]} ... {line[-90:]}"
 
 
 def restore_spaces(text: str) -> str:

@@ -9,14 +9,16 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from ssbroker.cli import certificates, compare, explain, lint, reassemble, route, serve, sql, status, trace
-from ssbroker.cli.errors import one_line
+from ssbroker._text import one_line
+from ssbroker.cli import help  # noqa: A004 - the module is named after what it writes
 from ssbroker.exceptions import OutputError, SsbrokerError
 
 _STREAM_NAMES: Final = {1: "standard output", 2: "standard error"}
@@ -76,28 +78,82 @@ _NAME: Final = "ssbroker"
 _MULTIPLE_FILES_OPTION: Final = "--conversations"
 _INTERRUPTED: Final = 130
 _INTERRUPTED_NOTES: Final = {
-    "sql": "completed batches are saved",
-    "certificates": "the certificates listed above were created",
+    "sql": "Run T-SQL scripts or a query on an instance.",
+    "certificates": "Create an authority, and certificates for instances that it signs.",
 }
 """The state that an interrupted command leaves, if it is not the state before."""
 
+_COMMANDS: Final = {
+    "route": "Route conversations: write each one with its routing decision, and print a summary.",
+    "reassemble": "Reassemble messages: verify their signatures, and write each complete message once, in order.",
+    "explain": "Explain the routing of one conversation.",
+    "lint": "Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.",
+    "trace": "Follow a conversation from instance to instance, and its acknowledgement back.",
+    "compare": "Show which conversations change between two catalogs, and why.",
+    "certificates": "Create an authority, and certificates for instances that it signs.",
+    "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",
+    "sql": "Run T-SQL scripts or a query on an instance.",
+    "status": "Show the state of an instance.",
+    "doctor": "Show what is installed and found, and whether a folder can hold an instance.",
+}
+"""The commands, each with the first line of its help. The module of a command has its name, and is imported when it is needed."""
+
+
+class _Group(TyperGroup):
+    """The command `ssbroker`."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._loaded: dict[str, Any] = {}
+        self.commands = dict.fromkeys(_COMMANDS)  # type: ignore[assignment]  # typer suggests these names
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names of the commands."""
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Imports a command; returns None if there is none of this name."""
+        del ctx
+        if cmd_name in _COMMANDS and cmd_name not in self._loaded:
+            module = import_module(f"ssbroker.cli.{cmd_name}")
+            single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_CONTEXT)
+            single.command(cmd_name, cls=help.Command, epilog=module.EXAMPLES)(getattr(module, cmd_name))
+            self._loaded[cmd_name] = typer.main.get_command(single)
+        return self._loaded.get(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the help without importing the commands."""
+        width = help.help_width()
+        options = [(help.label(option), help.meaning(option)) for option in self.get_params(ctx)]
+        lines = [
+            f"Usage: {ctx.command_path} COMMAND [OPTIONS]",
+            "",
+            *help.wrapped(self.help or "", width=width),
+            "",
+            "Commands:",
+            *help.definitions(_COMMANDS.items(), width=width),
+            "",
+            "Options:",
+            *help.definitions(options, width=width),
+            "",
+            "Examples:",
+            "",
+            "  ssbroker explain routes.sql --to-service //shop/Stock",
+            "  ssbroker route --help",
+        ]
+        formatter.write("\n".join(lines) + "\n")
+
+
+_CONTEXT: Final = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     name=_NAME,
-    rich_markup_mode="rich",
+    cls=_Group,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=_CONTEXT,
     help="Route and reassemble messages of SQL Server Service Broker, check routing tables, and run a broker.",
 )
-app.command("route", epilog=route.EXAMPLES)(route.route)
-app.command("reassemble", epilog=reassemble.EXAMPLES)(reassemble.reassemble)
-app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
-app.command("lint", epilog=lint.EXAMPLES)(lint.lint)
-app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("certificates", epilog=certificates.EXAMPLES)(certificates.certificates)
-app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
-app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
-app.command("status", epilog=status.EXAMPLES)(status.status)
 
 
 def _print_version(is_requested: bool) -> None:  # noqa: FBT001 - typer passes the value by position

@@ -26,7 +26,7 @@ from ssbroker.security.certificates import (
     validity_period,
 )
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Create an authority and certificates for two instances:
 
@@ -51,7 +51,7 @@ def certificates(
         list[str],
         typer.Option(metavar="NAME", help="Name of an instance to create a certificate for. Can be repeated."),
     ],
-    days: Annotated[int, typer.Option(min=1, max=36_500, help="Validity in days.")] = DEFAULT_DAYS,
+    days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=36_500, help="Validity in days.")] = DEFAULT_DAYS,
 ) -> None:
     """Create an authority, and certificates for instances that it signs.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ssbroker.diagnose import Comparer, Comparison, Expiry
 
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Show the effects of a pull request:
 

@@ -11,22 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from ssbroker._text import terminal_safe
+from ssbroker._text import one_line
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
-_LENGTH_MAX: Final = 600
 _ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
-
-
-def one_line(text: str) -> str:
-    r"""Returns the text on one line, safe for a terminal; the middle of a very long text is cut out.
-
-    Examples:
-        >>> one_line("two\n  lines")
-        'two lines'
-    """
-    line = terminal_safe(" ".join(text.split()))
-    return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
 
 
 def error_in_file(

@@ -15,7 +15,7 @@ from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableO
 from ssbroker.exceptions import OptionError
 from ssbroker.router import Router
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Explain a conversation with the service //Orders:
 

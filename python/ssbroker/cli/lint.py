@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ssbroker.diagnose import Finding, Findings, Fleet
 
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Check one instance:
 
@@ -70,7 +70,9 @@ def lint(
             metavar="DAYS", min=0, max=timedelta.max.days, help="Report routes that expire within this number of days."
         ),
     ] = 30,
-    level: Annotated[Level, typer.Option(help="Minimum severity to report.")] = "warning",
+    level: Annotated[
+        Level, typer.Option(metavar="LEVEL", help="Minimum severity to report: error, warning or info.")
+    ] = "warning",
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="Code of findings to omit. Can be repeated.")
     ] = None,

@@ -86,13 +86,15 @@ AtOption: TypeAlias = Annotated[
 TieBreakOption: TypeAlias = Annotated[
     TieBreak,
     typer.Option(
-        help="How to choose one of several equal routes: by a hash of the conversation id, in turns, or the first by route id."
+        metavar="HOW",
+        help="How to choose one of several equal routes: by a hash of the conversation id (hash), in turns (round_robin), or by route id (first).",
     ),
 ]
 PendingRequestOption: TypeAlias = Annotated[
     PendingRequest,
     typer.Option(
-        help="While dynamic routing waits for the route to a service: continue with other routes, or delay its conversations."
+        metavar="HOW",
+        help="While dynamic routing waits for the route to a service: continue with other routes (continue), or delay its conversations (delay).",
     ),
 ]
 FormatOption: TypeAlias = Annotated[

@@ -31,6 +31,7 @@ from ssbroker._arrow import (
     without_views,
 )
 from ssbroker._compat import is_binary_view, is_string_view
+from ssbroker._text import one_line
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -42,7 +43,7 @@ from ssbroker.cli.chunks import (
     rechunk,
     rows_per_chunk,
 )
-from ssbroker.cli.errors import error_in_file, one_line, reading
+from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
 from ssbroker.cli.options import Format
 from ssbroker.cli.text import ProgressBar

@@ -220,7 +220,7 @@ def format_bytes(size: int) -> str:
 
 
 _LIMIT_OPTION: Any = {"rich_help_panel": "Limits: a SIZE such as 256MiB, a COUNT, or none"}
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Reassemble messages from fragments in any order:
 
@@ -228,7 +228,7 @@ Reassemble messages from fragments in any order:
 
 Also list rejected fragments and incomplete messages:
 
-  ssbroker reassemble in.parquet -o out.parquet --rejected no.csv --incomplete wait.csv
+  ssbroker reassemble in.csv -o out.csv --rejected no.csv --incomplete wait.csv
 
 Continue day by day, with incomplete messages kept in between:
 

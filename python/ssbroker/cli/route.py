@@ -247,7 +247,7 @@ class RouteSummary:
         return table
 
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Route conversations by the routing tables of a folder:
 
@@ -287,7 +287,12 @@ def route(
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Output file. Its suffix determines the format, unless --format is given."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Output file. Its suffix determines the format, unless --format is given.",
+        ),
     ],
     rejected: Annotated[
         Path | None,

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ssbroker._text import host_and_port
+from ssbroker._text import host_and_port, one_line
 from ssbroker.cli import serve_config
-from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve_config import PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
@@ -115,11 +114,12 @@ def _on_hangup(handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = r"""Examples:
 
 Accept the instance stock with a certificate of an authority:
 
-  ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem --key shop.key --authority authority.pem --name stock
+  ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem \
+    --key shop.key --authority authority.pem --name stock
 
 Read the settings from a file, log JSON, and publish metrics:
 
@@ -137,7 +137,7 @@ def serve(
     *,
     folder: FolderArgument,
     config: Annotated[
-        Path | None, typer.Option(help="TOML file of settings; command-line options override it.")
+        Path | None, typer.Option(metavar="FILE", help="TOML file of settings; command-line options override it.")
     ] = None,
     listen: Annotated[
         str | None,
@@ -159,9 +159,13 @@ def serve(
             help="Network or host that this instance may connect to, regardless of routes. Can be repeated. Default: any.",
         ),
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Certificate of the instance, in PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
-    authority: Annotated[Path | None, typer.Option(help="Certificate of the trusted authority, in PEM.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of the instance, in PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, in PEM.")] = None,
+    authority: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of the trusted authority, in PEM.")
+    ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option(

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import pyarrow as pa
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ssbroker._arrow import guid_text
-from ssbroker._text import quantity
-from ssbroker.cli.errors import one_line
+from ssbroker._text import one_line, quantity
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.script_options import (
     EncodingOption,
@@ -29,7 +27,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
-from ssbroker.cli.text import cell
+from ssbroker.cli.text import RowsView, cell
 from ssbroker.exceptions import BrokerError, InputError, MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ def _with_uuids(table: pa.Table) -> pa.Table:
     return table
 
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Run scripts:
 
@@ -122,9 +120,9 @@ Run a script of sqlcmd with its variables:
 
   ssbroker sql shop/ publish.sql -v DatabaseName=Sales
 
-List the undelivered messages, with the reason:
+List the routes of all databases:
 
-  ssbroker sql shop/ --query "SELECT to_service_name, transmission_status FROM sys.transmission_queue"
+  ssbroker sql shop/ --query "SELECT database, name, address FROM sys.routes"
 """
 
 
@@ -187,12 +185,7 @@ def _print_rows(names: list[str], rows: Rows, *, as_json: bool) -> None:
             json.dumps([{name: json_value(row[name]) for name in names} for row in rows], indent=2, ensure_ascii=False)
         )
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(cell(name), overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row[name]) for name in names))
-    Console().print(table)
+    Console().print(RowsView(names, [[_cell(row[name]) for name in names] for row in rows]), crop=False)
 
 
 def _cell(value: Any) -> Text:

@@ -12,13 +12,12 @@ from typing import Annotated, Any, NoReturn, TypeAlias
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.text import cell
+from ssbroker.cli.text import RowsView, cell
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = """Examples:
 
 Show the state of an instance, once, or every 2 seconds:
 
@@ -27,7 +26,8 @@ Show the state of an instance, once, or every 2 seconds:
 
 List the messages that are undelivered for more than a minute:
 
-  ssbroker status shop/ --json | jq '.transmission_queue[] | select(.oldest_seconds > 60)'
+  ssbroker status shop/ --json |
+    jq '.transmission_queue[] | select(.oldest_seconds > 60)'
 """
 
 
@@ -56,7 +56,7 @@ def status(
         return
     console = Console()
     for part in _parts(found):
-        console.print(part, soft_wrap=isinstance(part, Text))
+        console.print(part, soft_wrap=isinstance(part, Text), crop=False)
 
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
@@ -64,7 +64,7 @@ def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: b
     console = Console()
     ages = QueueAges()
 
-    def parts() -> Iterator[Text | Table]:
+    def parts() -> Iterator[Text | RowsView]:
         found = overview()
         return _parts(found, ages.update(found["queues"], now=time.monotonic()))
 
@@ -74,7 +74,7 @@ def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: b
             time.sleep(seconds)
     if not console.is_terminal:
         while True:
-            console.print(*parts(), sep="\n")
+            console.print(*parts(), sep="\n", crop=False)
             time.sleep(seconds)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -122,7 +122,7 @@ class QueueAges:
         return found
 
 
-def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | Table]:
+def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | RowsView]:
     """Yields the tables and lines that show a state; with `ages`, those of the oldest messages in queues."""
     yield cell(f"Instance {found['instance']}", "bold")
     for title, rows, empty_text in (
@@ -151,7 +151,7 @@ def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) ->
     yield from _serving(found["serving"])
 
 
-def _serving(serving: dict[str, Any] | None) -> Iterator[Text | Table]:
+def _serving(serving: dict[str, Any] | None) -> Iterator[Text | RowsView]:
     if serving is None:
         yield Text("No process serves the instance.")
         return
@@ -218,14 +218,10 @@ def _connection_row(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _table(title: str, rows: list[dict[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for name in rows[0]:
-        is_number = all(row[name].isdigit() for row in rows)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(value, _style(value)) for value in row.values()))
-    return table
+def _table(title: str, rows: list[dict[str, str]]) -> RowsView:
+    return RowsView(
+        list(rows[0]), [[cell(value, _style(value)) for value in row.values()] for row in rows], title=title
+    )
 
 
 def _style(value: str) -> str:

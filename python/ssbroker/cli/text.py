@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from ssbroker._arrow import guid_text, null_where
@@ -164,6 +165,61 @@ def count_of(number: int, noun: str) -> str:
         ('1 message', '2,000 messages')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class RowsView:
+    """Rows to print with `crop=False`: a table, or records with a value on each line if the table is wider than the terminal.
+
+    Args:
+        names: The columns.
+        rows: The cells of each row.
+        title: The title.
+    """
+
+    def __init__(self, names: list[str], rows: list[list[Text]], *, title: str | None = None) -> None:
+        self._names = names
+        self._rows = rows
+        self._title = title
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table or the records."""
+        table = self._table()
+        width = console.measure(table, options=options.update(width=_UNLIMITED_WIDTH)).maximum
+        if not self._rows or width <= options.max_width:
+            yield table
+        else:
+            yield from self._records()
+
+    def _table(self) -> Table:
+        table = Table(
+            title=self._title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+        )
+        for number, name in enumerate(self._names):
+            is_number = all(row[number].plain.isdigit() for row in self._rows) and bool(self._rows)
+            table.add_column(cell(name), justify="right" if is_number else "left", overflow="fold")
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _records(self) -> Iterator[Text]:
+        if self._title is not None:
+            yield _whole(cell(self._title, "bold"))
+        width = max(map(len, self._names))
+        for number, row in enumerate(self._rows, start=1):
+            yield cell(f"-- {number} --", "dim")
+            for name, value in zip(self._names, row, strict=True):
+                first, *others = list(value.split("\n")) or [Text()]
+                yield _whole(cell(f"{name:<{width}}  ", "dim") + first)
+                yield from (_whole(Text(" " * (width + 2)) + line) for line in others)
+
+
+_UNLIMITED_WIDTH: Final = 10_000
+
+
+def _whole(line: Text) -> Text:
+    """Returns a line that the terminal wraps, so that it can be copied."""
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
 
 
 class ProgressBar:

@@ -26,7 +26,7 @@ from ssbroker.cli.writers import refuse_overwriting
 if TYPE_CHECKING:
     from ssbroker.diagnose import Trace
 
-EXAMPLES = """[bold]Examples[/bold]
+EXAMPLES = r"""Examples:
 
 Follow a conversation that starts in the database Sales of NORTH:
 
@@ -34,7 +34,8 @@ Follow a conversation that starts in the database Sales of NORTH:
 
 Follow a conversation with a broker id through two instances, given by their scripts:
 
-  ssbroker trace NORTH.sql SOUTH.sql --from NORTH/Sales --to-service //Stock --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
+  ssbroker trace NORTH.sql SOUTH.sql --from NORTH/Sales --to-service //Stock \
+    --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
 """
 
 

@@ -1,0 +1,138 @@
+"""`ssbroker doctor`: shows what is installed and found, and whether a folder can hold an instance."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from ssbroker import _core
+from ssbroker._compat import MINIMUMS, is_older
+
+EXAMPLES = """Examples:
+
+Show what is installed and found on this machine:
+
+  ssbroker doctor
+
+Check whether a folder can hold an instance:
+
+  ssbroker doctor shop/
+"""
+_LIBRARIES: Final = {
+    "pyarrow": "required",
+    "typer": "the command line",
+    "rich": "the command line",
+    "duckdb": "ssbroker sql --query",
+    "apsw": "the embedded broker",
+    "cryptography": "the embedded broker",
+    "prometheus-client": "the metrics of ssbroker serve",
+    "pyspark": "Spark",
+    "pandas": "streams in Spark",
+}
+"""Libraries, each with what needs it."""
+_CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
+"""Vector instructions that the native module uses where the processor has them."""
+
+
+def doctor(
+    *,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="Folder of an instance, or of one to create.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
+) -> None:
+    """Show what is installed and found, and whether a folder can hold an instance.
+
+    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and the permissions of the folder.
+
+    Exit status: 1 if the folder cannot hold an instance; 0 otherwise.
+    """
+    problem = None if folder is None else _problem(folder)
+    found: dict[str, Any] = {
+        "ssbroker": version("ssbroker"),
+        "native module": _core.build_profile,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "vector instructions": ", ".join(_vector_instructions()) or "not known on this system",
+        "java": _java(),
+        "spark": os.environ.get("SPARK_HOME") or _of_library("pyspark"),
+        "libraries": {name: {"version": _of_library(name), "needed_for": what} for name, what in _LIBRARIES.items()},
+        "folder": None if folder is None else {"path": str(folder), "problem": problem},
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(_lines(found)))
+    if problem is not None:
+        raise typer.Exit(1)
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    for name, value in found.items():
+        if isinstance(value, str | None) and name != "folder":
+            yield f"{name:<20} {value or 'not found'}"
+    yield ""
+    for name, library in found["libraries"].items():
+        note = "" if library["version"] else f"; {library['needed_for']} needs it"
+        yield f"{name:<20} {library['version'] or 'not installed'}{note}"
+    if found["folder"] is not None:
+        yield ""
+        yield f"folder {found['folder']['path']}: {found['folder']['problem'] or 'can hold an instance'}"
+
+
+def _of_library(name: str) -> str | None:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return None
+    oldest = max((each.version for each in MINIMUMS.values() if each.library == name), default=None)
+    is_too_old = oldest is not None and is_older(found, oldest)
+    return f"{found} (some features need {oldest})" if is_too_old else found
+
+
+def _vector_instructions() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    if not path.is_file():
+        return []
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    flags = found[1].split() if found else []
+    return [name for name in _CPU_FEATURES if name in flags]
+
+
+def _java() -> str | None:
+    """Returns the version and the path of Java, as Spark finds it: by JAVA_HOME, or in the path."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    if program is None:
+        return None
+    release = Path(program).resolve().parents[1] / "release"
+    found = re.search(r'JAVA_VERSION="([^"]+)"', release.read_text(encoding="utf-8")) if release.is_file() else None
+    return f"{found[1]} ({program})" if found else program
+
+
+def _problem(folder: Path) -> str | None:
+    """Returns why an instance cannot be opened or created in a folder; None if it can."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        return f"{place} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        return f"cannot write to {place}: {error.strerror}"
+    for existing in sorted(folder.glob("*.sqlite*")) if folder.is_dir() else ():
+        if not os.access(existing, os.R_OK | os.W_OK):
+            return f"cannot read and write {existing}"
+    return None

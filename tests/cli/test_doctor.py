@@ -1,0 +1,68 @@
+"""`ssbroker doctor`: what is installed and found, and whether a folder can hold an instance."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from tests.cli.conftest import Run
+from tests.unprivileged import nobody
+
+
+def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch(mode=0o755)
+    (tmp_path / "jdk" / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    result = run("doctor", "--json")
+    found = json.loads(result.out)
+    assert result.status == 0
+    assert found["ssbroker"] == version("ssbroker")
+    assert found["libraries"]["pyarrow"] == {"version": version("pyarrow"), "needed_for": "required"}
+    assert found["java"] == f"21.0.2 ({java})"
+    assert found["folder"] is None
+    shown = run("doctor").out.splitlines()
+    assert f"{'pyarrow':<20} {version('pyarrow')}" in shown
+
+
+def test_what_is_missing_is_named_with_what_needs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(__import__("ssbroker.cli.doctor").cli.doctor)["_LIBRARIES"], "no-such-library", "nothing")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    shown = run("doctor").out.splitlines()
+    assert f"{'no-such-library':<20} not installed; nothing needs it" in shown
+    assert f"{'java':<20} not found" in shown
+
+
+def test_a_folder_that_can_hold_an_instance(run: Run, tmp_path: Path) -> None:
+    Instance.create(tmp_path / "shop", name="shop").close()
+    for folder in (tmp_path / "shop", tmp_path / "new" / "folder"):
+        result = run("doctor", folder)
+        assert (result.status, result.out.splitlines()[-1]) == (0, f"folder {folder}: can hold an instance")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_permission_cannot_hold_an_instance(run: Run) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o555)
+        with nobody():
+            result = run("doctor", folder)
+    finally:
+        folder.rmdir()
+    assert result.status == 1
+    assert result.out.splitlines()[-1] == f"folder {folder}: cannot write to {folder}: Permission denied"
+
+
+def test_a_file_cannot_hold_an_instance(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("doctor", tmp_path / "file")
+    assert (result.status, result.out.splitlines()[-1]) == (
+        1,
+        f"folder {tmp_path / 'file'}: {tmp_path / 'file'} is a file",
+    )
