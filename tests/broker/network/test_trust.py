@@ -61,8 +61,12 @@ def rejected_connection(shop_trust: Trust | None, bank_trust: Trust | None) -> t
 
 
 def test_a_name_that_is_not_allowed_is_rejected(authority: Authority, bank_trust: Trust) -> None:
-    _, at_bank = rejected_connection(authority.trust("thief", "bank"), bank_trust)
+    at_thief, at_bank = rejected_connection(authority.trust("thief", "bank"), bank_trust)
     assert at_bank == "the peer's certificate is valid, but thief is not allowed to connect"
+    # The bank tells a stranger nothing; this end concludes it from when the connection ended.
+    assert at_thief.endswith(
+        " after the TLS handshake: it does not let this instance connect, or has too many connections; its log has the reason"
+    )
 
 
 def test_a_dialer_rejects_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
@@ -130,8 +134,9 @@ def test_another_certificate_of_the_same_authority_is_not_pinned(authority: Auth
 
 @pytest.mark.threat("T15")
 def test_a_peer_without_tls_is_rejected_if_tls_is_required(bank_trust: Trust) -> None:
-    _, at_bank = rejected_connection(None, bank_trust)
+    at_shop, at_bank = rejected_connection(None, bank_trust)
     assert at_bank == "the peer does not use TLS, which is required"
+    assert at_shop.endswith(" before it answered: it may require TLS")
 
 
 @pytest.mark.threat("T15")

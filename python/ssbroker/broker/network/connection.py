@@ -604,6 +604,13 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handles the closed socket."""
         text = "the peer closed the connection" if exc is None else f"the connection broke: {exc}"
+        channel = self.link.channel
+        if not self.is_accept and channel.is_open and self.link.peer_identity is None:
+            text += (
+                " before it answered: it may require TLS"
+                if channel.method is None
+                else " after the TLS handshake: it does not let this instance connect, or has too many connections; its log has the reason"
+            )
         self.lost(CloseReason(text, RECEIVE_FAILED))
 
     def lost(self, reason: CloseReason) -> None:
