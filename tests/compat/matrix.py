@@ -239,10 +239,11 @@ class Spark:
             "'Sales' as database",
             "raw",
             "cast(raw as string) as extra",
+            "'a name with a dot' as `dotted.name`",
             "'//none' as to_service_name",
         )
         routed = ssbroker.spark.route(text, catalog(), now=NOW).selectExpr(
-            "raw", "cast(extra as binary) as extra", "outcome", "reason"
+            "raw", "cast(extra as binary) as extra", "`dotted.name`", "outcome", "reason"
         )
         return digest(routed.collect())
 

@@ -117,7 +117,9 @@ def map_in_arrow(
         for added in function(arrays()):
             yield pa.RecordBatch.from_arrays([*current, added], names=[*(field.name for field in fields), name])
 
-    return rows.mapInArrow(on_workers(run), schema)
+    # PySpark 4.0 and older look columns up by name, which fails if a name has a dot or occurs twice.
+    numbered = rows.toDF(*(f"column{number}" for number in range(len(fields))))
+    return numbered.mapInArrow(on_workers(run), schema)
 
 
 def _flat_struct(text: str) -> StructType:
