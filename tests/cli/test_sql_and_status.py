@@ -120,6 +120,35 @@ def test_sql_queries_views_and_queues(run: Run, folder: Path) -> None:
         assert str(instance.database("Sales").service_broker_guid) in shown.out
 
 
+@pytest.mark.parametrize("name", ["dbo.Orders", "DBO.orders", "Orders", "ORDERS", '"dbo"."orders"'])
+def test_queues_may_be_named_in_any_case_and_without_schema(run: Run, folder: Path, name: str) -> None:
+    result = run("sql", folder, "--json", "--query", f"SELECT message_body FROM {name} AS q")
+    assert (result.status, json.loads(result.out)) == (0, [{"message_body": "0x68657265"}])
+
+
+@pytest.mark.parametrize("name", ["sys.routes", "SYS.Routes", "routes"])
+def test_views_may_be_named_in_any_case_and_without_schema(run: Run, folder: Path, name: str) -> None:
+    result = run("sql", folder, "--json", "--query", f"SELECT DISTINCT name FROM {name}")
+    assert "AutoCreatedLocal" in [row["name"] for row in json.loads(result.out)]
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [("sys.route", "sys.routes"), ("dbo.Order", "dbo.Orders"), ("transmision_queue", "sys.transmission_queue")],
+)
+def test_a_name_that_does_not_exist_is_reported_with_a_similar_one(
+    run: Run, folder: Path, name: str, question: str
+) -> None:
+    result = run("sql", folder, "--query", f"SELECT * FROM {name}")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.endswith(f"; did you mean {question}?\n")
+
+
+def test_names_of_the_query_itself_come_first(run: Run, folder: Path) -> None:
+    result = run("sql", folder, "--json", "--query", "WITH routes AS (SELECT 7 AS a) SELECT a FROM routes")
+    assert json.loads(result.out) == [{"a": 7}]
+
+
 def test_duplicate_column_names_are_numbered(run: Run, folder: Path) -> None:
     result = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
     assert [line.split() for line in result.out.splitlines()] == [["a", "a_2", "a_1", "a_3"], ["1", "2", "3", "4"]]

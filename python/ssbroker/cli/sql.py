@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -37,24 +39,30 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 _TWO_PART_NAME: Final = re.compile(r"""(?:(\w+)|"([^"]+)"|\[([^\]]+)\])\.(?:(\w+)|"([^"]+)"|\[([^\]]+)\])""")
 
+_ONE_PART_NAME: Final = re.compile(r"\b(?:from|join)\s+(\w+)\b(?!\s*[.(])", re.IGNORECASE)
+
 
 def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
-    """Runs a query in DuckDB's SQL on the views (`sys.databases`) and queues (`dbo.Orders`) that it names; returns column names and rows."""
+    """Runs a query in DuckDB's SQL on the views (`sys.databases`) and queues (`dbo.Orders`) that it names; returns column names and rows.
+
+    Names may be in any case, and without the schema after FROM and JOIN.
+    """
     try:
         import duckdb  # noqa: PLC0415 - DuckDB is optional
     except ImportError:
         raise MissingDependencyError("--query requires DuckDB: pip install duckdb") from None
+    objects = _objects(instance)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         try:
-            for number, (schema, name) in enumerate(_referenced_objects(instance, text)):
+            for number, (place, (schema, name)) in enumerate(_referenced_objects(objects, text)):
                 connection.register(f"view_{number}", _with_uuids(_read_view(instance, schema, name)))
-                connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-                connection.execute(f'CREATE VIEW "{schema}"."{name}" AS FROM view_{number}')
+                connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{place}"')
+                connection.execute(f'CREATE VIEW "{place}"."{name}" AS FROM view_{number}')
             connection.execute(text)
             names = _unique_names([str(column[0]) for column in connection.description or ()])
             rows = connection.fetchall()
         except duckdb.Error as error:
-            raise InputError(f"--query: {one_line(str(error))}") from None
+            raise InputError(f"--query: {one_line(str(error))}{_did_you_mean(objects, text)}") from None
     return names, [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -78,13 +86,41 @@ def _unique_names(names: list[str]) -> list[str]:
     return list(found)
 
 
-def _referenced_objects(instance: Instance, text: str) -> list[tuple[str, str]]:
-    """Returns the two-part names in a query that are views or queues; the others may be columns."""
-    queues = {(row["schema_name"], row["name"]) for row in instance.view("sys.service_queues").to_pylist()}
-    found = [
-        (one or two or three, four or five or six) for one, two, three, four, five, six in _TWO_PART_NAME.findall(text)
-    ]
-    return [key for key in dict.fromkeys(found) if key[0] == "sys" or key in queues]
+def _objects(instance: Instance) -> list[tuple[str, str]]:
+    """Returns the schema and name of the views and queues that a query can read."""
+    from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS  # noqa: PLC0415 - keeps --help fast
+
+    views = [("sys", name.removeprefix("sys.")) for name in (*INSTANCE_VIEWS, *DATABASE_VIEWS)]
+    queues = [(row["schema_name"], row["name"]) for row in instance.view("sys.service_queues").to_pylist()]
+    return [*dict.fromkeys(queues), *views]
+
+
+def _referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yields the views and queues that a query names, in any case, each with the schema in which the query looks for it."""
+    by_name = {f"{schema}.{name}".casefold(): (schema, name) for schema, name in reversed(objects)}
+    by_name |= {f"{schema}.{name}": (schema, name) for schema, name in objects}
+    by_last_part = {name.casefold(): (schema, name) for schema, name in reversed(objects)}
+    found: dict[tuple[str, tuple[str, str]], None] = {}
+    for parts in _TWO_PART_NAME.findall(text):
+        one, two, three, four, five, six = parts
+        name = f"{one or two or three}.{four or five or six}"
+        key = by_name.get(name) or by_name.get(name.casefold())
+        if key is not None:
+            found[key[0], key] = None
+    for name in _ONE_PART_NAME.findall(text):
+        if name.casefold() in by_last_part:
+            found["main", by_last_part[name.casefold()]] = None
+    yield from found
+
+
+def _did_you_mean(objects: list[tuple[str, str]], text: str) -> str:
+    """Returns a question about the first name in the query that is similar to a view or queue, if there is none of that name."""
+    known = {name.casefold(): f"{schema}.{name}" for schema, name in reversed(objects)}
+    for name in re.findall(r"\b(?:from|join)\s+(?:\w+\.)?(\w+)", text, re.IGNORECASE):
+        similar = get_close_matches(name.casefold(), known, n=1)
+        if similar and name.casefold() not in known:
+            return f"; did you mean {known[similar[0]]}?"
+    return ""
 
 
 def _read_view(instance: Instance, schema: str, name: str) -> pa.Table:
