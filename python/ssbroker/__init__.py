@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
     from ssbroker.broker.network.limits import EndpointLimits
+    from ssbroker.broker.network.monitoring import metrics
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.transaction import Message, Transaction
@@ -97,6 +98,7 @@ __all__ = [
     "exceptions",
     "fragment",
     "md5",
+    "metrics",
     "reassemble",
     "schemas",
     "spark",
@@ -116,6 +118,7 @@ _HOMES = {
     "Job": "broker.job",
     "LinkLimits": "protocol.wire.connection",
     "Message": "broker.transaction",
+    "metrics": "broker.network.monitoring",
     "ProtocolSettings": "protocol.config",
     "Queue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),

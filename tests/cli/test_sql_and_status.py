@@ -16,7 +16,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.cli.status import QueueAges
+from ssbroker.broker.network.monitoring import QueueAges
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, Group
@@ -16,6 +15,9 @@ from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.text import RowsView, cell
+
+if TYPE_CHECKING:
+    from ssbroker.broker.network.monitoring import QueueName
 
 EXAMPLES = """Examples:
 
@@ -61,6 +63,8 @@ def status(
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
     """Shows the state again and again: in place on a terminal, and otherwise one after the other."""
+    from ssbroker.broker.network.monitoring import QueueAges  # noqa: PLC0415 - keeps --help fast
+
     console = Console()
     ages = QueueAges()
 
@@ -80,46 +84,6 @@ def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: b
         while True:
             live.update(Group(*parts()), refresh=True)
             time.sleep(seconds)
-
-
-QueueName: TypeAlias = tuple[str, str]
-"""The database and the queue."""
-
-
-class QueueAges:
-    """For how long the oldest message of each queue has at least been there, which repeated looks at a queue tell.
-
-    Queues do not store when a message arrived, but queuing orders only grow: a message was there when a later one was seen.
-
-    Examples:
-        >>> def queue(first, last):
-        ...     return [{"database": "Sales", "queue": "dbo.Orders", "first_queuing_order": first, "last_queuing_order": last}]
-        >>> ages = QueueAges()
-        >>> [ages.update(queue(*orders), now=now) for now, orders in enumerate([(7, 9), (7, 9), (8, 12), (None, None)])]
-        [{('Sales', 'dbo.Orders'): 0}, {('Sales', 'dbo.Orders'): 1}, {('Sales', 'dbo.Orders'): 2}, {}]
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[QueueName, deque[tuple[float, int]]] = {}
-
-    def update(self, queues: list[dict[str, Any]], *, now: float) -> dict[QueueName, float]:
-        """Returns the least age in seconds of the oldest message of each queue that has one, at a time in seconds."""
-        found: dict[QueueName, float] = {}
-        seen: dict[QueueName, deque[tuple[float, int]]] = {}
-        for row in queues:
-            key, first, last = (row["database"], row["queue"]), row["first_queuing_order"], row["last_queuing_order"]
-            if first is None:
-                continue
-            # The time when each last message was seen first; both only grow.
-            looks = self._seen.get(key, deque())
-            while looks and looks[0][1] < first:
-                looks.popleft()
-            if not looks or looks[-1][1] < last:
-                looks.append((now, last))
-            seen[key] = looks
-            found[key] = now - looks[0][0]
-        self._seen = seen
-        return found
 
 
 def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | RowsView]:

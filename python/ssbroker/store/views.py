@@ -153,6 +153,11 @@ def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
     return connection.execute(_QUEUES).fetchall()
 
 
+def lease_counts(connection: Connection) -> list[tuple[Any, ...]]:
+    """Returns the conversation groups with leases: schema and name of the queue, state, and sums of groups, attempts and failures."""
+    return connection.execute(_LEASES).fetchall()
+
+
 def conversation_counts(connection: Connection) -> list[tuple[Any, ...]]:
     """Returns the number of endpoints in each state, and when the oldest was created: None if no time is known."""
     return connection.execute(
@@ -181,6 +186,10 @@ _QUEUES: Final = """
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
         ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0), first, last
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
+_LEASES: Final = """
+    SELECT schema_name, name, CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END AS state,
+        count(*), sum(attempts), sum(failures)
+    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""
 # Later messages have greater numbers.
 _WAITING: Final = """
     WITH each AS (

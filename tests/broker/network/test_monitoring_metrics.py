@@ -7,13 +7,15 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+import ssbroker
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import monitoring as service_metrics
-from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.network.monitoring import Metrics, QueueAges
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable
 from tests.broker import sample_databases
@@ -203,3 +205,76 @@ def test_after_close_nothing_is_counted(instance: Instance) -> None:
     metrics.close()
     instance_context(instance).events.emit(CorruptedMessage(at=0, conversation_id=SOME_ID))
     assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0
+
+
+def test_the_age_of_the_oldest_message_is_what_was_observed(
+    instance: Instance, sales: Database, metrics: Metrics, clock: Clock
+) -> None:
+    """Also of messages that other processes have put, in each queue, and after others were received."""
+    name = "ssbroker_queue_oldest_seconds[database=Sales,queue=dbo.%s]"
+    queue = sales.queue("Jobs")
+    assert numbers(metrics)[name % "Jobs"] == 0
+    with Instance.open(instance.folder, clock=clock, background=False) as other:
+        other.database("Sales").queue("Jobs").put(b"one")
+    assert numbers(metrics)[name % "Jobs"] == 0
+    clock.advance(seconds=30)
+    queue.put(b"two")
+    assert (numbers(metrics)[name % "Jobs"], numbers(metrics)[name % "Orders"]) == (30, 0)
+    clock.advance(seconds=5)
+    with queue.take() as job:
+        job.retry(after=600)
+    assert numbers(metrics)[name % "Jobs"] == 35
+    clock.advance(seconds=600)
+    with queue.take() as job:
+        assert job.value == b"one"
+    assert numbers(metrics)[name % "Jobs"] == 605
+    with queue.take():
+        pass
+    assert numbers(metrics)[name % "Jobs"] == 0
+
+
+def test_looks_at_a_queue_are_limited() -> None:
+    ages = QueueAges()
+
+    def look(first: int, last: int) -> float:
+        row = {"database": "Sales", "queue": "dbo.Q", "first_queuing_order": first, "last_queuing_order": last}
+        (age,) = ages.update([row], now=float(last)).values()
+        return age
+
+    for number in range(1, 20_001):
+        assert look(1, number) == number - 1
+    assert 9_000 < look(10_000, 20_001) <= 10_001
+    assert len(ages._seen["Sales", "dbo.Q"]) <= 4_097
+
+
+def test_leases_and_poisoned_queues_are_measured(instance: Instance, sales: Database, metrics: Metrics) -> None:
+    queue = sales.queue("Jobs")
+    for number in range(3):
+        queue.put(b"%d" % number)
+    with pytest.raises(ZeroDivisionError), queue.take():
+        raise ZeroDivisionError
+    with queue.take():
+        found = numbers(metrics)
+        assert found["ssbroker_lease_groups[database=Sales,queue=dbo.Jobs,state=LEASED]"] == 1
+        assert found["ssbroker_lease_attempts[database=Sales,queue=dbo.Jobs,state=LEASED]"] == 2
+        assert found["ssbroker_lease_failures[database=Sales,queue=dbo.Jobs,state=LEASED]"] == 1
+    assert numbers(metrics)["ssbroker_queue_poisoned[database=Sales,queue=dbo.Jobs]"] == 0
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), queue.take():
+            raise ZeroDivisionError
+    found = numbers(metrics)
+    assert found["ssbroker_queue_poisoned[database=Sales,queue=dbo.Jobs]"] == 1
+    assert found["ssbroker_queue_enabled[database=Sales,queue=dbo.Jobs]"] == 0
+    sales.alter_queue("Jobs", status=True)
+    assert numbers(metrics)["ssbroker_queue_poisoned[database=Sales,queue=dbo.Jobs]"] == 0
+
+
+def test_the_registry_of_an_application_collects_them(instance: Instance, sales: Database) -> None:
+    registry = CollectorRegistry()
+    collector = ssbroker.metrics(instance)
+    registry.register(collector)
+    sales.queue("Jobs").put(b"one")
+    labels = {"database": "Sales", "queue": "dbo.Jobs", "status": "ready"}
+    assert registry.get_sample_value("ssbroker_queue_messages", labels) == 1
+    registry.unregister(collector)
+    collector.close()

@@ -8,12 +8,12 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import host_and_port
@@ -50,11 +50,11 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:
-    """Returns the databases, queues, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
+    """Returns the databases, queues, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
     A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
     """
-    counted: dict[str, Rows] = {"queues": [], "conversations": [], "transmission_queue": []}
+    counted: dict[str, Rows] = {"queues": [], "leases": [], "conversations": [], "transmission_queue": []}
     unread: dict[str, str] = {}
     for database in instance.databases:
         try:
@@ -111,6 +111,17 @@ def _counted(database: Database) -> dict[str, Rows]:
                     first,
                     last,
                 ) in views.queue_counts(connection)
+            ],
+            "leases": [
+                {
+                    "database": name,
+                    "queue": f"{schema}.{queue}",
+                    "state": state,
+                    "groups": groups,
+                    "attempts": attempts,
+                    "failures": failed,
+                }
+                for schema, queue, state, groups, attempts, failed in views.lease_counts(connection)
             ],
             "conversations": [
                 {
@@ -182,6 +193,80 @@ SERVICES_MAX: Final = 1000
 _OTHERS: Final = "(others)"
 
 
+QueueName: TypeAlias = tuple[str, str]
+"""The database and the queue."""
+
+
+class QueueAges:
+    """For how long the oldest message of each queue has at least been there, which repeated looks at a queue tell.
+
+    Queues do not store when a message arrived, but queuing orders only grow: a message was there when a later one was seen.
+
+    Examples:
+        >>> def queue(first, last):
+        ...     return [{"database": "Sales", "queue": "dbo.Orders", "first_queuing_order": first, "last_queuing_order": last}]
+        >>> ages = QueueAges()
+        >>> [ages.update(queue(*orders), now=now) for now, orders in enumerate([(7, 9), (7, 9), (8, 12), (None, None)])]
+        [{('Sales', 'dbo.Orders'): 0}, {('Sales', 'dbo.Orders'): 1}, {('Sales', 'dbo.Orders'): 2}, {}]
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[QueueName, deque[tuple[float, int]]] = {}
+
+    def update(self, queues: list[dict[str, Any]], *, now: float) -> dict[QueueName, float]:
+        """Returns the least age in seconds of the oldest message of each queue that has one, at a time in seconds."""
+        found: dict[QueueName, float] = {}
+        seen: dict[QueueName, deque[tuple[float, int]]] = {}
+        for row in queues:
+            key, first, last = (row["database"], row["queue"]), row["first_queuing_order"], row["last_queuing_order"]
+            if first is None:
+                continue
+            # The time when each last message was seen first; both only grow.
+            looks = self._seen.get(key, deque())
+            while looks and looks[0][1] < first:
+                looks.popleft()
+            if not looks or looks[-1][1] < last:
+                looks.append((now, last))
+            if len(looks) > _LOOKS_MAX:
+                looks = deque(look for number, look in enumerate(looks) if number % 2 == 0 or number == len(looks) - 1)
+            seen[key] = looks
+            found[key] = now - looks[0][0]
+        self._seen = seen
+        return found
+
+
+_LOOKS_MAX: Final = 4_096
+
+
+def metrics(instance: Instance) -> Metrics:
+    """Returns a collector for a registry of `prometheus_client`, with the metrics that `ssbroker serve` offers on `/metrics`.
+
+    The state of queues, conversations, leases and transmission queues is that of the files, whichever process changed them. Counters
+    count what this process has done.
+
+    Args:
+        instance: An open instance; unregister the collector before you close it.
+
+    Returns:
+        The collector. `close` stops counting events.
+
+    Raises:
+        MissingDependencyError: The library `prometheus_client` is not installed.
+
+    Examples:
+        >>> import tempfile, ssbroker
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> with tempfile.TemporaryDirectory() as folder, ssbroker.Instance.open(folder, create=True) as instance:
+        ...     registry.register(ssbroker.metrics(instance))
+        ...     instance.queue("Jobs").put(b"two chairs")
+        ...     labels = {"database": "Queues", "queue": "dbo.Jobs", "status": "ready"}
+        ...     registry.get_sample_value("ssbroker_queue_messages", labels) == 1
+        True
+    """
+    return Metrics(instance)
+
+
 class Metrics:
     """The Prometheus metrics of an instance: events counted since its creation, and the state of the databases at each request.
 
@@ -205,6 +290,7 @@ class Metrics:
         self._guard: Final = threading.RLock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
         self._services: Final[set[tuple[str, str]]] = set()
+        self._ages: Final = QueueAges()
         self._registry: Final = CollectorRegistry()
         self._registry.register(self)
         self._stop: Final = instance.subscribe(
@@ -329,6 +415,8 @@ class Metrics:
             is_on.add_metric(
                 [row["database"], row["queue"]], float(row["is_receive_enabled"] and row["is_enqueue_enabled"])
             )
+        yield from self._queue_states(found["queues"])
+        yield from _leases(found["leases"])
         conversations = GaugeMetricFamily(
             "ssbroker_conversations", "Conversation endpoints.", labels=["database", "state"]
         )
@@ -338,6 +426,27 @@ class Metrics:
         with self._guard:
             rows = [{**row, "to_service_name": self._service_label(row)} for row in found["transmission_queue"]]
         yield from _transmission_queues(rows)
+
+    def _queue_states(self, rows: Rows) -> Iterator[Metric]:
+        """Yields the ages of the oldest messages, and which queues poison message handling has disabled."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        labels = ["database", "queue"]
+        age = GaugeMetricFamily(
+            "ssbroker_queue_oldest_seconds",
+            "Time for which these metrics have seen the oldest ready message of a queue, in seconds.",
+            labels=labels,
+        )
+        poisoned = GaugeMetricFamily(
+            "ssbroker_queue_poisoned", "Whether poison message handling has disabled a queue.", labels=labels
+        )
+        with self._guard:
+            oldest = self._ages.update(rows, now=instance_context(self._instance).microseconds() / SECOND)
+        for row in rows:
+            key = (row["database"], row["queue"])
+            age.add_metric(key, oldest.get(key, 0))
+            poisoned.add_metric(key, float(row["problem"] is not None))
+        yield from (age, poisoned)
 
     def _service_label(self, row: dict[str, Any]) -> str:
         """Returns the label for the service of a row, which stays the same for the life of the process."""
@@ -349,6 +458,21 @@ class Metrics:
     def _count(self, event: Event) -> None:
         with self._guard:
             self._events.update(name for name, (matches, _) in _EVENTS.items() if matches(event))
+
+
+def _leases(rows: Rows) -> Iterator[Metric]:
+    """Yields the metrics of conversation groups that are leased, wait for a retry, or were given back."""
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+    for column, help_text in (
+        ("groups", "Conversation groups that are leased, wait for a time, or were given back and are ready."),
+        ("attempts", "Leases of these groups so far, which exceed the groups by the retries."),
+        ("failures", "Exceptions and lost leases of these groups so far."),
+    ):
+        family = GaugeMetricFamily(f"ssbroker_lease_{column}", help_text, labels=["database", "queue", "state"])
+        for row in rows:
+            family.add_metric([row["database"], row["queue"], row["state"]], row[column])
+        yield family
 
 
 def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
