@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker
 import ssbroker.spark
+from ssbroker.diagnose import html_report
 
 HERE: Final = Path(__file__).resolve().parent
 SEED: Final = 20261120
@@ -26,6 +27,7 @@ SEED: Final = 20261120
 MORNING: Final = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
 NOON: Final = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 UNKNOWN: Final = "//nobody.example/Nothing"
+BAR: Final = 24
 CARRIER: Final = "TCP://edi.yellow.example:4022/Pickup"
 
 
@@ -90,12 +92,14 @@ def summary(routed: DataFrame) -> list[dict[str, str | int | None]]:
 
 
 def show(title: str, counts: Counter[tuple[str, ...]], most: int) -> None:
-    """Prints the largest counts, and the number of the others."""
+    """Prints the largest counts with bars, and the number of the others."""
     print(f"\n{title}")
+    largest = max(counts.values())
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
-        print(f"  {count:>11,}  {'  '.join(f'{label:<9}' for label in labels)}".rstrip())
+        bar = "█" * round(BAR * count / largest)
+        print(f"  {count:>11,}  {bar:<{BAR}}  {'  '.join(f'{label:<9}' for label in labels)}".rstrip())
     if len(counts) > most:
-        print(f"  {sum(sorted(counts.values())[:-most]):>11,}  {len(counts) - most} others")
+        print(f"  {sum(sorted(counts.values())[:-most]):>11,}  {'':<{BAR}}  {len(counts) - most} others")
 
 
 def report(groups: list[dict[str, str | int | None]]) -> None:
@@ -131,13 +135,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seconds = time.perf_counter() - started
     rate = options.rows / seconds
     print(f"{options.rows:,} conversations routed by PySpark in {seconds:.1f} s ({rate:,.0f} a second)")
+    router = ssbroker.Router(catalog)
+    table = pq.read_table(path)
+    started = time.perf_counter()
+    router.route(table, now=NOON)
+    seconds = time.perf_counter() - started
+    print(
+        f"{options.rows:,} conversations routed by one thread in {seconds:.2f} s ({options.rows / seconds:,.0f} a second)"
+    )
     report(groups)
 
     one = day.filter("to_service_name = '//shop.example/Billing/Invoices'").sort("conversation_id").first()
     if one is not None:
         print("\nOne decision, explained")
         about = {"database": one["database"], "conversation_id": bytes(one["conversation_id"])}
-        print(ssbroker.Router(catalog).explain(one["to_service_name"], **about, now=NOON))
+        print(router.explain(one["to_service_name"], **about, now=NOON))
+
+    page = options.folder / "report.html"
+    page.write_text(html_report(catalog, traffic=router.with_decisions(table, now=NOON), at=NOON), encoding="utf-8")
+    print(f"\nFindings, routes and traffic to look at: {page}")
 
 
 if __name__ == "__main__":
