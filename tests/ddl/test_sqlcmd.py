@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Catalog, ddl
+from ssbroker.ddl.reader import read_servers
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import DdlError, DdlWarning, InputError, OptionError
 from tests.ddl.scripts import NOW, names
@@ -204,3 +205,34 @@ def test_values_and_includes_do_not_grow_without_limit(tmp_path: Path) -> None:
     script.write_text("USE Sales\n:r self.sql\n:r self.sql\n")
     with pytest.raises(DdlError, match="includes files in more than 32 levels, or too many"):
         Catalog.load(script)
+
+
+TWO_SERVERS = """:connect {north}
+CREATE ENDPOINT E STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (ENCRYPTION = DISABLED)
+CREATE ROUTE R WITH SERVICE_NAME = 'S', ADDRESS = 'TCP://South:{port}'
+GO
+:connect {south}
+CREATE ENDPOINT E STATE = STARTED AS TCP (LISTENER_PORT = {port}) FOR SERVICE_BROKER (ENCRYPTION = DISABLED)
+"""
+
+
+@pytest.mark.parametrize(
+    ("north", "south", "port", "expected"),
+    [
+        ("North", "South", 4022, ("TCP://north:4022", "TCP://south:4022")),
+        ("tcp:North.corp.example,1433", "South\\SQL2022", 4023, ("TCP://north.corp.example:4022", "TCP://south:4023")),
+        ("Host\\A", "host\\B", 4023, ("TCP://host:4022", "TCP://host:4023")),
+        ("Host\\A", "host\\B", 4022, (None, None)),  # two scripts for one instance, or a host that both are not on
+        ("(local)", ".\\SQLEXPRESS", 4022, (None, None)),
+        ("localhost", "localhost,1434", 4022, (None, None)),
+    ],
+)
+def test_a_server_is_reached_at_its_host(north: str, south: str, port: int, expected: object) -> None:
+    """With the port of its endpoint, so that routes between the servers of a script lead somewhere."""
+    text = TWO_SERVERS.format(north=north, south=south, port=port)
+    servers = read_servers([(text, None)], now=NOW, options=ddl.STRICT)
+    loopback = tuple(f"TCP://{host}:" for host in ("localhost", "127.0.0.1", "[::1]"))
+    hosts = [
+        next((each for each in tables.addresses if not each.startswith(loopback)), None) for tables in servers.values()
+    ]
+    assert tuple(hosts) == expected

@@ -219,6 +219,34 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "port",
         ),
         (
+            "Connection handshake failed. The login 'CORP\\SQL01$' does not have CONNECT permission on the endpoint. State 84.",
+            "may not connect to the endpoint",
+            "GRANT CONNECT ON ENDPOINT",
+        ),
+        (
+            (
+                "A previously existing connection with the same peer was detected during connection handshake. This connection lost the "
+                "arbitration and it will be closed. All traffic will be redirected to the previously existing connection."
+            ),
+            "kept one of the connections",
+            "Nothing",
+        ),
+        (
+            (
+                "The session keys for this conversation could not be created or accessed. The database master key is required for this "
+                "operation."
+            ),
+            "no master key",
+            "CREATE MASTER KEY",
+        ),
+        (
+            "One or more messages could not be delivered to the local service targeted by this dialog.",
+            "its queue does not accept the message",
+            "sys.service_queues",
+        ),
+        ("The conversation lifetime has expired.", "lifetime of the conversation has ended", "LIFETIME"),
+        ("Message forwarding is disabled.", "message forwarding is disabled", "MESSAGE_FORWARDING = ENABLED"),
+        (
             "9753: sent to TCP://south:4022, but not acknowledged yet.",
             "is not acknowledged",
             "Message Undeliverable",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +26,11 @@ from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import Statement
 from ssbroker.exceptions import DdlError, DdlWarning
 
+_SERVER_HOST: Final = re.compile(
+    r"(?:tcp:)?(?P<host>(?!localhost\b)[a-z0-9](?:[a-z0-9_.-]*[a-z0-9])?)(?:\\[^,]*)?(?:,\d+)?",
+    re.IGNORECASE | re.ASCII,
+)
+"""The host in the name of a server: `HOST`, `HOST\\INSTANCE`, `tcp:HOST,1433`."""
 REPETITIONS_MAX: Final = 1000
 """How often a batch runs at most, whatever the count of its GO; the objects do not differ after more."""
 
@@ -166,7 +172,13 @@ def read_servers(
             _server_of(servers, None if not servers else next(reversed(servers)), at, options).runner.report(error)
     servers = servers or {None: _Server.start(at, options)}
     first = ScriptPosition(given[0][1] if given else None, 1)
-    return {name: server.finish(first, options) for name, server in servers.items()}
+    named = {name: server.named_address(name) for name, server in servers.items()}
+    # Two instances of a host cannot listen on one port: at least one of the scripts is not about this host.
+    taken = Counter(named.values())
+    return {
+        name: server.finish(first, options, address=named[name] if taken[named[name]] == 1 else None)
+        for name, server in servers.items()
+    }
 
 
 def _server_of(servers: dict[str | None, _Server], name: str | None, now: datetime, options: ScriptOptions) -> _Server:
@@ -303,15 +315,23 @@ class _Server:
             else:
                 self.target.instance.pending_requests.extend(values)
 
-    def finish(self, start: ScriptPosition, options: ScriptOptions) -> ScriptTables:
+    def named_address(self, name: str | None) -> str | None:
+        """Returns the address of the endpoint on the host that `:connect` names; None if it is not known."""
+        host = None if name is None else _SERVER_HOST.fullmatch(name)
+        endpoint = self.target.instance.endpoint
+        if host is None or endpoint is None or endpoint.addresses is not None or endpoint.settings.port is None:
+            return None
+        return f"TCP://{host['host'].lower()}:{endpoint.settings.port}"
+
+    def finish(self, start: ScriptPosition, options: ScriptOptions, *, address: str | None) -> ScriptTables:
         self.runner.run_deferred(self.target)
         if not self.runner.seen_count and not options.lenient:
             self.runner.note_empty(start)
         self.target.instance.database("msdb")
-        return _script_tables(self.target.instance, self.runner.notes)
+        return _script_tables(self.target.instance, self.runner.notes, address=address)
 
 
-def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote]) -> ScriptTables:
+def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote], *, address: str | None) -> ScriptTables:
     endpoint = instance.endpoint
     listed: tuple[str, ...] = ()
     if endpoint is not None:
@@ -321,6 +341,7 @@ def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote]) -> Scri
             if endpoint.addresses is not None
             else parser_objects.listener_addresses(settings.port, settings.ip)
         )
+        listed += () if address is None else (address,)
     return ScriptTables(
         routes=_routes_table(instance),
         databases=pa.Table.from_pydict(

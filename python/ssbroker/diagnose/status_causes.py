@@ -32,15 +32,9 @@ def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) ->
 # The more specific pattern comes first: many texts contain the same words.
 _PATTERNS: Final = (
     _pattern(
-        r"State 84\b",
-        "the two endpoints have no encryption algorithm in common",
-        "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints; ALTER ENDPOINT one of them so that they "
-        "agree, such as ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
-    ),
-    _pattern(
-        r"State 85\b",
-        "the two endpoints have no method of authentication in common",
-        "Compare AUTHENTICATION of both endpoints in sys.service_broker_endpoints: both must offer WINDOWS, or both CERTIFICATE.",
+        r"lost the arbitration|existing connection with the same peer",
+        "the two instances connected to each other at the same time, and kept one of the connections",
+        "Nothing; the messages are sent over the connection that was kept.",
     ),
     _pattern(
         r"State 67\b|lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
@@ -53,6 +47,17 @@ _PATTERNS: Final = (
         "the certificate of the endpoint is unknown to the other instance, or has expired",
         "Check expiry_date in sys.certificates of master at both instances, and whether each has the certificate of the other; renew it and "
         "exchange the public keys.",
+    ),
+    _pattern(
+        r"State 84\b",
+        "the two endpoints have no encryption algorithm in common",
+        "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints; ALTER ENDPOINT one of them so that they "
+        "agree, such as ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
+    ),
+    _pattern(
+        r"State 85\b",
+        "the two endpoints have no method of authentication in common",
+        "Compare AUTHENTICATION of both endpoints in sys.service_broker_endpoints: both must offer WINDOWS, or both CERTIFICATE.",
     ),
     _pattern(
         r"handshake failed|connection handshake",
@@ -83,18 +88,18 @@ _PATTERNS: Final = (
         "Resolve the name on the sending machine; correct the DNS entry, or the address with ALTER ROUTE.",
     ),
     _pattern(
+        r"master key",
+        "the database has no master key that the service master key opens",
+        "In the database that is named: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists and came with a restore, OPEN MASTER KEY and "
+        "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
+    ),
+    _pattern(
         r"dialog security|security context could not be retrieved|remote service binding|public key certificate|"
         r"could not (?:find|obtain).*(?:certificate|remote service)|\b28050\b|session key",
         "dialog security cannot be set up: a remote service binding, its user or a certificate is missing at one side",
         "At the sender, check sys.remote_service_bindings for the target service, and that the user of the binding owns a certificate with the "
         "public key of the service's owner; at the target, that the sender's certificate belongs to a user with SEND on the service. Or "
         "begin the dialog with ENCRYPTION = OFF (in Python, encryption=False).",
-    ),
-    _pattern(
-        r"master key",
-        "the database has no master key that the service master key opens",
-        "In the database that is named: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists and came with a restore, OPEN MASTER KEY and "
-        "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
     ),
     _pattern(
         r"\b15517\b|\b916\b|cannot execute as the database principal|owner.*SID",
@@ -119,12 +124,29 @@ _PATTERNS: Final = (
         "Find the message that cannot be processed and correct the program; then ALTER QUEUE <queue> WITH STATUS = ON.",
     ),
     _pattern(
-        r"no route|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
+        r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
         r"\b97(?:50|70|8[57]|9[2356])\b|does not match any route",
         "when it was last tried, no route led to the service",
         "Compare service name (case counts), broker id and lifetime of the routes with the conversation; it is tried again by itself after at "
         "most about a minute.",
         is_routing=True,
+    ),
+    _pattern(
+        r"forwarding is (?:disabled|not enabled)|\b9792\b",
+        "the route leads through an instance whose message forwarding is disabled",
+        "At that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
+        "instance that has the service.",
+    ),
+    _pattern(
+        r"lifetime (?:of the conversation )?has expired|conversation lifetime|dialog lifetime|\b8489\b",
+        "the lifetime of the conversation has ended before the message was delivered",
+        "End the conversation and begin another one, with a longer LIFETIME if it must wait longer.",
+    ),
+    _pattern(
+        r"could not be delivered to the local service",
+        "the target is in the same instance, and its queue does not accept the message: it is off, or its database is not available",
+        "Check is_receive_enabled and is_enqueue_enabled in sys.service_queues and the state of the database in sys.databases; "
+        "ALTER QUEUE <queue> WITH STATUS = ON. The error log of the instance gives the error.",
     ),
     _pattern(
         r"\b9753\b|not acknowledged",
