@@ -290,6 +290,10 @@ DATABASE: Final = (
         attempts INTEGER NOT NULL,
         failures INTEGER NOT NULL
     ) WITHOUT ROWID;
+    """,
+    """
+    -- When the endpoint was created; NULL if an earlier version did so. Shows how long conversations have been left open.
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN begin_time INTEGER;
     -- The message that made poison message handling disable its queue, and its last error.
     CREATE TABLE ssb_failures (
         queue_id INTEGER NOT NULL,
@@ -297,10 +301,6 @@ DATABASE: Final = (
         failed_at INTEGER NOT NULL,
         error TEXT NOT NULL
     );
-    """,
-    """
-    -- When the endpoint was created; NULL if an earlier version did so. Shows how long conversations have been left open.
-    ALTER TABLE ssb_conversation_endpoints ADD COLUMN begin_time INTEGER;
     """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
