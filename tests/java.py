@@ -50,6 +50,7 @@ def _work(folder: Path) -> None:
     catalog, table = world(3, conversations=60)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
     routed.write.parquet(str(folder / "routed"))
+    ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow").collect()
     again = spark.read.parquet(str(folder / "routed"))
     again.join(routed, "row").groupBy("row").count().orderBy("row").toPandas()
     stream = spark.readStream.schema(again.schema).parquet(str(folder / "routed")).writeStream

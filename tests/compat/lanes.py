@@ -105,6 +105,7 @@ ROWS: Final = {
         "broker",
     ),
     "`spark.route`": ("spark.route", "spark.route_invalid_text"),
+    '`spark.route` with `engine="native"`': ("spark.route_native",),
     "`spark.route_udf`": ("spark.route_udf",),
     "`spark.compare`": ("spark.compare",),
     "`spark.reassemble`": ("spark.reassemble",),

@@ -223,9 +223,20 @@ class Spark:
     def route(self) -> str:
         import ssbroker.spark  # noqa: PLC0415 - a lane may be without PySpark
 
-        routed = ssbroker.spark.route(self.conversations, catalog(), now=NOW)
+        routed = ssbroker.spark.route(self.conversations, catalog(), now=NOW, engine="arrow")
         assert routed.columns[: len(self.conversations.columns)] == self.conversations.columns
         return digest(routed.collect())
+
+    def route_native(self) -> str:
+        """The joins of `engine="native"`; the digest is that of `route`."""
+        import ssbroker.spark  # noqa: PLC0415 - as above
+
+        arrow = ssbroker.spark.route(self.conversations, catalog(), now=NOW, engine="arrow")
+        native = ssbroker.spark.route(self.conversations, catalog(), now=NOW, engine="native")
+        assert native.dtypes == arrow.dtypes
+        found = digest(native.collect())
+        assert found == digest(arrow.collect())
+        return found
 
     def route_invalid_text(self) -> str:
         """Text that is not UTF-8 matches no service, and passes through."""
@@ -242,10 +253,13 @@ class Spark:
             "'a name with a dot' as `dotted.name`",
             "'//none' as to_service_name",
         )
-        routed = ssbroker.spark.route(text, catalog(), now=NOW).selectExpr(
-            "raw", "cast(extra as binary) as extra", "`dotted.name`", "outcome", "reason"
-        )
-        return digest(routed.collect())
+        found = set()
+        for engine in ("arrow", "native"):
+            routed = ssbroker.spark.route(text, catalog(), now=NOW, engine=engine)
+            rows = routed.selectExpr("raw", "cast(extra as binary) as extra", "`dotted.name`", "outcome", "reason")
+            found.add(digest(rows.collect()))
+        assert len(found) == 1
+        return found.pop()
 
     def route_udf(self) -> str:
         import ssbroker.spark  # noqa: PLC0415 - as above

@@ -34,7 +34,9 @@ def test_a_worker_compiles_a_catalog_once_for_all_jobs(spark: SparkSession) -> N
     given = frame(spark, table, partitions=4)
     before = compilations(spark)
     for _ in range(3):
-        assert decisions_of(ssbroker.spark.route(given, catalog, now=NOW)) == expected_decisions(catalog, table)
+        assert decisions_of(ssbroker.spark.route(given, catalog, now=NOW, engine="arrow")) == expected_decisions(
+            catalog, table
+        )
     after = compilations(spark)
     more = {pid: count - before.get(pid, 0) for pid, count in after.items()}
     assert set(more.values()) <= {0, 1}
@@ -50,9 +52,9 @@ def test_equal_catalogs_are_shared_once(spark: SparkSession) -> None:
 def test_different_catalogs_are_not_confused(spark: SparkSession) -> None:
     for seed in (22, 23, 22):
         catalog, table = world(seed, conversations=50)
-        assert decisions_of(ssbroker.spark.route(frame(spark, table), catalog, now=NOW)) == expected_decisions(
-            catalog, table
-        )
+        assert decisions_of(
+            ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
+        ) == expected_decisions(catalog, table)
 
 
 def test_options_are_not_confused(spark: SparkSession) -> None:
@@ -60,7 +62,7 @@ def test_options_are_not_confused(spark: SparkSession) -> None:
     given = frame(spark, table)
     assert expected_decisions(catalog, table, tie_break="first") != expected_decisions(catalog, table)
     for tie_break in ("first", "hash"):
-        routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
+        routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break, engine="arrow")
         assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
@@ -68,7 +70,7 @@ def test_a_dataframe_keeps_its_catalog_after_newer_ones(spark: SparkSession, mon
     """A program that reloads its catalog all day keeps only the latest few."""
     monkeypatch.setattr(transfer, "_broadcasts", {})
     catalog, table = world(25, conversations=20)
-    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
     for seed in range(30, 36):
         transfer.share_catalog(spark, world(seed, conversations=1)[0])
     assert len(transfer._broadcasts) == 4

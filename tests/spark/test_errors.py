@@ -132,7 +132,7 @@ def test_invalid_values_are_reported_with_their_row(
     guid = "00000000-0000-0000-0000-000000000001"
     good: dict[str, str | None] = {"conversation_id": guid, "to_service_name": "//s", "database": "user"}
     table = pa.Table.from_pylist([good] * 14 + [{**good, **broken}] + [good])
-    routed = ssbroker.spark.route(spark.createDataFrame(table).coalesce(1), ONE_DATABASE)
+    routed = ssbroker.spark.route(spark.createDataFrame(table).coalesce(1), ONE_DATABASE, engine="arrow")
     with pytest.raises(PythonException) as caught:
         routed.collect()
     lines = str(caught.value).splitlines()
@@ -145,7 +145,8 @@ def test_invalid_ids_are_refused_even_if_no_id_is_needed(spark: SparkSession) ->
     rows = [(bytes(16), "//s"), (None, "//s"), (b"fifteen bytes .", "//s")]
 
     def routed(given: list[tuple[bytes | None, str]]) -> DataFrame:
-        return ssbroker.spark.route(spark.createDataFrame(given, KEYS).coalesce(1), ONE_DATABASE, tie_break="first")
+        frame_ = spark.createDataFrame(given, KEYS).coalesce(1)
+        return ssbroker.spark.route(frame_, ONE_DATABASE, tie_break="first", engine="arrow")
 
     assert [row["outcome"] for row in routed(rows[:2]).collect()] == ["REMOTE", "REMOTE"]
     with pytest.raises(PythonException, match=r"InvalidGuidError: conversation_id, row 2: '0x66696674"):

@@ -50,7 +50,7 @@ def test_decisions_equal_the_arrow_function(
     configure(LARGE, large)
     configure(BATCH, batch_rows)
     catalog, table = world(seed, conversations=120, text_guids=seed % 2 == 1)
-    routed = ssbroker.spark.route(frame(spark, table, partitions=partitions), catalog, now=NOW)
+    routed = ssbroker.spark.route(frame(spark, table, partitions=partitions), catalog, now=NOW, engine="arrow")
     assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
@@ -58,7 +58,9 @@ def test_decisions_equal_the_arrow_function(
 def test_decisions_of_more_worlds(spark: SparkSession, seed: int) -> None:
     catalog, table = world(seed, conversations=60)
     tie_break: TieBreak = "first" if seed % 2 else "hash"
-    routed = ssbroker.spark.route(frame(spark, table, partitions=1), catalog, now=NOW, tie_break=tie_break)
+    routed = ssbroker.spark.route(
+        frame(spark, table, partitions=1), catalog, now=NOW, tie_break=tie_break, engine="arrow"
+    )
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
@@ -76,7 +78,7 @@ def test_decisions_returned_as_numbers(spark: SparkSession, seed: int, *, text_g
     catalog, table = world(seed, conversations=120, text_guids=text_guids)
     catalog = numbered(catalog)
     tie_break: TieBreak = "first" if seed > 21 else "hash"
-    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break, engine="arrow")
     assert catalog.native.destinations() is not None
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
@@ -85,7 +87,7 @@ def test_many_addresses_are_not_in_the_plan(spark: SparkSession, capsys: pytest.
     """People read plans: short lists are literals in the plan, long ones come from a subquery."""
     given = spark.createDataFrame([(row, f"//s{row}") for row in range(200)], "row int, to_service_name string")
     for count, (is_in_plan, is_beside) in ((3, (True, False)), (200, (False, True))):
-        routed = ssbroker.spark.route(given, hosts(count), tie_break="first")
+        routed = ssbroker.spark.route(given, hosts(count), tie_break="first", engine="arrow")
         plan = plan_of(routed, capsys)
         assert ("host-002" in plan, "Subquery" in plan) == (is_in_plan, is_beside)
         addresses = [f"TCP://host-{row:03}.example:4022" if row < count else None for row in range(200)]
@@ -134,7 +136,7 @@ def test_fields_that_no_decision_has_are_null_and_not_transferred(
         mirrors,
         services,
     )
-    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
     assert decisions_of(routed) == expected_decisions(catalog, table)
     assert [routed.schema[name].dataType for name in ("mirror_address", "target_database")] == [StringType()] * 2
 
@@ -149,7 +151,7 @@ def test_empty_partitions(spark: SparkSession, rows: int) -> None:
 def test_only_key_columns_are_transferred_and_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Even if a filter on the decision follows, below which Spark would run a deterministic function again."""
     catalog, table = world(1, conversations=20)
-    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
     plan = plan_of(routed.where("outcome = 'REMOTE' and reason = 'matched'").select("*", "outcome"), capsys)
     calls = [line for line in plan.splitlines() if "EvalPython" in line]
     assert len(calls) == 1
@@ -162,7 +164,7 @@ def test_columnar_scans_are_transferred_as_rows(
 ) -> None:
     catalog, table = world(1, conversations=20)
     frame(spark, table).write.parquet(f"{tmp_path}/conversations")
-    routed = ssbroker.spark.route(spark.read.parquet(f"{tmp_path}/conversations"), catalog, now=NOW)
+    routed = ssbroker.spark.route(spark.read.parquet(f"{tmp_path}/conversations"), catalog, now=NOW, engine="arrow")
     plan = plan_of(routed, capsys)
     assert plan.index("ArrowEvalPython") < plan.index("ColumnarToRow") < plan.index("FileScan")
     assert decisions_of(routed) == expected_decisions(catalog, table)

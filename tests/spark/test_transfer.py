@@ -59,7 +59,7 @@ def test_databases_and_initiator_flags(spark: SparkSession, databases: int, tie_
     types["conversation_id"] = pa.binary()
     encoded = TransferredColumns.of(types, given, catalog, tie_break).encoded
     assert ("database" in encoded, "conversation_id" in encoded) == (databases == CODED_DATABASES, tie_break == "first")
-    routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
+    routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break, engine="arrow")
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)
 
 
@@ -67,7 +67,7 @@ def test_databases_and_initiator_flags(spark: SparkSession, databases: int, tie_
 def test_ids_that_break_no_tie(spark: SparkSession, name: str) -> None:
     catalog, table = world(11, conversations=60)
     given = frame(spark, table).withColumnRenamed("conversation_id", name)
-    routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break="first")
+    routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break="first", engine="arrow")
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break="first")
 
 
@@ -94,7 +94,9 @@ def test_invalid_values_raise_the_errors_of_the_arrow_function(
     with pytest.raises(SsbrokerError) as by_arrow:
         Router(catalog, tie_break=tie_break).route(wrong, now=NOW)
     with pytest.raises(PythonException) as by_spark:
-        ssbroker.spark.route(frame_in_order(spark, wrong), catalog, now=NOW, tie_break=tie_break).collect()
+        ssbroker.spark.route(
+            frame_in_order(spark, wrong), catalog, now=NOW, tie_break=tie_break, engine="arrow"
+        ).collect()
     kind = type(by_arrow.value)
     assert f"{kind.__module__}.{kind.__name__}: {by_arrow.value}" in str(by_spark.value).splitlines()
 
@@ -105,7 +107,7 @@ def test_invalid_utf8_is_an_unknown_database(spark: SparkSession, tie_break: Tie
     catalog, table = catalog_of_databases(3)
     given = frame(spark, table).withColumn("database", sf.expr("cast(X'53FF' as string)"))
     with pytest.raises(PythonException, match="UnknownDatabaseError: database, row 0: 'S\ufffd' is not a database"):
-        ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break).collect()
+        ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break, engine="arrow").collect()
 
 
 def test_database_names_ignore_the_collation(spark: SparkSession) -> None:
@@ -113,7 +115,7 @@ def test_database_names_ignore_the_collation(spark: SparkSession) -> None:
     given = frame(spark, table).where("database is not null")
     collated = given.withColumn("database", sf.upper("database").cast("string collate UTF8_LCASE"))
     with pytest.raises(PythonException, match=r"UnknownDatabaseError: database, row 0: '(SALES 0|SALES 1|MSDB)'"):
-        ssbroker.spark.route(collated, catalog, now=NOW).collect()
+        ssbroker.spark.route(collated, catalog, now=NOW, engine="arrow").collect()
 
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])

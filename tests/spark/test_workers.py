@@ -64,7 +64,7 @@ import ssbroker.spark
 from ssbroker import Catalog, schemas
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 waiting = spark.createDataFrame([(bytes(16), "msdb", "//a")], "conversation_id binary, database string, to_service_name string")
-ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table())).collect()
+ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table()), engine="arrow").collect()
 fragments = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, fragment_count int, message_body binary"
 ssbroker.spark.reassemble(spark.createDataFrame([(bytes(16), True, 0, 0, 1, b"a")], fragments)).messages.collect()
 def names(batches):
@@ -97,7 +97,7 @@ import ssbroker.spark
 from ssbroker import Catalog, schemas
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 waiting = spark.createDataFrame([(bytes(16), "msdb", "//a")], "conversation_id binary, database string, to_service_name string")
-jobs = [ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table()))]
+jobs = [ssbroker.spark.route(waiting, Catalog(schemas.ROUTES.empty_table()), engine="arrow")]
 fragments = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, fragment_count int, message_body binary"
 jobs.append(ssbroker.spark.reassemble(spark.createDataFrame([(bytes(16), True, 0, 0, 1, b"a")], fragments)).messages)
 for job in jobs:

@@ -583,6 +583,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                 now=job.now,
                 tie_break=job.tie_break,
                 pending_request=job.pending_request,
+                engine="arrow",  # its errors name the row
             )
             decided.write.parquet(str(part))
             if not part.is_dir():

@@ -12,11 +12,12 @@ from ssbroker.spark.compat import MissingSparkError, check_spark_version
 
 if TYPE_CHECKING:
     from ssbroker.spark.comparison import SparkComparison, compare
+    from ssbroker.spark.engines import RouteEngine
     from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
     from ssbroker.spark.files.routing import RoutedFiles, route_files
     from ssbroker.spark.pipelines import Pipeline, pipeline
     from ssbroker.spark.reassembly import SparkReassembly, reassemble
-    from ssbroker.spark.routing import route, route_udf
+    from ssbroker.spark.routing import route, route_engine, route_udf
     from ssbroker.spark.streams.inspection import stream_state
     from ssbroker.spark.streams.layout import StreamKinds
     from ssbroker.spark.streams.routing import route_stream
@@ -26,6 +27,7 @@ __all__ = [
     "MissingSparkError",
     "Pipeline",
     "ReassembledFiles",
+    "RouteEngine",
     "RoutedFiles",
     "SparkComparison",
     "SparkReassembly",
@@ -37,6 +39,7 @@ __all__ = [
     "reassemble_files",
     "reassemble_stream",
     "route",
+    "route_engine",
     "route_files",
     "route_stream",
     "route_udf",
@@ -52,8 +55,9 @@ _HOMES = {
     **dict.fromkeys(("RoutedFiles", "route_files"), "files.routing"),
     **dict.fromkeys(("Pipeline", "pipeline"), "pipelines"),
     **dict.fromkeys(("SparkReassembly", "reassemble"), "reassembly"),
-    **dict.fromkeys(("route", "route_udf"), "routing"),
+    **dict.fromkeys(("route", "route_engine", "route_udf"), "routing"),
     **dict.fromkeys(("Stream", "reassemble_stream", "stream"), "streams.stream"),
+    "RouteEngine": "engines",
     "StreamKinds": "streams.layout",
     "route_stream": "streams.routing",
     "stream_state": "streams.inspection",

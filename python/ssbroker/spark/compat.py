@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.workers import on_workers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -162,3 +164,24 @@ def collect_arrow(rows: DataFrame) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - pyspark is an extra
 
     return pa.Table.from_pylist([row.asDict() for row in rows.collect()], schema=to_arrow_schema(rows.schema))
+
+
+def has_arrow_frames() -> bool:
+    """Whether PySpark makes DataFrames of Arrow tables: since 4.0."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
+
+    return hasattr(DataFrame, "toArrow")
+
+
+def arrow_frame(spark: SparkSession, table: pa.Table, kinds: Mapping[str, str]) -> DataFrame:
+    """Returns an Arrow table as a DataFrame without starting Python in the executors; `kinds` are the Spark types of its columns."""
+    if has_arrow_frames() and table.num_rows > 0:  # PySpark fails for a table without batches
+        untyped: Any = spark  # its stubs lack Arrow tables
+        frame: DataFrame = untyped.createDataFrame(table)
+        return frame
+    # PySpark 3.5 would start Python for a list of rows, and needs pandas for Arrow.
+    fields = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+    text = json.dumps(table.to_pylist(), default=lambda value: base64.b64encode(value).decode())
+    kind = f"array<struct<{fields}>>"
+    query = f"SELECT inline(from_json(text, '{kind}')) FROM VALUES (:text) AS t(text)"  # noqa: S608 - all of it is ours
+    return spark.sql(query, {"text": text})

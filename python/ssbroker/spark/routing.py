@@ -18,8 +18,10 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import columns, compat
+from ssbroker.spark import columns, compat, engines
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
+from ssbroker.spark.decision_join import DecisionJoin
+from ssbroker.spark.engines import Engine, RouteEngine
 from ssbroker.spark.transfer import SharedValue, TransferredColumns, share_catalog
 
 if TYPE_CHECKING:
@@ -280,11 +282,13 @@ def route(
     now: datetime | None = None,
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
+    engine: Engine = "auto",
 ) -> DataFrame:
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
-    Columns and options are checked before a job starts. An invalid value fails the job with a `PythonException` that contains the
-    error message. Streams are supported too: every micro-batch is routed by the same catalog and the same `now`.
+    Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains the error
+    message, which names the column and the value. Streams are supported too: every micro-batch is routed by the same catalog and the
+    same `now`.
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
@@ -292,13 +296,16 @@ def route(
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        engine: `native` joins the rows with the decisions for each service name, without Python in the executors. `arrow` routes in
+            Python, and its error messages name the row too. `auto` uses the faster one, which `route_engine` returns.
 
     Returns:
         The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes.
 
     Raises:
         SchemaError: A column is missing, has an unsupported type or the name of a decision column.
-        OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter.
+        OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter; `native` is invalid if a
+            route for all services has the address TRANSPORT, because the next hop then is in names that the catalog does not list.
 
     Examples:
         >>> from pyspark.sql import SparkSession
@@ -313,21 +320,27 @@ def route(
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    names = columns.conversation_columns(conversations_df)
-    check_unambiguous(names, conversations_df)
-    types = {
-        name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED_TYPES[name])
-        for name in names
-    }
-    columns.check_tie_break(tie_break)
-    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = RouteTask(
-        catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
-        now=utc_datetime(now),
+    moment = utc_datetime(now)
+    types, labels = _checked_columns(conversations_df, catalog, tie_break, pending_request)
+    _, relation = engines.choose_engine(
+        conversations_df,
+        catalog,
+        labels,
+        engine,
+        now=moment,
         tie_break=tie_break,
         pending_request=pending_request,
     )
-
+    if relation is not None:
+        default = catalog.user_database
+        join = DecisionJoin(conversations_df, types, relation, labels, default_database=default, tie_break=tie_break)
+        return join.routed()
+    task = RouteTask(
+        catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
+        now=moment,
+        tie_break=tie_break,
+        pending_request=pending_request,
+    )
     transfer = TransferredColumns.of(types, conversations_df, catalog, tie_break)
     encoding = choose_encoding(catalog, types, labels)
     packed = _with_packed_decisions(transfer.with_codes(conversations_df), transfer, encoding, task)
@@ -335,6 +348,72 @@ def route(
     return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(
         PACKED_COLUMN, *CODE_COLUMNS
     )
+
+
+def route_engine(
+    conversations_df: DataFrame,
+    catalog: Catalog,
+    *,
+    now: datetime | None = None,
+    tie_break: TieBreak = "hash",
+    pending_request: PendingRequest = "continue",
+    engine: Engine = "auto",
+) -> RouteEngine:
+    """Returns the engine that `route` uses for a DataFrame and a catalog, and why; no job runs.
+
+    Args:
+        conversations_df: See `route`, also for the options below.
+        catalog: See `route`.
+        now: See `route`.
+        tie_break: See `route`.
+        pending_request: See `route`.
+        engine: See `route`.
+
+    Returns:
+        The engine. Its text is its name and the reason.
+
+    Raises:
+        SchemaError: See `route`.
+        OptionError: See `route`.
+
+    Examples:
+        >>> from pyspark.sql import SparkSession
+        >>> import ssbroker.spark
+        >>> from ssbroker import Catalog
+        >>> spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        >>> conversations = spark.createDataFrame([(bytes(16), "//Orders")], "conversation_id binary, to_service_name string")
+        >>> routes = {"name": ["Orders"], "remote_service_name": ["//Orders"], "broker_instance": [None],
+        ...           "lifetime": [None], "address": ["TCP://orders"], "mirror_address": [None]}
+        >>> print(ssbroker.spark.route_engine(conversations, Catalog(pa.table(routes))))
+        native: a broadcast join with the decisions for each service name
+        >>> spark.stop()
+    """
+    _, labels = _checked_columns(conversations_df, catalog, tie_break, pending_request)
+    chosen, _ = engines.choose_engine(
+        conversations_df,
+        catalog,
+        labels,
+        engine,
+        now=utc_datetime(now),
+        tie_break=tie_break,
+        pending_request=pending_request,
+    )
+    return chosen
+
+
+def _checked_columns(
+    conversations: DataFrame, catalog: Catalog, tie_break: TieBreak, pending_request: PendingRequest
+) -> tuple[dict[str, pa.DataType], Labels]:
+    """Checks columns and options; returns the Arrow types of the columns that routing reads, and the decision labels."""
+    names = columns.conversation_columns(conversations)
+    check_unambiguous(names, conversations)
+    types = {
+        name: columns.arrow_type(name, conversations.schema[name].dataType, expected=columns.EXPECTED_TYPES[name])
+        for name in names
+    }
+    columns.check_tie_break(tie_break)
+    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    return types, labels
 
 
 def route_udf(

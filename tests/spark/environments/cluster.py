@@ -22,8 +22,9 @@ def check(spark: SparkSession, folder: Path) -> None:
     """`route`, `reassemble` and `pipeline` give the rows of the Arrow functions, also from retried tasks."""
     folder.mkdir()
     catalog, table = world(3, conversations=60)
-    routed = ssbroker.spark.route(frame(spark, table, partitions=4), catalog, now=NOW)
-    assert decisions_of(routed) == expected_decisions(catalog, table)
+    for engine in ("auto", "arrow"):
+        routed = ssbroker.spark.route(frame(spark, table, partitions=4), catalog, now=NOW, engine=engine)
+        assert decisions_of(routed) == expected_decisions(catalog, table)
     marks = folder / "route"
     assert decisions_of(with_killed_workers(routed, marks)) == expected_decisions(catalog, table)
     assert list(marks.iterdir())

@@ -71,7 +71,9 @@ def check_routing(spark: SparkSession) -> None:
         catalog, table = world(seed, conversations=60)
         given = frame(spark, table, partitions=3)
         for _ in range(2):
-            assert decisions_of(ssbroker.spark.route(given, catalog, now=NOW)) == expected_decisions(catalog, table)
+            for engine in ("auto", "arrow"):
+                routed = ssbroker.spark.route(given, catalog, now=NOW, engine=engine)
+                assert decisions_of(routed) == expected_decisions(catalog, table)
         where_to: Any = ssbroker.spark.route_udf(spark, catalog, now=NOW)
         spark.udf.register("where_to", where_to)
         given.createOrReplaceTempView("queue")
@@ -96,7 +98,7 @@ def check_errors(given: DataFrame, catalog: ssbroker.Catalog) -> None:
     """An invalid value and a missing column are reported with ssbroker's messages."""
     wrong = given.selectExpr("'no-guid' conversation_id", "database", "to_service_name")
     with pytest.raises(PythonException, match="InvalidGuidError: conversation_id, row 0: 'no-guid'"):
-        ssbroker.spark.route(wrong, catalog, now=NOW).collect()
+        ssbroker.spark.route(wrong, catalog, now=NOW, engine="arrow").collect()
     with pytest.raises(ssbroker.SchemaError) as caught:
         ssbroker.spark.route(given.drop("to_service_name"), catalog)
     assert caught.value.column == "to_service_name"

@@ -1,0 +1,114 @@
+"""The choice between the two engines of `route`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import OptionError
+from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.spark import compat
+from ssbroker.spark.columns import ID_COLUMNS, Labels
+from ssbroker.spark.decision_join import DecisionRelation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+Engine: TypeAlias = Literal["auto", "native", "arrow"]
+"""How `route` routes: joins in Spark, Python in the executors, or the faster of them."""
+
+_BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
+_ROUTES_MAX: Final = 100_000
+"""Beyond, each query takes longer to build the broadcast than it saves."""
+_ROUTES_MAX_AS_TEXT: Final = 10_000
+_LISTED_IDS_MAX: Final = 64
+"""The most broker ids of a service that are compared one after the other."""
+_CACHED_MAX: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteEngine:
+    """The engine that `route` uses, and why."""
+
+    name: Literal["native", "arrow"]
+    """`native` or `arrow`."""
+    reason: str
+    """Why this engine is used."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+_relations: Final[dict[tuple[object, ...], DecisionRelation]] = {}
+
+
+def choose_engine(
+    conversations: DataFrame,
+    catalog: Catalog,
+    labels: Labels,
+    engine: Engine,
+    *,
+    now: datetime,
+    tie_break: TieBreak,
+    pending_request: PendingRequest,
+) -> tuple[RouteEngine, DecisionRelation | None]:
+    """Returns the engine, and the decisions that `native` joins with.
+
+    Raises:
+        OptionError: `engine` is not an engine, or `native` cannot route with this catalog.
+    """
+    if engine not in get_args(Engine):
+        raise OptionError(f"engine: expected 'auto', 'native' or 'arrow', got {engine!r}")
+    if engine == "arrow":
+        return _arrow("it was requested")
+    if engine == "auto" and (reason := _unsuited(conversations, catalog)):
+        return _arrow(reason)
+    relation = _relation(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
+    if reason := _undecided(conversations, relation):
+        if engine == "native":
+            raise OptionError(f"engine: 'native' cannot use this catalog: {reason}; use 'auto' or 'arrow'")
+        return _arrow(reason)
+    if engine == "native":
+        return RouteEngine(name="native", reason="it was requested"), relation
+    if relation.listed_ids_max > _LISTED_IDS_MAX:
+        return _arrow(f"a service has {relation.listed_ids_max:,} broker ids; up to {_LISTED_IDS_MAX} are compared")
+    return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), relation
+
+
+def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:
+    """Returns why a join would be slower or is not wanted; empty if neither is so."""
+    routes, most = catalog.routes.num_rows, _ROUTES_MAX if compat.has_arrow_frames() else _ROUTES_MAX_AS_TEXT
+    if routes > most:
+        return f"the catalog has {routes:,} routes; up to {most:,} are joined"
+    if str(conversations.sparkSession.conf.get(_BROADCAST_THRESHOLD)).strip().startswith("-"):
+        return f"{_BROADCAST_THRESHOLD} switches broadcasts off"
+    return ""
+
+
+def _undecided(conversations: DataFrame, relation: DecisionRelation) -> str:
+    """Returns why the decision table cannot decide each row; empty if it can."""
+    if not relation.is_complete:
+        return "a route for all services has the address TRANSPORT, so decisions depend on names that are not listed"
+    if relation.candidates_max > 1 and not set(ID_COLUMNS) & set(conversations.columns):
+        return "a service has several equal candidates, and there is no column conversation_id"
+    return ""
+
+
+def _arrow(reason: str) -> tuple[RouteEngine, None]:
+    return RouteEngine(name="arrow", reason=reason), None
+
+
+def _relation(
+    catalog: Catalog, labels: Labels, *, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
+) -> DecisionRelation:
+    key = (catalog.fingerprint, epoch_microseconds(now), tie_break, pending_request)
+    if key not in _relations:
+        while len(_relations) >= _CACHED_MAX:
+            del _relations[next(iter(_relations))]
+        router = Router(catalog, tie_break=tie_break, pending_request=pending_request)
+        _relations[key] = DecisionRelation.of(router, labels, now=now)
+    return _relations[key]
