@@ -1,6 +1,7 @@
 """Routing in Spark: ssbroker and alternatives with the same files and results, two cores, interleaved.
 
-The lower bound is `mapInArrow` with a function that returns its input: nothing that passes rows through Python is faster.
+Both engines of `route` take part. The lower bound of `arrow` is `mapInArrow` with a function that returns its input: nothing that passes
+rows through Python is faster.
 A wrong result fails; a slow one does not, because the machine may be busy.
 """
 
@@ -22,7 +23,7 @@ from benches.columns import column
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
 from benches.spark_rivals import answer, by_joins, by_pandas, untouched
-from benches.spark_session import FILES, seconds, write
+from benches.spark_session import FILES, cpu_seconds, seconds, write
 from ssbroker import Catalog
 
 CLOCK: Final = ReplayClock()
@@ -30,12 +31,17 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 
 FLOOR: Final = "identity mapInArrow"
 FLOOR_OF_RESULT: Final = "identity mapInArrow with the result columns"
-OURS: Final = "ssbroker.spark.route"
-BY_HASH: Final = "ssbroker.spark.route, by hash"
+ARROW: Final = "ssbroker.spark.route, arrow"
+NATIVE: Final = "ssbroker.spark.route, native"
+BY_HASH: Final = "ssbroker.spark.route, native, by hash"
 JOINS: Final = "broadcast joins"
 PANDAS: Final = "mapInPandas with dicts"
-NARROW: Final = (FLOOR, OURS, BY_HASH, FLOOR_OF_RESULT, JOINS, PANDAS)
-WIDE: Final = (FLOOR, OURS)
+ALONE: Final = ", outcome alone"
+NARROW: Final = (
+    *(FLOOR, ARROW, NATIVE, BY_HASH, FLOOR_OF_RESULT, JOINS, PANDAS),
+    *(ARROW + ALONE, NATIVE + ALONE, JOINS + ALONE),
+)
+WIDE: Final = (FLOOR, ARROW, NATIVE, NATIVE + ALONE)
 
 ROWS: Final = SIZE.conversations // 2
 WIDE_ROWS: Final = SIZE.conversations // 50
@@ -68,31 +74,49 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     given = spark.read.parquet(str(path))
     warm_up = spark.read.parquet(str(path / "0.parquet"))
     catalog = Catalog(table)
-    routed = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first")
+    routed = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first", engine="arrow")
+    native = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first", engine="native")
     seconds(untouched(warm_up))  # warms up the workers
-    first, second = (seconds(ssbroker.spark.route(warm_up, catalog, now=workload.NOW)) for _ in range(2))
+    first, second = (
+        seconds(ssbroker.spark.route(warm_up, catalog, now=workload.NOW, engine="arrow")) for _ in range(2)
+    )
     result = folder / f"routed-{routes}"
     routed.write.parquet(str(result))
     joined = by_joins(given, table, workload.NOW, folder=_new_folder(folder / f"rivals-{routes}"))
     by_dicts = by_pandas(warm_up, table, workload.NOW)
     expected = answer(routed)
     assert answer(joined) == expected
+    assert answer(native) == expected
+    by_hash = ssbroker.spark.route(given, catalog, now=workload.NOW, engine="native")
+    assert answer(by_hash) == answer(ssbroker.spark.route(given, catalog, now=workload.NOW, engine="arrow"))
     assert answer(by_dicts) == answer(ssbroker.spark.route(warm_up, catalog, now=workload.NOW, tie_break="first"))
     frames = {
         FLOOR: untouched(given),
-        OURS: routed,
-        BY_HASH: ssbroker.spark.route(given, catalog, now=workload.NOW),
+        ARROW: routed,
+        NATIVE: native,
+        BY_HASH: by_hash,
         FLOOR_OF_RESULT: untouched(spark.read.parquet(str(result))),
         JOINS: joined,
         PANDAS: by_dicts,
+        **{name + ALONE: each.select("outcome") for name, each in ((ARROW, routed), (NATIVE, native), (JOINS, joined))},
     }
     times = _race(frames)
     rows = dict.fromkeys(frames, ROWS) | {PANDAS: ROWS // FILES}
     heading = f"Spark, {routes:,} routes, {ROWS:,} narrow rows, two cores"
     _report(heading, times, rows)
+    for name, rival in (
+        (ARROW, JOINS),
+        (NATIVE, JOINS),
+        (ARROW + ALONE, JOINS + ALONE),
+        (NATIVE + ALONE, JOINS + ALONE),
+    ):
+        ratio = times[rival].cpu_median / times[name].cpu_median
+        report(heading, f"{name}: {ratio:.2f} x the rows per CPU second of {rival}")
+    chosen = ssbroker.spark.route_engine(given, catalog, now=workload.NOW, tie_break="first")
+    report(heading, f"auto uses {chosen}")
     report(
         heading,
-        f"the first job takes {first - second:.2f} s longer than the second: sending and compiling the catalog, warm-up",
+        f"the first job with arrow takes {first - second:.2f} s longer than the second: sending and compiling the catalog, warm-up",
     )
     return times
 
@@ -103,21 +127,28 @@ def _wide(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     write(_with_bodies(workload.conversations(WIDE_ROWS, routes, database="Sales")), path)
     given = spark.read.parquet(str(path))
     catalog = Catalog(workload.routes(routes, database="Sales"))
-    times = _race({FLOOR: untouched(given), OURS: ssbroker.spark.route(given, catalog, now=workload.NOW)})
+    arrow, native = (
+        ssbroker.spark.route(given, catalog, now=workload.NOW, engine=engine) for engine in ("arrow", "native")
+    )
+    assert answer(native) == answer(arrow)
+    times = _race({FLOOR: untouched(given), ARROW: arrow, NATIVE: native, NATIVE + ALONE: native.select("outcome")})
     heading = f"Spark, {routes:,} routes, {WIDE_ROWS:,} rows with {BODY_BYTES} bytes of message_body, two cores"
     _report(heading, times, dict.fromkeys(times, WIDE_ROWS))
     return times
 
 
 def _race(frames: dict[str, DataFrame]) -> dict[str, Times]:
-    return race({name: functools.partial(seconds, frame) for name, frame in frames.items()}, rounds=SIZE.rounds)
+    lanes = {name: functools.partial(seconds, frame) for name, frame in frames.items()}
+    return race(lanes, rounds=SIZE.rounds, cpu_seconds=cpu_seconds)
 
 
 def _report(heading: str, times: dict[str, Times], rows: dict[str, int]) -> None:
     rates = {name: rows[name] / times[name].median / 1e6 for name in times}
     for name in sorted(times, key=lambda name: -rates[name]):
         ratio = rates[FLOOR] / rates[name]
-        report(heading, f"{name:<36} {rates[name]:6.2f} million rows/s, {ratio:5.2f} x the time of {FLOOR}")
+        cpu = rows[name] / times[name].cpu_median / 1e6
+        line = f"{name:<46} {rates[name]:6.2f} million rows/s, {cpu:6.2f} per CPU second"
+        report(heading, f"{line}, {ratio:5.2f} x the time of {FLOOR}")
 
 
 def _with_bodies(table: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from ssbroker.spark import routing
+from ssbroker.spark.engines import Engine
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
 from tests.spark.test_pipeline import catalog_messages_and_fragments
 from tests.spark.traffic import PLANS, collect_all, expected_rows, fragment_table, random_fragments, session_keys_for
@@ -83,10 +84,11 @@ def check_routing(spark: SparkSession) -> None:
     rows = spark.range(0, 8, 1, 8).mapInArrow(compilations, "pid long, count long").collect()
     assert {row["count"] for row in rows} <= {0, 1, 2}, rows
     check_errors(given, catalog)
-    many = ssbroker.spark.route(
-        spark.sql("select 1 as row, '//s150' as to_service_name"), hosts(200), tie_break="first"
-    )
-    assert decisions_of(many, ["next_hop_address"]) == [{"next_hop_address": "TCP://host-150.example:4022"}]
+    engines: tuple[Engine, ...] = ("native", "arrow")
+    for engine in engines:
+        given = spark.sql("select 1 as row, '//s150' as to_service_name")
+        many = ssbroker.spark.route(given, hosts(200), tie_break="first", engine=engine)
+        assert decisions_of(many, ["next_hop_address"]) == [{"next_hop_address": "TCP://host-150.example:4022"}]
 
 
 def compilations(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
