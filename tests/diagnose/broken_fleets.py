@@ -274,7 +274,9 @@ def after_scripts(fleet: Fleet, finding: Finding, folder: Path) -> Fleet:
         catalog = instances[instance]
         file = folder / f"{number}.sql"
         for row in filter(_is_unwritable, catalog.routes.to_pylist()):
-            script = script.replace(f"DROP ROUTE [{row['name']}];", "")  # noqa: PLW2901 - it is not in the written catalog
+            use = f"USE [{row['database']}];"
+            # It is not in the written catalog; another database may have a route with its name.
+            script = script.replace(f"{use} DROP ROUTE [{row['name']}];", use)  # noqa: PLW2901
         file.write_text(_writable(catalog).to_ddl(now=NOW) + "\n" + script, encoding="utf-8")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DdlWarning)
