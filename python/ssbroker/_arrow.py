@@ -17,6 +17,7 @@ import pyarrow.compute
 from ssbroker import schemas
 from ssbroker._compat import (
     MINIMUMS,
+    chunked_array_from_stream,
     exportable_column,
     is_binary_view,
     is_bool8,
@@ -324,7 +325,7 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
             if hasattr(value, "__arrow_c_array__"):
                 column = _import_capsules(value, "__arrow_c_array__", pa.array, name=name)
             elif hasattr(value, "__arrow_c_stream__"):
-                column = _import_capsules(value, "__arrow_c_stream__", pa.chunked_array, name=name)
+                column = _import_capsules(value, "__arrow_c_stream__", chunked_array_from_stream, name=name)
             else:
                 raise not_arrow_error(value, name=name)
     check_layout(column, name=name)

@@ -88,6 +88,25 @@ def reader_from_stream(value: Any) -> pa.RecordBatchReader:
     return reader
 
 
+def chunked_array_from_stream(value: Any) -> pa.ChunkedArray[Any]:
+    """Imports an object with `__arrow_c_stream__` as a chunked array; a table becomes structs."""
+    if hasattr(pa.ChunkedArray, "__arrow_c_stream__"):  # pyarrow 16
+        found: pa.ChunkedArray[Any] = _pa.chunked_array(value)
+        return found
+    try:
+        reader = reader_from_stream(value)
+    except pa.ArrowInvalid as error:
+        if "non-struct" not in str(error):
+            raise
+        raise pa.ArrowNotImplementedError(
+            f"a stream of a single column needs pyarrow 16 or newer, and {pa.__version__} is installed"
+        ) from error
+    structs: pa.ChunkedArray[Any] = _pa.chunked_array(
+        [batch.to_struct_array() for batch in reader], pa.struct(list(reader.schema))
+    )
+    return structs
+
+
 def open_parquet_writer(
     path: Path, schema: pa.Schema, metadata: Mapping[str, str], **settings: Any
 ) -> pq.ParquetWriter:

@@ -97,9 +97,10 @@ LANES: Final = {
     )
 }
 ROWS: Final = {
-    "`Router.route`, `reassemble`, `explain`, `lint`, an instance": (
+    "`Router.route`, `reassemble`, `md5`, `explain`, `lint`, an instance": (
         "route",
         "reassemble",
+        "md5",
         "explain",
         "lint",
         "broker",

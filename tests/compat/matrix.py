@@ -149,6 +149,12 @@ class Library:
         done = ssbroker.reassemble(fragments())
         return digest([*done.messages.to_pylist(), *done.rejected.to_pylist(), *done.pending.to_pylist()])
 
+    def md5(self) -> str:
+        """The digests of a table's only column."""
+        return digest(
+            ssbroker.md5(pa.table({"value": [bytes([number]) * number for number in range(100)]})).to_pylist()
+        )
+
     def explain(self) -> str:
         explained = ssbroker.Router(catalog()).explain(_SERVICES[0], database="Sales", now=NOW)
         return digest([str(explained)])
