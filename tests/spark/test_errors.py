@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,17 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
         ssbroker.spark.route(spark.createDataFrame([], columns), catalog)
     assert caught.value.column == words[0]
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_ties_that_appear_when_a_route_expires_are_found_at_the_call(spark: SparkSession) -> None:
+    expires = datetime(2026, 1, 1, tzinfo=UTC)
+    mirrored = {"name": "c", "remote_service_name": "//s", "address": "TCP://c", "mirror_address": "TCP://d"}
+    catalog = Catalog([*EQUAL_ROUTES.routes.to_pylist(), {**mirrored, "lifetime": expires}])
+    rows = spark.createDataFrame([("//s",)], "to_service_name string")
+    routed = ssbroker.spark.route(rows, catalog, now=expires - timedelta(days=1))
+    assert [row["next_hop_address"] for row in routed.collect()] == ["TCP://c:4022"]
+    with pytest.raises(SchemaError, match="several equal candidates"):
+        ssbroker.spark.route(rows, catalog, now=expires + timedelta(days=1))
 
 
 @pytest.mark.parametrize("given", [None, ONE_DATABASE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])

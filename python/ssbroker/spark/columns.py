@@ -370,7 +370,12 @@ def check_arrow_types(fields: Iterable[StructField]) -> None:
 
 
 def validate_routing(
-    catalog: Catalog, columns: Mapping[str, pa.DataType], *, tie_break: TieBreak, pending_request: PendingRequest
+    catalog: Catalog,
+    columns: Mapping[str, pa.DataType],
+    *,
+    now: datetime,
+    tie_break: TieBreak,
+    pending_request: PendingRequest,
 ) -> Labels:
     """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels."""
     check_catalog(catalog)
@@ -379,13 +384,13 @@ def validate_routing(
     fields = [pa.field(name, kind) for name, kind in columns.items()]
     decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
     if tie_break == "hash" and columns.keys().isdisjoint(ID_COLUMNS):
-        _reject_ties(catalog, pending_request=pending_request)
+        _reject_ties(catalog, now=now, pending_request=pending_request)
     return Labels(outcomes=_dictionary_values(decided["outcome"]), reasons=_dictionary_values(decided["reason"]))
 
 
-def _reject_ties(catalog: Catalog, *, pending_request: PendingRequest) -> None:
+def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
     """Raises SchemaError if some service has several equal candidates, so that no task fails for the lack of ids."""
-    table: Any = Router(catalog, pending_request=pending_request).decision_table(now=EPOCH)
+    table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
     is_tie = _compute.not_equal(table["hash_from"], -(2**63))
     if _compute.any(is_tie).as_py():
         services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()

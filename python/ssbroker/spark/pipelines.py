@@ -121,10 +121,11 @@ def pipeline(
             for name, (_, kind) in routing_columns.items()
         },
     }
-    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    moment = utc_datetime(now)
+    labels = columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(fragments_df.sparkSession, catalog),
-        now=utc_datetime(now),
+        now=moment,
         tie_break=tie_break,
         pending_request=pending_request,
     )

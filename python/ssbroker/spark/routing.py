@@ -321,7 +321,7 @@ def route(
         >>> spark.stop()
     """
     moment = utc_datetime(now)
-    types, labels = _checked_columns(conversations_df, catalog, tie_break, pending_request)
+    types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
     _, relation = engines.choose_engine(
         conversations_df,
         catalog,
@@ -388,13 +388,14 @@ def route_engine(
         native: a broadcast join with the decisions for each service name
         >>> spark.stop()
     """
-    _, labels = _checked_columns(conversations_df, catalog, tie_break, pending_request)
+    moment = utc_datetime(now)
+    _, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
     chosen, _ = engines.choose_engine(
         conversations_df,
         catalog,
         labels,
         engine,
-        now=utc_datetime(now),
+        now=moment,
         tie_break=tie_break,
         pending_request=pending_request,
     )
@@ -402,7 +403,7 @@ def route_engine(
 
 
 def _checked_columns(
-    conversations: DataFrame, catalog: Catalog, tie_break: TieBreak, pending_request: PendingRequest
+    conversations: DataFrame, catalog: Catalog, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
 ) -> tuple[dict[str, pa.DataType], Labels]:
     """Checks columns and options; returns the Arrow types of the columns that routing reads, and the decision labels."""
     names = columns.conversation_columns(conversations)
@@ -412,7 +413,7 @@ def _checked_columns(
         for name in names
     }
     columns.check_tie_break(tie_break)
-    labels = columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    labels = columns.validate_routing(catalog, types, now=now, tie_break=tie_break, pending_request=pending_request)
     return types, labels
 
 
@@ -456,7 +457,9 @@ def route_udf(
     """
     columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
-    columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    columns.validate_routing(
+        catalog, types, now=utc_datetime(now), tie_break=tie_break, pending_request=pending_request
+    )
     task = RouteTask(
         catalog=share_catalog(spark, catalog),
         now=utc_datetime(now),

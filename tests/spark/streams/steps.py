@@ -20,6 +20,7 @@ from ssbroker.spark.streams.task import AssemblySettings, CatalogLocation, Routi
 from ssbroker.spark.transfer import SharedValue
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
+from tests.worlds.universe import NOW
 
 SECOND = 1_000_000
 START = 1_790_000_000 * SECOND
@@ -79,7 +80,7 @@ def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
 def labels() -> columns.Labels:
     types = {each.name: each.type for each in CONVERSATIONS}
     empty = ssbroker.Catalog(ROUTES.empty_table())
-    return columns.validate_routing(empty, types, tie_break="hash", pending_request="continue")
+    return columns.validate_routing(empty, types, now=NOW, tie_break="hash", pending_request="continue")
 
 
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:

@@ -146,7 +146,7 @@ def route_files(
     check_unique(CONVERSATIONS.names, schema.names)
     check_no_decision_columns(schema.names, exact=False)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
-    columns.validate_routing(catalog, types, tie_break=tie_break, pending_request=pending_request)
+    columns.validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:
         job = _Job(
             task=RouteTask(

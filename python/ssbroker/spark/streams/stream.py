@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import integer_argument
+from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -146,7 +146,7 @@ class StreamRouting:
         catalog_or_path = parse_catalog(self.catalog)
         catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else task.load_catalog(Path(catalog_or_path))
         labels = columns.validate_routing(
-            catalog, types, tie_break=self.tie_break, pending_request=self.pending_request
+            catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
         )
         source: CatalogLocation = (
             FixedCatalog(share_catalog(spark, catalog_or_path, in_stream=True))
