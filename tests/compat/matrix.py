@@ -403,11 +403,11 @@ class Spark:
         )
 
     def stream_state(self) -> str:
-        """What waits in the state of the query of `stream`."""
+        """What waits in the state of the query of `stream`; the number of attempts depends on the micro-batches."""
         import ssbroker.spark  # noqa: PLC0415 - as above
 
         waiting = ssbroker.spark.stream_state(self.session, self.folder / "stream-checkpoint")
-        return digest(waiting.drop("bucket", "since", "until").collect())
+        return digest(waiting.drop("bucket", "since", "until", "tries").collect())
 
     def route_stream(self) -> str:
         import ssbroker.spark  # noqa: PLC0415 - as above
