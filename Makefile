@@ -63,6 +63,7 @@ lint: lint-rust $(INSTALLED) $(TOOLED) ## check formatting, lint, types, and the
 	$(PYTHON_OF_VENV) -m ruff check --quiet $(CHECKED)
 	$(PYTHON_OF_VENV) -m ruff format --quiet --check $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m mypy $(CHECKED)
+	$(PYTHON_OF_VENV) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(IN_VENV) $(PYTHON_OF_VENV) -m mypy.stubtest ssbroker._core --allowlist .mypy-stubtest-allowlist
 
 lint-rust: tools
