@@ -14,6 +14,11 @@ WHOLE = [
     "ssbroker/_core.abi3.so",
     "ssbroker/_core.pyi",
     "ssbroker/cli/__init__.py",
+    "ssbroker/diagnose/page/LICENSES.txt",
+    "ssbroker/diagnose/page/cytoscape.min.js",
+    "ssbroker/diagnose/page/dagre.min.js",
+    "ssbroker/diagnose/page/page.css",
+    "ssbroker/diagnose/page/page.js",
     "ssbroker/py.typed",
     "ssbroker-0.1.0.dist-info/WHEEL",
 ]

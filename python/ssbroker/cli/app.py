@@ -78,8 +78,8 @@ _NAME: Final = "ssbroker"
 _MULTIPLE_FILES_OPTION: Final = "--conversations"
 _INTERRUPTED: Final = 130
 _INTERRUPTED_NOTES: Final = {
-    "sql": "Run T-SQL scripts or a query on an instance.",
-    "certificates": "Create an authority, and certificates for instances that it signs.",
+    "sql": "completed batches are saved",
+    "certificates": "the certificates listed above were created",
 }
 """The state that an interrupted command leaves, if it is not the state before."""
 
