@@ -189,6 +189,17 @@ class Routed(NamedTuple, Generic[_Frame]):
     rejected: Any
 
 
+def with_similar_database(error: InputError, catalog: Catalog) -> InputError:
+    """Returns the error with the suggestion of a similar name if it is about an unknown database."""
+    if not isinstance(error, UnknownDatabaseError):
+        return error
+    names: list[Any] = catalog.databases["name"].to_pylist()
+    suggestion = did_you_mean(str(error.value), names)
+    return UnknownDatabaseError(
+        f"{error}{suggestion}", column=error.column, row=error.row, value=error.value, expected=error.expected
+    )
+
+
 class Router:
     """Routes conversations by the routing tables of a catalog.
 
@@ -402,22 +413,13 @@ class Router:
             raise missing_column_error(error, batch, expected=schemas.CONVERSATIONS.names) from None
         except InputError as error:
             if rejected is None:
-                raise self._with_similar_database(error) from None
+                raise with_similar_database(error, self._catalog) from None
         invalid = self._native.invalid_rows(given, first_row)
         rejected.append(invalid)
         rows: Any = batch if isinstance(batch, pa.RecordBatch) else pa.RecordBatch.from_struct_array(given)
         read = rows.select([number for number, name in enumerate(rows.schema.names) if name in _READ_COLUMNS])
         kept = frames.kept_rows(invalid, rows=len(batch), first_row=first_row)
         return self._native.route(frames.filter_batch(read, kept), now_us, first_row)
-
-    def _with_similar_database(self, error: InputError) -> InputError:
-        if not isinstance(error, UnknownDatabaseError):
-            return error
-        names: list[Any] = self._catalog.databases["name"].to_pylist()
-        suggestion = did_you_mean(str(error.value), names)
-        return UnknownDatabaseError(
-            f"{error}{suggestion}", column=error.column, row=error.row, value=error.value, expected=error.expected
-        )
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route by joins.
@@ -511,7 +513,7 @@ class Router:
         try:
             details = explain(to_service_name)
         except UnknownDatabaseError as error:
-            raise self._with_similar_database(error) from None
+            raise with_similar_database(error, self._catalog) from None
         near_names = self._find_similar_names(to_service_name, details, explain)
         return Explanation(details | {"near_names": near_names} | try_fixes(self._catalog, details, now_us))
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
-from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.router import PendingRequest, Router, TieBreak, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns, compat, engines
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
@@ -74,8 +74,18 @@ def verdicts(
     now_us = epoch_microseconds(task.now)
     for batch, first_row in _decoded(transfer, batches):
         with _batch_located(batch, first_row):
-            decided: Any = router.route_packed(batch, now_us, return_named_ids)
+            decided = _packed(router, task.catalog, batch, now_us, return_named_ids=return_named_ids)
         yield decided.to_struct_array()
+
+
+def _packed(
+    router: Any, catalog: SharedValue[Catalog], batch: pa.RecordBatch, now_us: int, *, return_named_ids: bool
+) -> pa.RecordBatch:
+    try:
+        decided: pa.RecordBatch = router.route_packed(batch, now_us, return_named_ids)
+    except InputError as error:
+        raise with_similar_database(error, catalog.value()) from None
+    return decided
 
 
 def pack_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
