@@ -109,8 +109,8 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     assert isinstance(event, QueueDisabled)
     assert (event.conversation_handle, event.error) == (uuid.UUID(bytes=handle), "KeyError: 'price'")
     reason = (
-        f"It was turned off at 2026-11-21 00:00:00 UTC, because processing a message of conversation {event.conversation_handle} "
-        "failed five times in a row, the last time with KeyError: 'price'"
+        "It was disabled at 2026-11-21 00:00:00 UTC after five failures in a row. The last one, with a message of conversation "
+        f"{event.conversation_handle}: KeyError: 'price'"
     )
     with pytest.raises(BrokerError, match="9617") as refused:
         received(stock)
@@ -120,6 +120,23 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     instance.execute(f"USE Stock; {queue['problem'].partition('To go on: ')[2]}")
     assert is_on(stock)
     assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["conversation_handle", "conversation_group_id"])
+def test_the_reason_names_the_conversation_that_was_received(
+    instance: Instance, stock: Database, disabled: list[Event], name: str
+) -> None:
+    send(instance.database("Sales"), b"behind it")
+    first, named = stock_messages(instance)
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+            options: dict[str, Any] = {name: named[name]}
+            assert t.receive(ORDERS, **options).num_rows == 1
+            raise ZeroDivisionError
+    (event,) = disabled
+    assert isinstance(event, QueueDisabled)
+    assert event.conversation_handle == uuid.UUID(bytes=named["conversation_handle"])
+    assert first["conversation_handle"] != named["conversation_handle"]
 
 
 def test_a_queue_that_a_statement_turned_off_has_no_reason(instance: Instance, stock: Database) -> None:

@@ -220,10 +220,10 @@ class Background:
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
         """Counts the rollback, for poison message handling too, and checks for needed readers."""
         self._instance.counters.rolled_back()
-        queue_ids = receive.queues_with_receives(effects)
-        if queue_ids:
+        received = receive.received_from(effects)
+        if received:
             try:
-                receive.count_rollbacks(database, queue_ids, effects.error)
+                receive.count_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
                 log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)

@@ -18,6 +18,8 @@ class ReceiveCall(NamedTuple):
     """Whether it returned no messages."""
     is_named: bool
     """Whether it named a conversation or group; an empty result then does not mean that the queue is empty."""
+    conversation_handle: bytes | None = None
+    """The endpoint of the first message, if it named a conversation or group; otherwise, the messages were the next ones of the queue."""
     is_leased: bool = False
     """Whether the messages stay in the queue under a lease; then neither commit nor rollback says whether they were processed."""
 

@@ -783,7 +783,7 @@ class Transaction:
             raise _rolled_back(self._context)
         self._reclaim_connection()
         self._work = None
-        self._session.commit(received_from=receive.queues_with_receives(self._collected_effects()))
+        self._session.commit(received_from=receive.received_from(self._collected_effects()))
 
     def _commit_failed(self, error: BaseException) -> None:
         """Ends the transaction after the fast path has failed to commit it."""

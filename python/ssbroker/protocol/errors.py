@@ -31,7 +31,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     8495: "another copy of the service has already answered this conversation",
     8498: "contract {contract!r} does not include message type {message_type!r} at the target",
     9610: "service {service!r} cannot join the conversation group: the group belongs to service {other!r}",
-    9617: "queue {queue!r} is off: turn it on with alter_queue(status=True)",
+    9617: "queue {queue!r} is disabled: enable it with alter_queue(status=True)",
     9618: "cannot send: queue {queue!r} has retention on, and the queue is off",
     9719: "the database was restored or got a new broker id, which ended the conversation",
     9720: "the remote database was restored or got a new broker id, which ended the conversation",

@@ -414,7 +414,7 @@ class ConversationGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDisabled(Event):
-    """A queue was turned off because its readers failed five times in a row (poison message handling).
+    """A queue was disabled after five failures in a row (poison message handling).
 
     Attributes:
         queue: The queue's name.

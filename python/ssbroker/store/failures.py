@@ -1,4 +1,4 @@
-"""Messages that failed for good, and why."""
+"""Why poison message handling disabled queues: the conversation of the last failure, and its error."""
 
 from __future__ import annotations
 

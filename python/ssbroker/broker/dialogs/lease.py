@@ -169,7 +169,7 @@ def _free_one(work: Work, lease: Lease) -> bool:
     if lease.lease_id is not None:
         process = lease.process_id
         return fail(
-            work, lease, f"the end of its lease: process {process} was killed, or the job took longer than its lease"
+            work, lease, f"the lease ended, because process {process} was killed or the job took longer than its lease"
         )
     _free(work, lease)
     return False

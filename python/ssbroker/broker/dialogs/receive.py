@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -76,7 +76,8 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     except LookupError:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
     is_named = conversation is not None or group is not None
-    work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=is_named))
+    first = batch["conversation_handle"][0].as_py() if is_named and batch is not None else None
+    work.effects.received.append(ReceiveCall(queue.queue_id, batch is None, is_named, conversation_handle=first))
     return _empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
@@ -121,11 +122,9 @@ def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
 def describe_failure(failure: Failure) -> str:
     """Returns why a queue was disabled."""
     at = EPOCH + timedelta(microseconds=failure.failed_at)
-    handle = "" if failure.conversation_handle is None else f" {uuid.UUID(bytes=failure.conversation_handle)}"
-    return (
-        f"It was turned off at {at:%Y-%m-%d %H:%M:%S} UTC, because processing a message of conversation{handle} failed five times in a row, "
-        f"the last time with {failure.error}"
-    )
+    handle = failure.conversation_handle
+    last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
+    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last one{last}: {failure.error}"
 
 
 def enabled_queue(work: Work, name: str) -> Queue:
@@ -138,18 +137,20 @@ def enabled_queue(work: Work, name: str) -> Queue:
 ROLLBACKS_MAX: Final = 5
 
 
-def queues_with_receives(effects: Effects) -> set[int]:
-    """Returns the queues from which a transaction received messages."""
-    return {each.queue_id for each in effects.received if not each.is_empty and not each.is_leased}
+def received_from(effects: Effects) -> dict[int, bytes | None]:
+    """Returns the queues from which a transaction received messages, each with the conversation handle of its last call."""
+    return {
+        each.queue_id: each.conversation_handle for each in effects.received if not each.is_empty and not each.is_leased
+    }
 
 
-def count_rollbacks(database: DatabaseContext, queue_ids: Iterable[int], error: str) -> None:
+def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
     """Counts a rollback because of an error for each queue, and disables queues after too many (poison message handling)."""
     with instance_transaction(database) as work:
-        for queue_id in queue_ids:
+        for queue_id, named in received.items():
             if queues.count_rollback(work.connection, queue_id) >= ROLLBACKS_MAX:
-                endpoint = queues.next_endpoint(work.connection, queue_id, now=work.now())
-                handle = None if endpoint is None else endpoint.conversation_handle
+                following = queues.next_endpoint(work.connection, queue_id, now=work.now())
+                handle = named or (following and following.conversation_handle)
                 disable_poisoned(work, queue_id, handle, error)
 
 

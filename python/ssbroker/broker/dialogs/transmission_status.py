@@ -87,8 +87,9 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     """The status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} because its queue is disabled. Five consecutive rollbacks of transactions that "
-        f"receive from a queue disable it. Find the message that cannot be processed, then enable the queue: ALTER QUEUE {queue} WITH STATUS = ON;",
+        f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or after five failures in a "
+        "row of receivers, of which `ssbroker status` shows the last error. Correct the cause, then enable the queue: "
+        f"ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
 
