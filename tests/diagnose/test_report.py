@@ -20,6 +20,7 @@ import pytest
 
 from ssbroker import Catalog, Router, SchemaError
 from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report, report_graph, trace
+from ssbroker.diagnose.report_traffic import Flow, compared_flows
 from tests.browser import NAMES, Page, browser, browser_path
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.guards.repository import ROOT
@@ -167,6 +168,13 @@ def test_comparison_comes_first_and_shows_traffic_before_and_after() -> None:
         assert f"<title>REMOTE to {place}:4022: 3</title>" in part
         # What changes comes first, though Mail has more conversations.
         assert part.index("<title>Orders: 3") < part.index("<title>Mail: 7")
+
+
+def test_compared_traffic_keeps_parentheses_of_a_name() -> None:
+    destinations = {("A", "Orders", "LOCAL Sales (old)"): [2, 0], ("A", "Orders", "DELAYED (no_route)"): [0, 2]}
+    before, after = compared_flows(destinations)
+    assert before == {Flow("Orders", "LOCAL", "Sales (old)"): 2}
+    assert after == {Flow("Orders", "DELAYED", "no_route"): 2}
 
 
 def test_traffic_counts_decisions_and_adds_up_the_smallest() -> None:

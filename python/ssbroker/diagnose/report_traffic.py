@@ -86,9 +86,11 @@ def compared_flows(destinations: Mapping[tuple[str, str, str], list[int]]) -> tu
     sides: tuple[Counter[Flow], Counter[Flow]] = (Counter(), Counter())
     for (_, service, text), numbers in destinations.items():
         outcome, _, destination = text.partition(" ")
+        if outcome not in _WITH_DESTINATION:
+            destination = destination.removeprefix("(").removesuffix(")")  # the reason
         for flows, number in zip(sides, numbers, strict=True):
             if number:
-                flows[Flow(service, outcome, destination.strip("()"))] += number
+                flows[Flow(service, outcome, destination)] += number
     return sides
 
 
@@ -133,7 +135,8 @@ def sankey(flows: Mapping[Flow, int], *, title: str, first: Collection[str] = ()
     return "".join([*parts, "</svg>"])
 
 
-_OUTCOMES: Final = ("LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED", "NONE")
+_WITH_DESTINATION: Final = ("LOCAL", "REMOTE", "FORWARD")
+_OUTCOMES: Final = (*_WITH_DESTINATION, "DELAYED", "DROPPED", "NONE")
 
 
 def _place(flow: Flow) -> str:
