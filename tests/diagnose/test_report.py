@@ -18,7 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from ssbroker import Catalog, Router, SchemaError
+from ssbroker import Catalog, InputError, Router, SchemaError
 from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report, report_graph, trace
 from ssbroker.diagnose.report_traffic import Flow, compared_flows
 from tests.browser import NAMES, Page, browser, browser_path
@@ -203,6 +203,14 @@ def test_traffic_counts_decisions_and_adds_up_the_smallest() -> None:
     assert svg in html_report(catalog, traffic=counted, at=NOW)
     with pytest.raises(SchemaError, match=r"traffic\.outcome: the column is missing"):
         html_report(catalog, traffic=joined.drop_columns(["outcome"]), at=NOW)
+
+
+@pytest.mark.parametrize("outcome", ["local", None])
+def test_traffic_with_an_unknown_outcome_is_refused(outcome: str | None) -> None:
+    row = {"to_service_name": "Orders", "outcome": outcome, "next_hop_address": None, "target_database": "Sales"}
+    traffic = pa.table({name: pa.array([value], pa.string()) for name, value in row.items()})
+    with pytest.raises(InputError, match=rf"traffic\.outcome: {outcome!r} is not an outcome; expected one of LOCAL, "):
+        html_report(TWO, traffic=traffic, findings=lint(Fleet({})), at=NOW)
 
 
 def test_trace_shows_hops_with_their_explanations() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker._text import terminal_safe
-from ssbroker.exceptions import SchemaError
+from ssbroker.exceptions import InputError, SchemaError
 
 NODES_MAX: Final = 14
 """The maximum number of services and of destinations; the others are added up."""
@@ -70,8 +70,15 @@ def traffic_flows(traffic: ArrowStreamExportable | ArrowArrayExportable) -> Coun
     """Returns the flows of conversations with their decisions."""
     flows: Counter[Flow] = Counter()
     for row in count_traffic(traffic).to_pylist():
+        if row["outcome"] not in _OUTCOMES:
+            raise InputError(
+                f"traffic.outcome: {row['outcome']!r:.80} is not an outcome; expected one of {', '.join(_OUTCOMES)}",
+                column="traffic.outcome",
+                value=f"{row['outcome']:.80}" if row["outcome"] is not None else None,
+                expected=", ".join(_OUTCOMES),
+            )
         destination = row["target_database"] if row["outcome"] == "LOCAL" else row["next_hop_address"]
-        flow = Flow(str(row["to_service_name"]), str(row["outcome"]), str(destination or row["reason"] or ""))
+        flow = Flow(str(row["to_service_name"]), row["outcome"], str(destination or row["reason"] or ""))
         flows[flow] += row[COUNT] or 0
     return flows
 
