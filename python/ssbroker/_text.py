@@ -123,6 +123,16 @@ def quantity(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Formats a number with its noun.
+
+    Examples:
+        >>> count_of(1, "message"), count_of(2000, "message")
+        ('1 message', '2,000 messages')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def host_and_port(host: str, port: int) -> str:
     """Joins host and port; an IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

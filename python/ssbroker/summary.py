@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ssbroker import _notebook as notebook
 from ssbroker._arrow import Rows, as_table, missing_column_error, table_without_views
-from ssbroker._text import quantity, terminal_safe
+from ssbroker._text import count_of, quantity, terminal_safe
 from ssbroker.exceptions import SchemaError
 
 _COLUMNS: Final = ("outcome", "reason", "next_hop_address", "target_database")
@@ -63,10 +63,10 @@ class RoutingSummary:
         )
         rest = len(self.groups) - _LINES_MAX
         more = [f"and {quantity(rest, 'more line')}"] if rest > 0 else []
-        return "\n".join([_title(self.rows), *texts, *more])
+        return "\n".join([count_of(self.rows, "conversation"), *texts, *more])
 
     def _repr_html_(self) -> str:
-        return notebook.section(_title(self.rows), notebook.grid(_HEADER, self._cells()))
+        return notebook.section(count_of(self.rows, "conversation"), notebook.grid(_HEADER, self._cells()))
 
 
 def summarize(decisions: Rows) -> RoutingSummary:
@@ -108,7 +108,3 @@ def summarize(decisions: Rows) -> RoutingSummary:
     ]
     groups.sort(key=lambda group: (-group["conversations"], group["outcome"], group["reason"], group["to"] or ""))
     return RoutingSummary(table.num_rows, tuple(groups))
-
-
-def _title(rows: int) -> str:
-    return f"{rows:,} conversation{'' if rows == 1 else 's'}"

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ssbroker._text import terminal_safe
+from ssbroker._text import count_of, terminal_safe
 from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, load_fleet, write_text
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
@@ -166,8 +166,7 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
     if has_traffic:
         line(f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.")
     else:
-        plural = "" if len(comparison.changes) == 1 else "s"
-        line(f"{len(comparison.changes):,} change{plural}." if comparison else "No conversation changes.")
+        line(f"{count_of(len(comparison.changes), 'change')}." if comparison else "No conversation changes.")
 
 
 def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> Table:

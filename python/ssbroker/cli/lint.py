@@ -196,7 +196,7 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str] = ()) -> None:
     """Prints the findings grouped by code, the most severe first; without findings, what was not checked."""
-    from ssbroker.diagnose import CODES  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str | None = None) -> None:
         console.print(terminal_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
@@ -211,11 +211,7 @@ def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
         line("")
-    counts = ", ".join(
-        f"{number:,} {severity}{'' if number == 1 or severity == 'info' else 's'}"
-        for severity, number in found.counts.items()
-        if number
-    )
+    counts = ", ".join(severity_count(severity, number) for severity, number in found.counts.items() if number)
     line(counts or "No problems found.")
     if not found and unchecked:
         line(f"Not checked, because the catalogs do not tell: {'; '.join(unchecked)}.")

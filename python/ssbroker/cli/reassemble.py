@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ssbroker import schemas
 from ssbroker._arrow import null_where
+from ssbroker._text import count_of
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -46,7 +47,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.session_keys import load_session_keys
-from ssbroker.cli.text import ProgressBar, count_of
+from ssbroker.cli.text import ProgressBar
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler

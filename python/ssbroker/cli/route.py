@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ssbroker import _frames as frames
 from ssbroker import schemas
+from ssbroker._text import count_of
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
@@ -51,7 +52,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
-from ssbroker.cli.text import ProgressBar, cell, count_of
+from ssbroker.cli.text import ProgressBar, cell
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak

@@ -157,16 +157,6 @@ def cell(text: str, style: str = "") -> Text:
     return Text(terminal_safe(text), style=style)
 
 
-def count_of(number: int, noun: str) -> str:
-    """Formats a number with its noun.
-
-    Examples:
-        >>> count_of(1, "message"), count_of(2000, "message")
-        ('1 message', '2,000 messages')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 class RowsView:
     """Rows to print with `crop=False`: a table, or records with a value on each line if the table is wider than the terminal.
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ssbroker import _notebook as notebook
-from ssbroker._text import quantity
+from ssbroker._text import count_of
 from ssbroker.exceptions import OptionError
 
 Severity = Literal["error", "warning", "info"]
@@ -469,7 +469,7 @@ class Findings(Sequence[Finding]):
     def _repr_html_(self) -> str:
         if not self:
             return notebook.section("No findings")
-        counts = ", ".join(f"{number:,} {severity}" for severity, number in self.counts.items() if number)
+        counts = ", ".join(severity_count(severity, number) for severity, number in self.counts.items() if number)
         parts = [
             notebook.folded(
                 f"{finding.code} {finding.severity}: {finding.where}",
@@ -480,7 +480,17 @@ class Findings(Sequence[Finding]):
             )
             for finding in self._findings[: notebook.ROWS_MAX]
         ]
-        return notebook.section(f"{quantity(len(self), 'finding')}: {counts}", *parts, notebook.rest(len(self)))
+        return notebook.section(f"{count_of(len(self), 'finding')}: {counts}", *parts, notebook.rest(len(self)))
+
+
+def severity_count(severity: str, number: int) -> str:
+    """Formats the number of findings of a severity.
+
+    Examples:
+        >>> severity_count("error", 2), severity_count("info", 2)
+        ('2 errors', '2 info')
+    """
+    return f"{number:,} info" if severity == "info" else count_of(number, severity)
 
 
 def _sort_key(finding: Finding) -> tuple[int, str, str, str, int, str]:

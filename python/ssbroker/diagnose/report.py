@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
-from ssbroker._text import restore_spaces, terminal_safe
+from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.compare import Comparison
-from ssbroker.diagnose.findings import CODES, Finding, Findings
+from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
@@ -143,29 +143,27 @@ def _text(text: object) -> str:
     return escape("\n".join(map(terminal_safe, str(text).split("\n"))))
 
 
-def _quantity(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 or noun == 'info' else 's'}"
-
-
 def _summary(fleet: Fleet, findings: Findings, comparison: Comparison | None, now: datetime) -> str:
-    counts = [(name, number, name) for name, number in findings.counts.items() if number]
-    entries = [
-        f'<li class="{style}"><b>{number:,}</b>{_quantity(number, noun).split(" ", 1)[1]}</li>'
-        for style, number, noun in counts
-    ] or ['<li class="fine"><b>0</b>findings</li>']
+    entries = []
     if comparison is not None:
-        changes = len(comparison.changes)
-        style = "warning" if changes else "fine"
-        entries.insert(0, f'<li class="{style}"><b>{changes:,}</b>{"change" if changes == 1 else "changes"}</li>')
+        style = "warning" if comparison else "fine"
+        entries.append(_count(count_of(len(comparison.changes), "change"), style))
         if comparison.conversations is not None:
-            entries.insert(
-                1,
-                f'<li class="{style}"><b>{comparison.changed_conversations:,}</b>of {comparison.conversations:,} conversations change</li>',
-            )
+            changed = f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change"
+            entries.append(_count(changed, style))
+    entries += [
+        _count(severity_count(severity, number), severity) for severity, number in findings.counts.items() if number
+    ] or [_count("0 findings", "fine")]
     databases = sum(catalog.databases.num_rows for catalog in fleet.values())
     routes = sum(catalog.routes.num_rows for catalog in fleet.values())
-    sizes = f"{_quantity(len(fleet), 'instance')}, {_quantity(databases, 'database')}, {_quantity(routes, 'route')}"
+    sizes = f"{count_of(len(fleet), 'instance')}, {count_of(databases, 'database')}, {count_of(routes, 'route')}"
     return f'<p class="dim">{sizes}, as of {now:%Y-%m-%d %H:%M:%S} UTC</p><ul class="counts">{"".join(entries)}</ul>'
+
+
+def _count(text: str, style: str) -> str:
+    """Returns an entry of the summary; its text begins with a number."""
+    number, _, noun = text.partition(" ")
+    return f'<li class="{style}"><b>{number}</b>{noun}</li>'
 
 
 def _findings(lint_findings: Findings) -> str:
@@ -290,7 +288,7 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     )
     omitted = sum(map(len, groups[len(shown) :]))
     rest = (
-        f"<p>{_quantity(omitted, 'service')} more; <code>ssbroker.diagnose.reachability</code> returns all.</p>"
+        f"<p>{count_of(omitted, 'service')} more; <code>ssbroker.diagnose.reachability</code> returns all.</p>"
         if omitted
         else ""
     )
