@@ -228,8 +228,8 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
                 "A previously existing connection with the same peer was detected during connection handshake. This connection lost the "
                 "arbitration and it will be closed. All traffic will be redirected to the previously existing connection."
             ),
-            "kept one of the connections",
-            "Nothing",
+            "kept only one of the connections",
+            "No action is needed",
         ),
         (
             (
@@ -244,11 +244,11 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "its queue does not accept the message",
             "sys.service_queues",
         ),
-        ("The conversation lifetime has expired.", "lifetime of the conversation has ended", "LIFETIME"),
+        ("The conversation lifetime has expired.", "lifetime of the conversation ended", "LIFETIME"),
         ("Message forwarding is disabled.", "message forwarding is disabled", "MESSAGE_FORWARDING = ENABLED"),
         (
             "9753: sent to TCP://south:4022, but not acknowledged yet.",
-            "is not acknowledged",
+            "has not been acknowledged",
             "Message Undeliverable",
         ),
     ],

@@ -33,8 +33,8 @@ def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) ->
 _PATTERNS: Final = (
     _pattern(
         r"lost the arbitration|existing connection with the same peer",
-        "the two instances connected to each other at the same time, and kept one of the connections",
-        "Nothing; the messages are sent over the connection that was kept.",
+        "the two instances connected to each other at the same time and kept only one of the connections",
+        "No action is needed: messages are sent over the remaining connection.",
     ),
     _pattern(
         r"State 67\b|lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
@@ -139,8 +139,8 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"lifetime (?:of the conversation )?has expired|conversation lifetime|dialog lifetime|\b8489\b",
-        "the lifetime of the conversation has ended before the message was delivered",
-        "End the conversation and begin another one, with a longer LIFETIME if it must wait longer.",
+        "the lifetime of the conversation ended before the message was delivered",
+        "End the conversation and begin a new one; give it a longer LIFETIME if its messages may have to wait longer.",
     ),
     _pattern(
         r"could not be delivered to the local service",
@@ -150,7 +150,7 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"\b9753\b|not acknowledged",
-        "the message was sent but is not acknowledged: it was dropped on its way, or there is no route for the acknowledgement",
+        "the message was sent but has not been acknowledged: it was dropped in transit, or the target has no return route for the acknowledgement",
         "Look for events at the target (Message Undeliverable, Message Classify) and at forwarders; check the route from the target back to the "
         "initiator's service.",
     ),
