@@ -261,11 +261,23 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
     assert re.search(remedy, row["remedy"])
 
 
-def test_status_about_routing_may_be_old() -> None:
-    status = "The message could not be delivered because it could not be classified. Enable broker message classification trace."
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (
+            "The message could not be delivered because it could not be classified. Enable broker message classification trace.",
+            "no route led to the service",
+        ),
+        (
+            '9792: the route to "Stock" leads through this instance to another one, but message forwarding is disabled',
+            "the route led through an instance whose message forwarding was disabled",
+        ),
+    ],
+)
+def test_status_about_routing_may_be_old(status: str, cause: str) -> None:
     row = explained(SOUND, "Stock", transmission_status=status)
     assert row["cause"] == (
-        "routing is sound now; the status is from an earlier attempt: when it was last tried, no route led to the service"
+        f"routing is sound now; the status is from an earlier attempt: when it was last tried, {cause}"
     )
     assert row["remedy"].startswith("Wait until it is tried again")
 

@@ -29,6 +29,10 @@ def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) ->
     return _Pattern(re.compile(text, re.IGNORECASE), StatusCause(cause, remedy, is_routing))
 
 
+_FORWARDING_REMEDY: Final = (
+    "At that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
+    "instance that has the service."
+)
 # The more specific pattern comes first: many texts contain the same words.
 _PATTERNS: Final = (
     _pattern(
@@ -124,18 +128,23 @@ _PATTERNS: Final = (
         "Find the message that cannot be processed and correct the program; then ALTER QUEUE <queue> WITH STATUS = ON.",
     ),
     _pattern(
+        r"\b9792\b",
+        "when it was last tried, the route led through an instance whose message forwarding was disabled",
+        _FORWARDING_REMEDY,
+        is_routing=True,
+    ),
+    _pattern(
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
-        r"\b97(?:50|70|8[57]|9[2356])\b|does not match any route",
+        r"\b97(?:50|70|8[57]|9[356])\b|does not match any route",
         "when it was last tried, no route led to the service",
         "Compare service name (case counts), broker id and lifetime of the routes with the conversation; it is tried again by itself after at "
         "most about a minute.",
         is_routing=True,
     ),
     _pattern(
-        r"forwarding is (?:disabled|not enabled)|\b9792\b",
+        r"forwarding is (?:disabled|not enabled)",
         "the route leads through an instance whose message forwarding is disabled",
-        "At that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
-        "instance that has the service.",
+        _FORWARDING_REMEDY,
     ),
     _pattern(
         r"lifetime (?:of the conversation )?has expired|conversation lifetime|dialog lifetime|\b8489\b",
