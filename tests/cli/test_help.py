@@ -55,3 +55,8 @@ def imported(*arguments: str) -> set[str]:
 def test_the_version_and_the_list_of_commands_import_little() -> None:
     assert imported("--version") == set()
     assert imported("--help") <= {"typer", "rich"}
+
+
+def test_the_default_of_a_number_of_seconds_is_shown() -> None:
+    shown = dict(help_texts(140))["ssbroker status"]
+    assert "--interval SECONDS            Seconds between two states with --watch. Default: 2.\n" in shown

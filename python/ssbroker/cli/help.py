@@ -64,8 +64,10 @@ def meaning(parameter: Any) -> str:
     text = str(parameter.help or "")
     if parameter.param_type_name == "option" and parameter.required:
         return f"{text} Required."
-    shows_default = isinstance(parameter.default, str | int) and not isinstance(parameter.default, bool)
-    return f"{text} Default: {parameter.default}." if shows_default and "Default:" not in text else text
+    default = parameter.default
+    if "Default:" in text or isinstance(default, bool) or not isinstance(default, str | int | float):
+        return text
+    return f"{text} Default: {f'{default:g}' if isinstance(default, float) else default}."
 
 
 def definitions(rows: Iterable[tuple[str, str]], *, width: int) -> Iterator[str]:
