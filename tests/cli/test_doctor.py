@@ -1,4 +1,4 @@
-"""`ssbroker doctor`: what is installed and found, and whether a folder can hold an instance."""
+"""`ssbroker doctor`: the installation, and whether a folder can hold an instance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
+from ssbroker.cli.doctor import _LIBRARIES
 from tests.cli.conftest import Run
 from tests.unprivileged import nobody
 
@@ -32,7 +33,7 @@ def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_missing_is_named_with_what_needs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(__import__("ssbroker.cli.doctor").cli.doctor)["_LIBRARIES"], "no-such-library", "nothing")
+    monkeypatch.setitem(_LIBRARIES, "no-such-library", "nothing")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     shown = run("doctor").out.splitlines()
     assert f"{'no-such-library':<20} not installed; nothing needs it" in shown

@@ -94,7 +94,7 @@ _COMMANDS: Final = {
     "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",
     "sql": "Run T-SQL scripts or a query on an instance.",
     "status": "Show the state of an instance.",
-    "doctor": "Show what is installed and found, and whether a folder can hold an instance.",
+    "doctor": "Check the installation, and whether a folder can hold an instance.",
 }
 """The commands, each with the first line of its help. The module of a command has its name, and is imported when it is needed."""
 

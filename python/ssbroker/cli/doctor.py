@@ -1,4 +1,4 @@
-"""`ssbroker doctor`: shows what is installed and found, and whether a folder can hold an instance."""
+"""`ssbroker doctor`: checks the installation, and whether a folder can hold an instance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssbroker._compat import MINIMUMS, is_older
 
 EXAMPLES = """Examples:
 
-Show what is installed and found on this machine:
+Check the installation on this machine:
 
   ssbroker doctor
 
@@ -51,7 +51,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
 ) -> None:
-    """Show what is installed and found, and whether a folder can hold an instance.
+    """Check the installation, and whether a folder can hold an instance.
 
     Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and the permissions of the folder.
 

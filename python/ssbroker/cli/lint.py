@@ -88,7 +88,7 @@ def lint(
 ) -> None:
     """Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.
 
-    A script with :connect describes an instance for each server. After an error in a script, the rest of it is read.
+    A script with :connect describes an instance for each server. Reading continues after an error in a script.
 
     Exit status: 1 if anything is found, 0 otherwise.
     """

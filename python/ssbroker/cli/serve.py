@@ -116,7 +116,7 @@ def _on_hangup(handler: Any) -> Iterator[None]:
 
 EXAMPLES = r"""Examples:
 
-Accept the instance stock with a certificate of an authority:
+Let the instance stock connect with a certificate of the authority:
 
   ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem \
     --key shop.key --authority authority.pem --name stock

@@ -37,7 +37,7 @@ def status(
     *,
     folder: FolderArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as a JSON object.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the state again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the state repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[
         float, typer.Option(help="Seconds between two states with --watch.", min=0.01, metavar="SECONDS")
     ] = 2.0,
@@ -62,7 +62,7 @@ def status(
 
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
-    """Shows the state again and again: in place on a terminal, and otherwise one after the other."""
+    """Shows the state repeatedly: in place on a terminal, and otherwise one after the other."""
     from ssbroker.broker.network.monitoring import QueueAges  # noqa: PLC0415 - keeps --help fast
 
     console = Console()
