@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, Queue
+from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, Queue, StorageError, Transaction
 from ssbroker.broker.database import context_of
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
@@ -294,6 +294,37 @@ def test_a_commit_completes_although_its_task_is_cancelled(
     asyncio.run(main())
     monkeypatch.undo()
     assert done(instance) == [b"one"]
+    assert remaining(queue) == []
+
+
+def test_the_error_of_a_commit_whose_task_is_cancelled_is_not_lost(
+    instance: Instance, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = instance.database("Queues")
+    commits, may_commit = threading.Event(), threading.Event()
+
+    def failing_commit(_: Transaction) -> None:
+        commits.set()
+        may_commit.wait(30.0)
+        raise StorageError("the disk is full")
+
+    async def write() -> None:
+        async with database.transaction() as t:
+            queue.put(b"one", transaction=t)
+            t.connection.execute("SELECT 1")
+
+    async def main() -> None:
+        task = asyncio.create_task(write())
+        await asyncio.to_thread(commits.wait, 30.0)
+        task.cancel()
+        may_commit.set()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        assert isinstance(cancelled.value.__context__, StorageError)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "_commit", failing_commit)
+        asyncio.run(main())
     assert remaining(queue) == []
 
 

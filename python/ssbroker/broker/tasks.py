@@ -45,9 +45,11 @@ async def complete(function: Callable[[], Result]) -> Result:
                 await _in_thread(call.run_or_wait)
             except anyio.get_cancelled_exc_class() as error:  # asyncio also cancels what is shielded
                 cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return call.result()
+    try:
+        return call.result()
+    finally:
+        if cancelled is not None:
+            raise cancelled  # an error of the call is its context
 
 
 async def leave(
