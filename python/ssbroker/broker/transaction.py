@@ -269,7 +269,9 @@ class Transaction:
         self._end(error)
 
     async def __aenter__(self) -> Self:
-        return await tasks.acquire(self._enter_and_begin, undo=Transaction._abandon)
+        return await tasks.acquire(
+            self._enter_and_begin, undo=lambda _: self._roll_back(InterruptedError("the task was cancelled"))
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -702,15 +704,9 @@ class Transaction:
         try:
             self._begin()
         except BaseException as error:
-            self._abandon(error)
+            self._roll_back(error)
             raise
         return self
-
-    def _abandon(self, error: BaseException | None = None) -> None:
-        """Rolls back a transaction whose block does not run."""
-        self._session.end()
-        self._leave()
-        self._announce(error or InterruptedError("the task was cancelled"))
 
     @contextmanager
     def _call(self) -> Iterator[Work]:
@@ -764,19 +760,23 @@ class Transaction:
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""
-        self._session.end()
-        try:
-            if error is None:
-                self._commit()
-        except BaseException as failure:
-            self._leave()
-            self._announce(failure)
-            raise
         if error is not None:
-            self._leave()
-        self._announce(error)
-        if error is not None:
+            self._roll_back(error)
             raise_storage_error(error, self._context.file.path)
+        else:
+            self._session.end()
+            try:
+                self._commit()
+            except BaseException as failure:
+                self._roll_back(failure)
+                raise
+            self._announce(None)
+
+    def _roll_back(self, error: BaseException) -> None:
+        """Rolls back because of an error, and announces it."""
+        self._session.end()
+        self._leave()
+        self._announce(error)
 
     def _commit(self) -> None:
         if self._is_broken:
