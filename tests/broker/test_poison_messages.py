@@ -139,6 +139,18 @@ def test_the_reason_names_the_conversation_that_was_received(
     assert first["conversation_handle"] != named["conversation_handle"]
 
 
+def test_the_statement_that_turns_a_queue_on_escapes_its_name(instance: Instance, stock: Database) -> None:
+    queue = stock.queue("[Odd]]Name]")
+    queue.put(b"poison")
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), queue.take():
+            raise ZeroDivisionError
+    (row,) = (row for row in overview_of(instance)["queues"] if row["problem"])
+    instance.execute(f"USE Stock; {row['problem'].partition('To go on: ')[2]}")
+    with queue.take() as job:
+        assert job.value == b"poison"
+
+
 def test_a_queue_that_a_statement_turned_off_has_no_reason(instance: Instance, stock: Database) -> None:
     stock.alter_queue(ORDERS, status=False)
     (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")

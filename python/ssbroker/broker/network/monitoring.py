@@ -24,6 +24,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
 from ssbroker.broker.network.forwarding import ForwardingCounters
 from ssbroker.ddl.statements import LEVELS
+from ssbroker.ddl.writer import bracket
 from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
@@ -97,7 +98,9 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "retained": retained,
                     "first_queuing_order": first,
                     "last_queuing_order": last,
-                    "problem": None if receives else _problem(connection, queue_id, f"[{schema}].[{queue}]"),
+                    "problem": None
+                    if receives
+                    else _problem(connection, queue_id, f"{bracket(schema)}.{bracket(queue)}"),
                 }
                 for (
                     queue_id,
