@@ -22,6 +22,7 @@ from tests.broker.network.forwarded_rows import Outboxes, decisions, peer, row, 
 from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
 from tests.broker.network.shop_and_bank import shop_and_bank_pair
 from tests.broker.network.test_endpoint import NO_RETRY, free_port
+from tests.broker.sample_databases import STOCK
 from tests.protocol.wire.links import numbered
 
 
@@ -219,3 +220,27 @@ def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypa
             shop_exchange.own_address_reached(f"TCP://127.0.0.{number}:4022")
         own = shop_and_bank.shop.catalog().addresses
         assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]
+
+
+@pytest.mark.rule("R41", "R43")
+@pytest.mark.parametrize(("own_max", "error"), [(2, 11294), (0, 11292)])
+def test_forwarded_rows_do_not_wait_for_an_own_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_max: int, error: int
+) -> None:
+    """They are routed again, or dropped if no more own addresses are learned."""
+    monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", own_max)
+    for shop_and_bank in shop_and_bank_pair(tmp_path):
+        between = shop_and_bank.network.instance("between")
+        between.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+        )
+        between.msdb.create_route("There", address="TCP://alias:4022", service_name=STOCK)
+        shop_and_bank.sales.alter_route("There", address="TCP://between:4022")
+        shop_and_bank.send(b"two chairs")
+        shop_and_bank.network.settle()
+        assert between.view("sys.dm_broker_forwarded_messages").num_rows == 1
+        shop_and_bank.network.pipe("between").receiver.own_address_reached("TCP://alias:4022")
+        shop_and_bank.network.settle()
+        assert between.view("sys.dm_broker_forwarded_messages").num_rows == 0
+        (dropped,) = shop_and_bank.network.emitted("between", ForwardedMessageDropped)
+        assert dropped.error == error

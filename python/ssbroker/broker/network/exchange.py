@@ -180,6 +180,8 @@ class MessageExchange:
         if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
+        elif self._forwards is not None:  # nothing routes the messages again that wait for it
+            self._forwards.connection_failed(address, "it is an address of this instance")
 
     def mirrors_changed(self, addresses: Collection[str]) -> None:
         """Handles a change of the principals of mirrored routes."""

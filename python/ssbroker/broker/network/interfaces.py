@@ -99,7 +99,7 @@ class NetworkEndpoint(Protocol):
         """
 
     def dial(self, address: str) -> None:
-        """Connects to an address unless it is connected; `connected` or `connection_failed` follows in each case."""
+        """Connects to an address unless it is connected; `connected`, `connection_failed` or `own_address_reached` follows."""
 
     def progress(self, address: str) -> tuple[int, int]:
         """Returns how many rows `send` has accepted for an address, and how many of the first of these were written or lost.
