@@ -31,8 +31,8 @@ _LEASE_MAX: Final = 366 * 24 * 3600.0
 class Job:
     """The messages of one conversation group, received with a lease, for use in a `with` block: `with database.take("Orders") as job:`.
 
-    While the block runs, no transaction is open, so that other processes can write, and no other receiver gets messages of the
-    conversation group. At the end of the block, the messages are acknowledged: they are removed from the queue. If the block raises an
+    While the block runs, no transaction is open, so that other processes can write. While the lease lasts, no other receiver gets
+    messages of the conversation group. At the end of the block, the messages are acknowledged: they are removed from the queue. If the block raises an
     exception, or its process is killed and the lease ends, the messages are given back and received again. What must happen exactly once
     is done in `transaction`, which acknowledges the messages in the same commit.
 
