@@ -233,18 +233,18 @@ def test_the_age_of_the_oldest_message_is_what_was_observed(
     assert numbers(metrics)[name % "Jobs"] == 0
 
 
-def test_looks_at_a_queue_are_limited() -> None:
+def test_observations_of_a_queue_are_limited() -> None:
     ages = QueueAges()
 
-    def look(first: int, last: int) -> float:
+    def age(first: int, last: int) -> float:
         row = {"database": "Sales", "queue": "dbo.Q", "first_queuing_order": first, "last_queuing_order": last}
-        (age,) = ages.update([row], now=float(last)).values()
-        return age
+        (found,) = ages.update([row], now=float(last)).values()
+        return found
 
     for number in range(1, 20_001):
-        assert look(1, number) == number - 1
-    assert 9_000 < look(10_000, 20_001) <= 10_001
-    assert len(ages._seen["Sales", "dbo.Q"]) <= 4_097
+        assert age(1, number) == number - 1
+    assert 9_000 < age(10_000, 20_001) <= 10_001
+    assert len(ages._observed["Sales", "dbo.Q"]) <= 4_097
 
 
 def test_leases_and_poisoned_queues_are_measured(instance: Instance, sales: Database, metrics: Metrics) -> None:

@@ -201,9 +201,9 @@ QueueName: TypeAlias = tuple[str, str]
 
 
 class QueueAges:
-    """For how long the oldest message of each queue has at least been there, which repeated looks at a queue tell.
+    """How long the oldest message of each queue has been there at least, from repeated observations.
 
-    Queues do not store when a message arrived, but queuing orders only grow: a message was there when a later one was seen.
+    Queues do not store when a message arrived, but queuing orders only grow: when a message is observed, all earlier ones have arrived.
 
     Examples:
         >>> def queue(first, last):
@@ -214,31 +214,32 @@ class QueueAges:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[QueueName, deque[tuple[float, int]]] = {}
+        self._observed: dict[QueueName, deque[tuple[float, int]]] = {}
 
-    def update(self, queues: list[dict[str, Any]], *, now: float) -> dict[QueueName, float]:
-        """Returns the least age in seconds of the oldest message of each queue that has one, at a time in seconds."""
+    def update(self, queues: Rows, *, now: float) -> dict[QueueName, float]:
+        """Returns the minimum age in seconds of the oldest message of each queue that has one, at a time in seconds."""
         found: dict[QueueName, float] = {}
-        seen: dict[QueueName, deque[tuple[float, int]]] = {}
+        observed: dict[QueueName, deque[tuple[float, int]]] = {}
         for row in queues:
             key, first, last = (row["database"], row["queue"]), row["first_queuing_order"], row["last_queuing_order"]
             if first is None:
                 continue
-            # The time when each last message was seen first; both only grow.
-            looks = self._seen.get(key, deque())
-            while looks and looks[0][1] < first:
-                looks.popleft()
-            if not looks or looks[-1][1] < last:
-                looks.append((now, last))
-            if len(looks) > _LOOKS_MAX:
-                looks = deque(look for number, look in enumerate(looks) if number % 2 == 0 or number == len(looks) - 1)
-            seen[key] = looks
-            found[key] = now - looks[0][0]
-        self._seen = seen
+            # When each last message was observed first, in the order of the messages.
+            times = self._observed.get(key, deque())
+            while times and times[0][1] < first:
+                times.popleft()
+            if not times or times[-1][1] < last:
+                times.append((now, last))
+            if len(times) > _OBSERVATIONS_MAX:
+                times = deque(each for number, each in enumerate(times) if number % 2 == 0 or number == len(times) - 1)
+            observed[key] = times
+            found[key] = now - times[0][0]
+        self._observed = observed
         return found
 
 
-_LOOKS_MAX: Final = 4_096
+_OBSERVATIONS_MAX: Final = 4_096
+"""The number of observations of a queue above which every second one is forgotten."""
 
 
 def metrics(instance: Instance) -> Metrics:
