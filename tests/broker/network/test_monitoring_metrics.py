@@ -233,6 +233,13 @@ def test_the_age_of_the_oldest_message_is_what_was_observed(
     assert numbers(metrics)[name % "Jobs"] == 0
 
 
+def test_an_age_is_not_negative_after_the_clock_was_set_back(sales: Database, metrics: Metrics, clock: Clock) -> None:
+    sales.queue("Jobs").put(b"one")
+    numbers(metrics)
+    clock.advance(seconds=-30)
+    assert numbers(metrics)["ssbroker_queue_oldest_seconds[database=Sales,queue=dbo.Jobs]"] == 0
+
+
 def test_observations_of_a_queue_are_limited() -> None:
     ages = QueueAges()
 

@@ -233,7 +233,7 @@ class QueueAges:
             if len(times) > _OBSERVATIONS_MAX:
                 times = deque(each for number, each in enumerate(times) if number % 2 == 0 or number == len(times) - 1)
             observed[key] = times
-            found[key] = now - times[0][0]
+            found[key] = max(0, now - times[0][0])  # the clock may be set back
         self._observed = observed
         return found
 
