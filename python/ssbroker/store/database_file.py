@@ -786,10 +786,8 @@ class DatabaseFile:
     @property
     def is_locked_by_this_thread(self) -> bool:
         """Whether this thread, or the one that it makes calls for, holds the write lock, so that acquiring it again could deadlock."""
-        return (
-            self.write_lock.holder in (get_ident(), getattr(_CALLER, "thread", None))
-            and self.write_lock.holder is not None
-        )
+        holder = self.write_lock.holder
+        return holder is not None and holder in (get_ident(), getattr(_CALLER, "thread", None))
 
     @property
     def is_inherited(self) -> bool:
