@@ -81,6 +81,7 @@ QUEUE_INCOMPLETE: Final = f"""
 _QUEUE: Final = f"""
     SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
     ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
+_LEASE_STATE: Final = "CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END"
 _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
@@ -107,11 +108,9 @@ _SELECTS: Final = {
         SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
         FROM ssb_conversation_priorities ORDER BY priority_id""",
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
-    "sys.dm_broker_leases": """
-        SELECT conversation_group_id, queue_id,
-            CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END,
-            process_id, since, nullif(until, 0), attempts, failures
-        FROM ssb_group_leases ORDER BY since, conversation_group_id""",
+    "sys.dm_broker_leases": f"""
+        SELECT conversation_group_id, queue_id, {_LEASE_STATE}, process_id, since, nullif(until, 0), attempts, failures
+        FROM ssb_group_leases ORDER BY since, conversation_group_id""",  # noqa: S608
     "sys.dm_broker_failures": """
         SELECT queue_id, conversation_handle, failed_at, error FROM ssb_failures ORDER BY failed_at, rowid""",
     "sys.database_principals": """
@@ -186,10 +185,9 @@ _QUEUES: Final = """
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
         ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0), first, last
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
-_LEASES: Final = """
-    SELECT schema_name, name, CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END AS state,
-        count(*), sum(attempts), sum(failures)
-    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""
+_LEASES: Final = f"""
+    SELECT schema_name, name, {_LEASE_STATE} AS state, count(*), sum(attempts), sum(failures)
+    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""  # noqa: S608
 # Later messages have greater numbers.
 _WAITING: Final = """
     WITH each AS (
