@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ssbroker import Database, Instance, Queue
+from ssbroker import Database, Instance, LeaseLostError, Queue
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,11 +43,12 @@ class Shop:
     async def ship(self) -> None:
         """Ships orders, one after the other. If the process is killed, the order is shipped by another worker."""
         while True:
-            async with self.to_ship.take(lease=2) as job:
-                await asyncio.sleep(0.05)  # call the carrier here
-                async with job.transaction() as t:
-                    order = (job.attempt, job.value["order"])
-                    t.connection.execute("UPDATE orders SET shipped_by_attempt = ? WHERE id = ?", order)
+            with suppress(LeaseLostError):  # it took too long, and another worker ships the order
+                async with self.to_ship.take(lease=2) as job:
+                    await asyncio.sleep(0.05)  # call the carrier here
+                    async with job.transaction() as t:
+                        order = (job.attempt, job.value["order"])
+                        t.connection.execute("UPDATE orders SET shipped_by_attempt = ? WHERE id = ?", order)
 
     def count(self) -> dict[str, int]:
         """Returns the number of orders, how many are shipped, and how many of these by a repeated attempt."""
