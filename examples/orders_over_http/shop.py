@@ -87,14 +87,22 @@ class Application:
 
     async def _answer(self, shop: Shop, method: str, receive: Receive, send: Send) -> None:
         if method == "POST":
-            request = await receive()
-            answer: object = {"order": await shop.accept(json.loads(request["body"])["article"])}
+            order = json.loads(await _body(receive))
+            answer: object = {"order": await shop.accept(order["article"])}
         else:
             answer = await asyncio.to_thread(shop.count)
         status = 202 if method == "POST" else 200
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+async def _body(receive: Receive) -> bytes:
+    """Returns the body of a request, which arrives in one or more parts."""
+    parts = [await receive()]
+    while parts[-1].get("more_body"):
+        parts.append(await receive())
+    return b"".join(part.get("body", b"") for part in parts)
 
 
 app = Application()

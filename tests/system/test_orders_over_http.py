@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,28 @@ def clock() -> Clock:
 def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
     with Instance.create(tmp_path / "shop", name="shop", clock=clock, background=False) as opened:
         yield opened
+
+
+def test_an_order_may_arrive_in_parts(shop: ModuleType, instance: Instance) -> None:
+    parts: Iterator[dict[str, Any]] = iter(
+        [
+            {"type": "http.request", "body": b'{"article": ', "more_body": True},
+            {"type": "http.request", "body": b'"chair"}'},
+        ]
+    )
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(parts)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    application = shop.Application()
+    application._shop = shop.Shop(instance.create_database("Shop"))
+    asyncio.run(application({"type": "http", "method": "POST"}, receive, send))
+    assert [message.get("status", message.get("body")) for message in sent] == [202, b'{"order": 1}']
+    assert application._shop.count() == {"orders": 1, "shipped": 0, "repeated": 0}
 
 
 def test_a_worker_that_loses_its_order_ships_the_next(
