@@ -282,7 +282,7 @@ def test_names_that_are_not_utf8_match_no_service(spark: SparkSession) -> None:
     assert [row["reason"] for row in routed.select("reason").collect()] == ["no_route"]
 
 
-def test_two_names_with_the_same_hash_are_told_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_names_with_the_same_hash_are_distinguished(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The join compares the names too."""
     monkeypatch.setattr(decision_join, "_name_hash", lambda source, name: sf.length(name).cast("bigint"))
     given = spark.sql("select id, concat('//s', id) as to_service_name from range(9)")
