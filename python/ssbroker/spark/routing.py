@@ -467,12 +467,11 @@ def route_udf(
     """
     columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
-    columns.validate_routing(
-        catalog, types, now=utc_datetime(now), tie_break=tie_break, pending_request=pending_request
-    )
+    moment = utc_datetime(now)
+    columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(spark, catalog),
-        now=utc_datetime(now),
+        now=moment,
         tie_break=tie_break,
         pending_request=pending_request,
     )
