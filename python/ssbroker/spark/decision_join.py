@@ -78,11 +78,6 @@ class DecisionRelation:
     is_complete: bool
 
     @property
-    def nbytes(self) -> int:
-        """The size of the build side in bytes."""
-        return self.named.nbytes
-
-    @property
     def listed_ids_max(self) -> int:
         """The most broker ids that are listed for one service name."""
         return pc.max(pc.list_value_length(self.named["ids"])).as_py() or 0

@@ -11,7 +11,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import compat
-from ssbroker.spark.columns import ID_COLUMNS, Labels
+from ssbroker.spark.columns import Labels
 from ssbroker.spark.decision_join import DecisionRelation
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _ROUTES_MAX: Final = 100_000
 _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
 """The most broker ids of a service that are compared one after the other."""
+_INCOMPLETE: Final = (
+    "a route for all services has the address TRANSPORT, so decisions depend on names that are not listed"
+)
 _CACHED_MAX: Final = 4
 
 
@@ -68,10 +71,10 @@ def choose_engine(
     if engine == "auto" and (reason := _unsuited(conversations, catalog)):
         return _arrow(reason)
     relation = _relation(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
-    if reason := _undecided(conversations, relation):
+    if not relation.is_complete:
         if engine == "native":
-            raise OptionError(f"engine: 'native' cannot use this catalog: {reason}; use 'auto' or 'arrow'")
-        return _arrow(reason)
+            raise OptionError(f"engine: 'native' cannot use this catalog: {_INCOMPLETE}; use 'auto' or 'arrow'")
+        return _arrow(_INCOMPLETE)
     if engine == "native":
         return RouteEngine(name="native", reason="it was requested"), relation
     if relation.listed_ids_max > _LISTED_IDS_MAX:
@@ -86,15 +89,6 @@ def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:
         return f"the catalog has {routes:,} routes; up to {most:,} are joined"
     if str(conversations.sparkSession.conf.get(_BROADCAST_THRESHOLD)).strip().startswith("-"):
         return f"{_BROADCAST_THRESHOLD} switches broadcasts off"
-    return ""
-
-
-def _undecided(conversations: DataFrame, relation: DecisionRelation) -> str:
-    """Returns why the decision table cannot decide each row; empty if it can."""
-    if not relation.is_complete:
-        return "a route for all services has the address TRANSPORT, so decisions depend on names that are not listed"
-    if relation.candidates_max > 1 and not set(ID_COLUMNS) & set(conversations.columns):
-        return "a service has several equal candidates, and there is no column conversation_id"
     return ""
 
 
