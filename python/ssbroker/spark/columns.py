@@ -280,6 +280,13 @@ class Labels:
     outcomes: tuple[str, ...]
     reasons: tuple[str, ...]
 
+    def pack(self, decided: pa.RecordBatch) -> Any:
+        """Returns outcome, reason and step of decisions as numbers; null if the outcome is null."""
+        outcome = _label_codes(decided["outcome"], self.outcomes, shift=8)
+        reason = _label_codes(decided["reason"], self.reasons, shift=4)
+        step: Any = decided["match_step"].cast(pa.int16())
+        return _compute.add(_compute.add(outcome, reason), step.fill_null(NO_STEP))
+
     def unpack(self, packed: Mapping[str, Column]) -> dict[str, Column]:
         """Returns the decision columns, in contract order, from columns `PACKED_FIELDS`; a missing one is null."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -294,6 +301,13 @@ class Labels:
         missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED_FIELDS.items() if name not in packed}
         found = {**packed, **missing, **from_verdict}
         return {name: found[name] for name in DECISIONS.names}
+
+
+def _label_codes(column: Any, labels: tuple[str, ...], *, shift: int) -> Any:
+    """Returns the code of each row's label, shifted to its position in a verdict; a dictionary may have any order."""
+    encoded = column.dictionary_encode()
+    codes = [labels.index(label) << shift for label in encoded.dictionary.to_pylist()]
+    return pa.array(codes, pa.int16()).take(encoded.indices)
 
 
 def possible_fields(catalog: Catalog) -> dict[str, str]:

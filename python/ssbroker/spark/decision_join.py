@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ssbroker.exceptions import UnknownDatabaseError
 from ssbroker.router import Router, TieBreak
-from ssbroker.spark import columns, compat
+from ssbroker.spark import compat
 from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, PACKED_FIELDS, Labels, quoted
 
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ class DecisionRelation:
     @classmethod
     def of(cls, router: Router, labels: Labels, *, now: datetime) -> DecisionRelation:
         """Returns the decision table of a router at a time."""
-        table: Any = pa.Table.from_batches([router.decision_table(now=now)])
+        decisions = router.decision_table(now=now)
+        table: Any = pa.Table.from_batches([decisions])
         catalog = router.catalog
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
         ids = tuple(value for value in catalog.databases["service_broker_guid"].to_pylist() if value is not None)
         sources = pa.array([*databases, None], pa.string())
         table = table.append_column("source", pc.index_in(table["database"], value_set=sources))
-        table = table.append_column("verdict", _verdicts(table, labels))
+        table = table.append_column("verdict", labels.pack(decisions))
         decided = table.filter(pc.invert(table["is_reply"]))
         rows, candidates_max = _rows(decided)
         is_named = pc.is_valid(rows["name"])
@@ -111,15 +112,6 @@ class DecisionRelation:
             expected_databases=_expected_databases(router, now),
             is_complete=decided["verdict"].null_count == 0,
         )
-
-
-def _verdicts(table: pa.Table, labels: Labels) -> _Array:
-    """Returns outcome, reason and step as one number, as in `columns.Labels.unpack`."""
-    outcome: _Array = pc.index_in(table["outcome"], value_set=pa.array(labels.outcomes))
-    reason: _Array = pc.index_in(table["reason"], value_set=pa.array(labels.reasons))
-    known_step: _Array = table["match_step"].cast(pa.int32())
-    step: _Array = pc.fill_null(known_step, columns.NO_STEP)
-    return pc.add(pc.add(pc.shift_left(outcome, 8), pc.shift_left(reason, 4)), step).cast(pa.int16())
 
 
 def _rows(decided: pa.Table) -> tuple[pa.Table, int]:

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.catalog.catalog import Catalog
@@ -97,11 +96,8 @@ def pack_decisions(
     decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(columns.PACKED_FIELDS)
 ) -> pa.StructArray:
     """Packs decisions into structs with some of the fields `columns.PACKED_FIELDS`, of which the verdict is the first."""
-    outcome = _label_codes(decided["outcome"], labels.outcomes, shift=8)
-    reason = _label_codes(decided["reason"], labels.reasons, shift=4)
-    step: _Column = decided["match_step"].cast(pa.int16())
-    verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
-    return pa.StructArray.from_arrays([verdict, *(_to_spark_type(decided, name) for name in fields[1:])], list(fields))
+    others = [_to_spark_type(decided, name) for name in fields[1:]]
+    return pa.StructArray.from_arrays([labels.pack(decided), *others], list(fields))
 
 
 def decision_structs(task: RouteTask, positional: Sequence[_Column], keyword: dict[str, _Column]) -> pa.StructArray:
@@ -141,12 +137,6 @@ def _batch_located(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
         where = "" if context is None else f" of partition {context.partitionId()}"
         error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {first_row}{where} of the Spark job.")
         raise
-
-
-def _label_codes(column: _Column, labels: tuple[str, ...], *, shift: int) -> _Column:
-    """Returns the code of each row's label, shifted to its position in a verdict; the dictionary may have any order."""
-    codes = [labels.index(label) << shift for label in column.dictionary.to_pylist()]
-    return pa.array(codes, pa.int16()).take(column.indices)
 
 
 def _to_spark_type(decided: pa.RecordBatch, name: str) -> _Column:
