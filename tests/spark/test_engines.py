@@ -18,7 +18,7 @@ from tests.spark import engine_worlds, query_runs
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.spark.test_route import one_route, plan_of
 from tests.worlds.numbered import hosts, numbered
-from tests.worlds.universe import NOW
+from tests.worlds.universe import NOW, TICK
 
 ID = "00000000-0000-0000-0000-000000000001"
 GOOD: dict[str, Any] = {
@@ -251,7 +251,7 @@ def test_auto_follows_the_catalog_and_the_session(
         chosen("udf")  # type: ignore[arg-type] # what the error is about
 
 
-def test_the_decisions_are_made_once_for_a_catalog_and_a_time(
+def test_the_decisions_are_made_again_only_if_a_route_has_expired(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "_relations", {})
@@ -264,9 +264,17 @@ def test_the_decisions_are_made_once_for_a_catalog_and_a_time(
 
     monkeypatch.setattr(decision_join.DecisionRelation, "of", counted)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
-    for now in (NOW, NOW, NOW + timedelta(days=1)):
-        ssbroker.spark.route(given, hosts(3), now=now, tie_break="first")
-    assert made == [NOW, NOW + timedelta(days=1)]
+    expires = NOW + timedelta(days=1)
+    catalog = one_route(lifetime=expires)
+    for now in (NOW, NOW, expires - TICK, expires, expires + timedelta(days=1)):
+        ssbroker.spark.route(given, catalog, now=now, tie_break="first")
+    assert made == [NOW, expires]
+    routed = [ssbroker.spark.route(given, catalog, now=now, tie_break="first") for now in (expires - TICK, expires)]
+    assert [row["outcome"] for each in routed for row in each.collect()] == ["REMOTE", "DELAYED"]
+    assert made == [NOW, expires, expires - TICK, expires]
+    for _ in range(2):
+        ssbroker.spark.route(given, hosts(3), tie_break="first")
+    assert len(made) == 5
 
 
 def test_names_compare_by_bytes_whatever_the_collation(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.exceptions import UnknownDatabaseError
 from ssbroker.router import Router, TieBreak
 from ssbroker.spark import compat
@@ -64,6 +65,8 @@ class DecisionRelation:
         candidates_max: The most candidates of one decision.
         expected_databases: What the error about an unknown database says.
         is_complete: Whether the table has a decision for every conversation.
+        made_at: The time of the decisions, in microseconds since 1970.
+        valid_until: The time at which the first route expires that a decision depends on; None if there is none.
     """
 
     databases: tuple[str, ...]
@@ -76,6 +79,13 @@ class DecisionRelation:
     candidates_max: int
     expected_databases: str
     is_complete: bool
+    made_at: int
+    valid_until: int | None
+
+    def is_valid_at(self, now: datetime) -> bool:
+        """Whether the decisions at a time are these."""
+        now_us = epoch_microseconds(now)
+        return self.made_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
 
     @property
     def listed_ids_max(self) -> int:
@@ -111,6 +121,8 @@ class DecisionRelation:
             candidates_max=candidates_max,
             expected_databases=_expected_databases(router, now),
             is_complete=decided["verdict"].null_count == 0,
+            made_at=epoch_microseconds(now),
+            valid_until=pc.min(table["valid_until"].cast(pa.int64())).as_py(),
         )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -99,10 +98,13 @@ def _arrow(reason: str) -> tuple[RouteEngine, None]:
 def _relation(
     catalog: Catalog, labels: Labels, *, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
 ) -> DecisionRelation:
-    key = (catalog.fingerprint, epoch_microseconds(now), tie_break, pending_request)
-    if key not in _relations:
+    """Returns the decisions at a time, from the cache if no route has expired since they were made."""
+    key = (catalog.fingerprint, tie_break, pending_request)
+    relation = _relations.get(key)
+    if relation is None or not relation.is_valid_at(now):
+        _relations.pop(key, None)
         while len(_relations) >= _CACHED_MAX:
             del _relations[next(iter(_relations))]
         router = Router(catalog, tie_break=tie_break, pending_request=pending_request)
-        _relations[key] = DecisionRelation.of(router, labels, now=now)
-    return _relations[key]
+        _relations[key] = relation = DecisionRelation.of(router, labels, now=now)
+    return relation
