@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+
+from tests.logged_process import logged_process
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "compatibility.md"
@@ -201,20 +201,17 @@ def connect_server(python: Path) -> Iterator[str]:
     submit: list[str | Path] = [Path(located.stdout.strip(), "bin", "spark-submit"), "--master", "local[1, 4]"]
     submit += [each for setting in settings for each in ("--conf", setting)]
     submit += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    with TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        with (
-            log.open("wb") as written,
-            subprocess.Popen(submit, cwd=folder, env=_variables(python), stdout=written, stderr=written) as process,
-        ):
-            try:
-                while (started := re.search(r"started at: .*:(\d+)", log.read_text())) is None:
-                    if process.poll() is not None:
-                        raise SystemExit(f"Spark Connect ended: {log.read_text()}")
-                    time.sleep(0.1)
-                yield f"sc://127.0.0.1:{started[1]}"
-            finally:
-                process.terminate()
+    with (
+        TemporaryDirectory() as folder,
+        logged_process(
+            submit,
+            log=Path(folder, "log"),
+            until=r"started at: .*:(\d+)",
+            variables=_variables(python),
+            folder=Path(folder),
+        ) as started,
+    ):
+        yield f"sc://127.0.0.1:{started[1]}"
 
 
 def _variables(python: Path) -> dict[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import pyspark
+
+from tests.logged_process import logged_process
 
 _SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _ADDRESS: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -34,17 +34,9 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         yield address
 
 
-@contextmanager
-def _process(name: str, *arguments: str, log: Path, until: str) -> Iterator[re.Match[str]]:
-    """Runs a class of Spark until the end of the context; yields the first match of `until` in its log."""
+def _process(name: str, *arguments: str, log: Path, until: str) -> AbstractContextManager[re.Match[str]]:
+    """Runs a class of Spark, as `logged_process` does."""
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dspark.master.rest.enabled=false"
     variables = {**os.environ, "SPARK_DAEMON_JAVA_OPTS": options, "SPARK_DAEMON_MEMORY": "256m"}
     command: list[str | Path] = [_SPARK_CLASS, f"org.apache.spark.deploy.{name}", *arguments]
-    with log.open("wb") as written, subprocess.Popen(command, env=variables, stdout=written, stderr=written) as process:
-        try:
-            while (found := re.search(until, log.read_text())) is None:
-                assert process.poll() is None, log.read_text()
-                time.sleep(0.1)
-            yield found
-        finally:
-            process.terminate()
+    return logged_process(command, log=log, until=until, variables=variables)
