@@ -59,7 +59,7 @@ class DecisionRelation:
         named: A row for each source and listed service name.
         unnamed: A row for each source, for the other names.
         replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
-        dropped_reply: The verdict of replies that no row of `replies` is for.
+        dropped_reply: The verdict of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.
         fields: The arrays of the decisions' columns, without those that are always null.
         candidates_max: The most candidates of one decision.
@@ -310,12 +310,12 @@ class DecisionJoin:
         found = []
         for name, expected in required.items():
             if name in self._types:
-                text = f"{_ERRORS}NullError: {name}: null is not allowed here; expected {expected}"
-                found.append((sf.col(name).isNull(), sf.lit(text)))
+                text = sf.lit(f"{_ERRORS}NullError: {name}: null is not allowed here; expected {expected}")
+                found.append((sf.col(name).isNull(), text))
         if self._has_databases:
             what = f"is not a database of the catalog; expected {self._relation.expected_databases}"
-            told = message("UnknownDatabaseError", "database", self._text("database"), what)
-            found.append((self._source().isNull(), told))
+            text = message("UnknownDatabaseError", "database", self._text("database"), what)
+            found.append((self._source().isNull(), text))
         for name in self._id_columns:
             if self._types[name] == pa.string():
                 value, is_wrong = self._text(name), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
@@ -333,7 +333,7 @@ class DecisionJoin:
         kinds = {field: _COLUMN_TYPES[field] for field in table.column_names}
         rows = compat.arrow_frame(self._rows.sparkSession, table, kinds)
         renamed = [
-            # Spark copies binary values to compare them, and strings not.
+            # Spark copies binary values to compare them, but not strings.
             sf.col(field).cast("array<string>" if field == "ids" else kind).alias(f"{self._prefix}{name} {field}")
             for field, kind in kinds.items()
         ]
@@ -455,7 +455,7 @@ def _parsed_guid(text: Column) -> Column:
 
     has_braces = (sf.length(text) == _GUID_CHARACTERS + 2) & text.startswith("{") & text.endswith("}")
     bare = sf.when(has_braces, sf.substring(text, 2, _GUID_CHARACTERS)).otherwise(text)
-    # Without characters of several bytes.
+    # Each character must be one byte.
     is_guid = (sf.length(bare) == _GUID_CHARACTERS) & (sf.octet_length(bare) == _GUID_CHARACTERS)
     for position in _DASHES:
         is_guid &= sf.substring(bare, position, 1) == "-"

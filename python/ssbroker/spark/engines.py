@@ -82,7 +82,7 @@ def choose_engine(
 
 
 def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:
-    """Returns why a join would be slower or is not wanted; empty if neither is so."""
+    """Returns why a join would be slower or is not wanted; empty if there is no reason."""
     routes, most = catalog.routes.num_rows, _ROUTES_MAX if compat.has_arrow_frames() else _ROUTES_MAX_AS_TEXT
     if routes > most:
         return f"the catalog has {routes:,} routes; up to {most:,} are joined"
