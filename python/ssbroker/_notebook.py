@@ -1,4 +1,4 @@
-"""HTML views of results for notebooks."""
+"""HTML views of results for notebooks, and the escaping of all HTML."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from html import escape
 from typing import Any, Final
 
 import pyarrow as pa
+
+from ssbroker._text import terminal_safe
 
 ROWS_MAX: Final = 20
 """The maximum number of rows of a table that are shown."""
@@ -35,26 +37,36 @@ def rest(number: int) -> str:
     return f"<p>and {number - ROWS_MAX:,} more</p>" if number > ROWS_MAX else ""
 
 
+def escaped(value: object) -> str:
+    r"""Returns a text for HTML; characters that are not printed, such as changes of the writing direction, become escapes.
+
+    Examples:
+        >>> escaped("<Orders>\u202e")
+        '&lt;Orders&gt;\\u202e'
+    """
+    return escape("\n".join(map(terminal_safe, str(value).split("\n"))))
+
+
 def grid(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Returns cells as an HTML table."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    head = "".join(f"<th>{escaped(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def section(title: str, *parts: str) -> str:
     """Returns parts under a title."""
-    return f"<div><strong>{escape(title)}</strong>{''.join(parts)}</div>"
+    return f"<div><strong>{escaped(title)}</strong>{''.join(parts)}</div>"
 
 
 def folded(summary: str, *content: str, is_open: bool = False) -> str:
     """Returns content that opens with a click."""
-    return f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>{''.join(content)}</details>"
+    return f"<details{' open' if is_open else ''}><summary>{escaped(summary)}</summary>{''.join(content)}</details>"
 
 
-def preformatted(text: str) -> str:
+def preformatted(value: str) -> str:
     """Returns text with its line breaks and spaces."""
-    return f"<pre>{escape(text)}</pre>"
+    return f"<pre>{escaped(value)}</pre>"
 
 
 def body(value: bytes | None) -> str:
@@ -70,12 +82,11 @@ def body(value: bytes | None) -> str:
     start = value[:_BODY_MAX]
     # In UTF-16, most characters of European languages have a byte that is 0.
     encoding = "utf-16-le" if len(value) % 2 == 0 and 4 * start[1::2].count(0) > len(start) else "utf-8"
-    text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(
-        start
-    )  # a character may be cut off at the end
-    if not text.translate(_LINE_CHARACTERS).isprintable() or "\ufffd" in text:
+    # The last character may be cut off.
+    shown = codecs.getincrementaldecoder(encoding)(errors="replace").decode(start)
+    if not shown.translate(_LINE_CHARACTERS).isprintable() or "\ufffd" in shown:
         return f"<p>{size}</p>"
-    return preformatted(text) + (f"<p>{size}</p>" if len(value) > _BODY_MAX else "")
+    return f"<pre>{escape(shown)}</pre>" + (f"<p>{size}</p>" if len(value) > _BODY_MAX else "")
 
 
 _LINE_CHARACTERS: Final = str.maketrans("", "", "\n\r\t")
@@ -100,5 +111,5 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return escape(text if len(text) <= _CELL_MAX else f"{text[: _CELL_MAX - 1]}…")
+    shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return escaped(shown if len(shown) <= _CELL_MAX else f"{shown[: _CELL_MAX - 1]}…")

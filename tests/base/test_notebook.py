@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker._notebook import ROWS_MAX
+from ssbroker._notebook import ROWS_MAX, folded, section, table
 from ssbroker.broker.transaction import Message
 from ssbroker.diagnose import Findings, Fleet, compare, lint, trace
 from tests.guards.repository import ROOT
@@ -177,6 +177,13 @@ def test_markup_in_names_is_escaped() -> None:
     router = ssbroker.Router(ssbroker.Catalog(ssbroker.schemas.ROUTES.empty_table()))
     explanation = router.explain("<script>alert(1)</script>", database="msdb")
     assert "<script>" not in explanation._repr_html_()
+
+
+def test_characters_that_reorder_text_are_shown_as_escapes() -> None:
+    name = "//Orders\u202e"
+    for html in (section(name), folded(name), table(pa.table({name: [name]}))):
+        assert "\u202e" not in html
+        assert "//Orders\\u202e" in html
 
 
 def test_a_reassembly_shows_messages_and_why_fragments_were_rejected() -> None:

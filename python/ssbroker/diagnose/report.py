@@ -8,13 +8,13 @@ import json
 from collections import defaultdict
 from datetime import datetime
 from functools import cache
-from html import escape
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.compare import Comparison
@@ -84,7 +84,7 @@ def html_report(
     if traffic is not None:
         diagram = sankey(traffic_flows(traffic), title="Conversations by service, outcome and destination")
         sections.append(_Section("traffic", "Traffic", f'<div class="scroll" tabindex="0">{diagram}</div>'))
-    search = "" if trace is None else _text(trace.to_service_name)
+    search = "" if trace is None else escaped(trace.to_service_name)
     sections.append(_Section("routes", "Routes", _GRAPH.format(options=_options(whole_fleet), search=search)))
     sections.append(_Section("matrix", "Reachability", _matrix(whole_fleet, now)))
     data = graph_data(whole_fleet, lint_findings, now=now)
@@ -109,11 +109,11 @@ def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str,
     return "".join(
         (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">',
-            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(title)}</title>',
+            f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escaped(title)}</title>',
             f'<style id="__________cytoscape_stylesheet">{style}</style></head><body>',  # Cytoscape adds no style of its own
-            f"<header><h1>{_text(title)}</h1>{summary}</header><nav><div>{links}</div></nav><main>{body}</main>",
+            f"<header><h1>{escaped(title)}</h1>{summary}</header><nav><div>{links}</div></nav><main>{body}</main>",
             "<footer><details><summary>Licences of the libraries in this page</summary>",
-            f"<pre>{_text(_file(_LICENSES))}</pre></details></footer>",
+            f"<pre>{escaped(_file(_LICENSES))}</pre></details></footer>",
             f'<script type="application/json" id="data">{_json(data)}</script>',
             *(f"<script>{script}</script>" for script in scripts),
             "</body></html>\n",
@@ -136,11 +136,6 @@ def _hash(text: str) -> str:
 def _json(value: object) -> str:
     """Returns JSON for a script element: `<` occurs only in strings, and as an escape it cannot end the element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _text(text: object) -> str:
-    """Returns a text for HTML; characters that are not printed, such as changes of the writing direction, become escapes."""
-    return escape("\n".join(map(terminal_safe, str(text).split("\n"))))
 
 
 def _summary(fleet: Fleet, findings: Findings, comparison: Comparison | None, now: datetime) -> str:
@@ -178,8 +173,8 @@ def _findings(lint_findings: Findings) -> str:
     for (severity, code), group in by_code.items():
         parts.append(
             f'<details open class="code {severity}"><summary><span class="badge">{severity}</span><b>{code}</b> '
-            f"{_text(CODES[code].title)} ({len(group):,})</summary>"
-            f'<p class="dim">{_text(CODES[code].why)}</p>{_listed(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
+            f"{escaped(CODES[code].title)} ({len(group):,})</summary>"
+            f'<p class="dim">{escaped(CODES[code].why)}</p>{_listed(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
         )
     return "".join(parts)
 
@@ -198,22 +193,22 @@ def _finding(finding: Finding) -> str:
     position = ""
     if finding.line is not None:
         name = PurePath(finding.file).name if finding.file else ""
-        position = f' <span class="dim" title="{_text(finding.file or "")}">{_text(name)}:{finding.line}</span>'
+        position = f' <span class="dim" title="{escaped(finding.file or "")}">{escaped(name)}:{finding.line}</span>'
     return (
-        f'<div class="finding"><div class="where">{_text(finding.where)}{position}</div><p>{_text(finding.message)}</p>'
-        f'<div class="remedy"><pre>{_text(finding.remedy)}</pre><button type="button" class="copy">Copy</button></div></div>'
+        f'<div class="finding"><div class="where">{escaped(finding.where)}{position}</div><p>{escaped(finding.message)}</p>'
+        f'<div class="remedy"><pre>{escaped(finding.remedy)}</pre><button type="button" class="copy">Copy</button></div></div>'
     )
 
 
 def _trace(trace: Trace) -> str:
     parts = [
-        f"<p>{_text(trace.instance)}/{_text(trace.database)} starts a conversation with <b>{_text(trace.to_service_name)}</b>.</p>",
+        f"<p>{escaped(trace.instance)}/{escaped(trace.database)} starts a conversation with <b>{escaped(trace.to_service_name)}</b>.</p>",
         _path(trace),
     ]
     if trace.acknowledgement is not None:
         subject = "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
         parts.append(
-            f"<h3>{subject} to {_text(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
+            f"<h3>{subject} to {escaped(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
         )
         if not trace.acknowledgement.returned_to(trace):
             parts.append('<p class="dropped">It does not arrive.</p>')
@@ -222,9 +217,9 @@ def _trace(trace: Trace) -> str:
 
 def _path(trace: Trace) -> str:
     hops = "".join(
-        f"<li><details><summary>{_text(hop.instance)}, sys.routes of {_text(hop.database or 'msdb')}: "
-        f'<b class="{hop.decision["outcome"].lower()}">{_text(restore_spaces(decision_text(hop)))}</b></summary>'
-        f'<pre class="steps">{_text(hop.explanation)}</pre></details></li>'
+        f"<li><details><summary>{escaped(hop.instance)}, sys.routes of {escaped(hop.database or 'msdb')}: "
+        f'<b class="{hop.decision["outcome"].lower()}">{escaped(restore_spaces(decision_text(hop)))}</b></summary>'
+        f'<pre class="steps">{escaped(hop.explanation)}</pre></details></li>'
         for hop in trace.hops
     )
     others = "".join(
@@ -234,7 +229,7 @@ def _path(trace: Trace) -> str:
 
 
 def _end(end: Any) -> str:
-    return f'<b class="{end.outcome.lower()}">{_text(restore_spaces(end_text(end)))}</b>'
+    return f'<b class="{end.outcome.lower()}">{escaped(restore_spaces(end_text(end)))}</b>'
 
 
 _CELLS_MAX: Final = 20_000
@@ -273,12 +268,12 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     if len(groups) == len(shown) and len(columns) <= _UNMERGED_MAX:
         shown = sorted(groups)
     head = "".join(
-        f'<th scope="col" title="{_text(", ".join(group))}"><span>{_text(_shortened(_group_name(group)))}</span></th>'
+        f'<th scope="col" title="{escaped(", ".join(group))}"><span>{escaped(_shortened(_group_name(group)))}</span></th>'
         for group in shown
     )
     numbers: dict[str, int] = {}
     body = "".join(
-        f'<tr><th scope="row" title="{_text(start)}">{_text(start)}</th>'
+        f'<tr><th scope="row" title="{escaped(start)}">{escaped(start)}</th>'
         + "".join(_cell_html(columns[group[0]][number], numbers) for group in shown)
         + "</tr>"
         for number, start in enumerate(starts)
@@ -379,7 +374,7 @@ def _used(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
-    names = {name: _text(name.replace("_", " ")) for name in columns}
+    names = {name: escaped(name.replace("_", " ")) for name in columns}
     head = "".join(f"<th>{name}</th>" for name in names.values())
     lines = "".join(
         f"<tr>{''.join(_table_cell(row[name], name, heading) for name, heading in names.items())}</tr>"
@@ -396,7 +391,7 @@ def _table_cell(value: object, name: str, heading: str) -> str:
     if isinstance(value, float):
         shown = f"{value:,.2f}"
     else:
-        shown = f"{value:,}" if isinstance(value, int) else _text(_NULLS.get(name, "") if value is None else value)
+        shown = f"{value:,}" if isinstance(value, int) else escaped(_NULLS.get(name, "") if value is None else value)
     return f'<td{style} data-name="{heading}">{shown}</td>'
 
 
@@ -405,7 +400,7 @@ def _omitted_count(count: int) -> str:
 
 
 def _options(fleet: Fleet) -> str:
-    return "".join(f'<option value="{number}">{_text(name)}</option>' for number, name in enumerate(fleet))
+    return "".join(f'<option value="{number}">{escaped(name)}</option>' for number, name in enumerate(fleet))
 
 
 _OUTCOME_BOXES: Final = "".join(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from html import escape
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
-from ssbroker._text import terminal_safe
+from ssbroker._notebook import escaped
 from ssbroker.exceptions import InputError, SchemaError
 
 NODES_MAX: Final = 14
@@ -133,7 +132,7 @@ def sankey(flows: Mapping[Flow, int], *, title: str, first: Collection[str] = ()
     ]
     height = max(node.top + node.height for column in columns for node in column.values()) + _GAP
     parts = [
-        f'<svg class="sankey" role="img" aria-label="{_text(title)}" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">'
+        f'<svg class="sankey" role="img" aria-label="{escaped(title)}" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">'
     ]
     parts += _ribbons(merged, columns, first)
     for column, left, side in zip(columns, _COLUMNS, ("start", "middle", "end"), strict=True):
@@ -205,7 +204,7 @@ def _ribbons(flows: Mapping[Flow, int], columns: list[dict[str, _Node]], first: 
             yield (
                 f'<path class="band {outcome.lower()}{" changed" if is_first else ""}" d="M{x} {a:.1f} C{middle} {a:.1f} {middle} {c:.1f} {y} {c:.1f} '
                 f'L{y} {d:.1f} C{middle} {d:.1f} {middle} {b:.1f} {x} {b:.1f} Z">'
-                f"<title>{_text(source)} to {_text(target)}: {count:,}</title></path>"
+                f"<title>{escaped(source)} to {escaped(target)}: {count:,}</title></path>"
             )
 
 
@@ -221,11 +220,7 @@ def _box(node: _Node, left: int, side: str, *, total: int, is_first: bool) -> st
     share = f"{node.number:,} ({node.number / total:.0%})"
     kind = node.name.lower() if side == "middle" else ""
     return (
-        f'<g class="node {kind}{" changed" if is_first else ""}"><title>{_text(name)}: {share}</title>'
+        f'<g class="node {kind}{" changed" if is_first else ""}"><title>{escaped(name)}: {share}</title>'
         f'<rect x="{left}" y="{node.top:.1f}" width="{_NODE_WIDTH}" height="{node.height:.1f}"/>'
-        f'<text x="{x}" y="{middle:.1f}" text-anchor="{anchor}">{_text(label)}<tspan class="count" dx="6">{node.number:,}</tspan></text></g>'
+        f'<text x="{x}" y="{middle:.1f}" text-anchor="{anchor}">{escaped(label)}<tspan class="count" dx="6">{node.number:,}</tspan></text></g>'
     )
-
-
-def _text(text: str) -> str:
-    return escape(terminal_safe(text))
