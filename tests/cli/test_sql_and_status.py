@@ -264,20 +264,25 @@ def test_status_watches(folder: Path) -> None:
         assert "Traceback" not in watching.stderr.read()
 
 
-def test_status_watches_as_tables(folder: Path) -> None:
-    """The age of the oldest message grows."""
+def test_status_watches_as_tables(run: Run, folder: Path) -> None:
+    """The age of the oldest message grows; lines are whole."""
+    (undelivered,) = (line for line in run("status", folder).out.splitlines() if line.startswith("to //Nowhere, "))
+    assert len(undelivered) > 100
     command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         ages = []
+        lines = []
         while "0:00:01" not in ages:
             line = watching.stdout.readline()
             assert line
+            lines.append(line.removesuffix("\n"))
             ages += re.findall(r"dbo\.Orders .* at least (\S+)", line)
         watching.send_signal(signal.SIGINT)
         watching.communicate()
     assert watching.returncode == 130
     assert ages[0] == "0:00:00"
+    assert undelivered in lines
 
 
 def test_age_of_the_oldest_message_is_never_too_great() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -56,9 +57,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    console = Console()
-    for part in _parts(found):
-        console.print(part, soft_wrap=isinstance(part, Text), crop=False)
+    _print(Console(), _parts(found))
 
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
@@ -67,23 +66,24 @@ def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: b
 
     console = Console()
     ages = QueueAges()
+    live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not as_json else None
+    with live or nullcontext():
+        while True:
+            found = overview()
+            parts = _parts(found, ages.update(found["queues"], now=time.monotonic()))
+            if as_json:
+                typer.echo(json.dumps(found, ensure_ascii=False))
+            elif live is None:
+                _print(console, parts)
+            else:
+                live.update(Group(*parts), refresh=True)
+            time.sleep(seconds)
 
-    def parts() -> Iterator[Text | RowsView]:
-        found = overview()
-        return _parts(found, ages.update(found["queues"], now=time.monotonic()))
 
-    if as_json:
-        while True:
-            typer.echo(json.dumps(overview(), ensure_ascii=False))
-            time.sleep(seconds)
-    if not console.is_terminal:
-        while True:
-            console.print(*parts(), sep="\n", crop=False)
-            time.sleep(seconds)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(Group(*parts()), refresh=True)
-            time.sleep(seconds)
+def _print(console: Console, parts: Iterable[Text | RowsView]) -> None:
+    """Prints tables, and lines that only the terminal wraps, so that statements in them can be copied."""
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text), crop=False)
 
 
 def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | RowsView]:
@@ -108,7 +108,7 @@ def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) ->
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
     for row in found["transmission_queue"]:
-        # Below the table and without line breaks, so that statements in the advice can be copied.
+        # Below the table, so that statements in the advice can be copied.
         reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
     yield Text()
