@@ -77,6 +77,12 @@ class Page:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
+    def wait_for(self, condition: str) -> None:
+        """Waits until a JavaScript condition holds; it is evaluated before each frame that the page draws."""
+        self.evaluate(
+            f"new Promise((done) => {{ const check = () => {{ if ({condition}) done(true); else requestAnimationFrame(check); }}; check(); }})"
+        )
+
     def click(self, x: float, y: float) -> None:
         """Clicks on a point of the window."""
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):

@@ -393,8 +393,8 @@ def test_search_and_filter_reduce_graph_and_table(shop_page: str, page: Page, fo
     show(page, folder, shop_page)
     page.click_on("#search")
     page.type("customs")
-    shown = "new Promise((done) => setTimeout(() => done(document.getElementById('shown').textContent), 400))"
-    assert page.evaluate(shown).startswith("1 decision of ")
+    page.wait_for(f"{GRAPH}.nodes().length === 4")
+    assert page.evaluate("document.getElementById('shown').textContent").startswith("1 decision of ")
     assert labels(page, "nodes") == [
         "//customs.example/Declare",
         "Shipping",
@@ -450,7 +450,8 @@ def test_findings_are_filtered_and_their_remedy_is_copied(page: Page, folder: Pa
     )
     page.click_on("#findings .code:not([hidden]) .copy")
     (finding, *_) = [each for each in lint(circle, at=NOW) if each.code == "SSB020"]
-    assert page.evaluate("new Promise((done) => setTimeout(() => done(copied), 100))") == finding.remedy
+    page.wait_for("copied !== null")
+    assert page.evaluate("copied") == finding.remedy
 
 
 def test_changes_are_records_on_a_phone(page: Page, folder: Path) -> None:
@@ -515,5 +516,5 @@ def test_six_thousand_routes_of_one_instance_are_clustered_until_a_search(page: 
     assert "6,000 services" in labels(page, "edges")
     page.click_on("#search")
     page.type("//S4711")
-    page.evaluate("new Promise((done) => setTimeout(done, 400))")
+    page.wait_for(f"{GRAPH}.nodes().some((node) => node.data('fullLabel') === '//S4711')")
     assert "//S4711" in labels(page, "nodes")
