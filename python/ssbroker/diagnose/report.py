@@ -21,7 +21,7 @@ from ssbroker.diagnose.compare import Comparison
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import reachability
+from ssbroker.diagnose.reachability import RoutingEnd, reachability
 from ssbroker.diagnose.report_graph import graph_data
 from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
 from ssbroker.diagnose.trace import Trace, decision_text, end_text
@@ -228,7 +228,7 @@ def _path(trace: Trace) -> str:
     return f'<ol class="hops">{hops}</ol><p>{_end(trace.end)}</p>{others}'
 
 
-def _end(end: Any) -> str:
+def _end(end: RoutingEnd) -> str:
     return f'<b class="{end.outcome.lower()}">{escaped(restore_spaces(end_text(end)))}</b>'
 
 

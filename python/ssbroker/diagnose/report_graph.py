@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -44,8 +44,8 @@ class Decision(NamedTuple):
     """The address of the next hop; for LOCAL, the target database."""
     hop_instance: str | None
     """The instance of the fleet that has this address."""
-    explanation: int | None
-    """The number of the explanation."""
+    explanation: int | None = None
+    """The number of the explanation, if the page has it."""
 
 
 def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, Any]:
@@ -74,8 +74,10 @@ def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, 
         ],
         "fields": Decision._fields,
         "decisions": [
-            [terminal_safe(value) if isinstance(value, str) else value for value in decision[:-1]]
-            + [explanations.get((name, question))]
+            [
+                terminal_safe(value) if isinstance(value, str) else value
+                for value in decision._replace(explanation=explanations.get((name, question)))
+            ]
             for name, question, decision in shown
         ],
         "omitted": len(asked) - len(shown),
@@ -109,22 +111,27 @@ def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Qu
         names = [*sorted(behaviour.known_names[database or MSDB]), behaviour.unknown_name]
         questions = [Question(database, service) for service in names]
         used: set[tuple[str, int]] = set()
-        for question, answers in zip(questions, behaviour.answers_to(questions), strict=True):
-            for answer in answers:
-                route = used_route(routes, database, question.service, answer)
-                if route is not None:
-                    used.add(route.key)
-                yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+        for question, answer, route in _answers(behaviour, routes, questions):
+            if route is not None:
+                used.add(route.key)
+            yield name, question, _decision(fleet, name, behaviour, question, answer, route)
         # Routes that only conversations with their broker id use.
         by_id = [
             Question(database, route.service, route.broker)
             for route in rows.routes
             if route.database == (database or MSDB) and route.service and route.broker and route.key not in used
         ]
-        for question, answers in zip(by_id, behaviour.answers_to(by_id), strict=True):
-            for answer in answers:
-                route = used_route(routes, database, question.service, answer)
-                yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+        for question, answer, route in _answers(behaviour, routes, by_id):
+            yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+
+
+def _answers(
+    behaviour: Behaviour, routes: Mapping[tuple[str, int], RouteRow], questions: Sequence[Question]
+) -> Iterator[tuple[Question, Answer, RouteRow | None]]:
+    """Yields each possible answer to each question, with its route."""
+    for question, answers in zip(questions, behaviour.answers_to(questions), strict=True):
+        for answer in answers:
+            yield question, answer, used_route(routes, question.database, question.service, answer)
 
 
 def _decision(
@@ -135,7 +142,7 @@ def _decision(
         instance=name,
         database=question.database,
         service=None if question.service == behaviour.unknown_name else question.service,
-        broker_id=None if question.broker is None else _guid(question.broker),
+        broker_id=None if question.broker is None else str(uuid.UUID(bytes=question.broker)).upper(),
         outcome=answer.outcome,
         reason=answer.reason,
         step=answer.match_step,
@@ -143,9 +150,4 @@ def _decision(
         route_table=None if route is None else route.database,
         hop=hop,
         hop_instance=None if answer.next_hop is None else fleet.at(answer.next_hop, seen_from=name),
-        explanation=None,
     )
-
-
-def _guid(value: bytes) -> str:
-    return str(uuid.UUID(bytes=value)).upper()

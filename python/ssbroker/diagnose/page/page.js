@@ -95,6 +95,7 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 const explanations = unpack(data.explanations);
+const instanceNames = data.instances.map((each) => each.name);
 const instances = new Map(data.instances.map((each) => [each.name, each]));
 const search = byId("search");
 const chosen = byId("instance");
@@ -105,10 +106,9 @@ const short = (text, length = 34) => text.length <= length ? text : `…${text.s
 function filtered() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   const outcomes = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
-  return decisions.filter((each) => (chosen.value === "" || each.instance === instances_by_number[chosen.value])
+  return decisions.filter((each) => (chosen.value === "" || each.instance === instanceNames[chosen.value])
     && outcomes.has(each.outcome) && words.every((word) => each.text.includes(word)));
 }
-const instances_by_number = data.instances.map((each) => each.name);
 
 class Drawing {
   constructor() { this.nodes = new Map(); this.edges = new Map(); this.classes = "layered"; }
@@ -359,7 +359,7 @@ function select(target) {
   const instance = target.data("instance") !== undefined && instances.get(target.data("instance"));
   if (instance) {
     details.append(element("p", { textContent: `${plural(instance.databases, "database")}, ${plural(instance.routes, "route")}${instance.addresses.length ? `, ${instance.addresses.join(", ")}` : ""}` }));
-    if (chosen.value === "" || instances_by_number[chosen.value] !== instance.name) {
+    if (chosen.value === "" || instanceNames[chosen.value] !== instance.name) {
       const button = element("button", { type: "button", textContent: `Show only ${short(instance.name)}` });
       button.addEventListener("click", () => choose(instance.name));
       details.append(button);
@@ -385,7 +385,7 @@ function decisionView(row) {
 }
 
 function choose(name) {
-  chosen.value = String(instances_by_number.indexOf(name));
+  chosen.value = String(instanceNames.indexOf(name));
   draw();
 }
 
