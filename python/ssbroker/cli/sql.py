@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -30,6 +29,7 @@ from ssbroker.cli.script_options import (
     warn_about,
 )
 from ssbroker.cli.text import RowsView, cell
+from ssbroker.ddl.parser_base import most_similar
 from ssbroker.exceptions import BrokerError, InputError, MissingDependencyError, OptionError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
             names = _unique_names([str(column[0]) for column in connection.description or ()])
             rows = connection.fetchall()
         except duckdb.Error as error:
-            raise InputError(f"--query: {one_line(str(error))}{_did_you_mean(objects, text)}") from None
+            raise InputError(f"--query: {one_line(str(error))}{_similar_object(objects, text)}") from None
     return names, [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -113,13 +113,13 @@ def _referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[t
     yield from found
 
 
-def _did_you_mean(objects: list[tuple[str, str]], text: str) -> str:
+def _similar_object(objects: list[tuple[str, str]], text: str) -> str:
     """Returns a question about the first name in the query that is similar to a view or queue, if there is none of that name."""
     known = {name.casefold(): f"{schema}.{name}" for schema, name in reversed(objects)}
     for name in re.findall(r"\b(?:from|join)\s+(?:\w+\.)?(\w+)", text, re.IGNORECASE):
-        similar = get_close_matches(name.casefold(), known, n=1)
-        if similar and name.casefold() not in known:
-            return f"; did you mean {known[similar[0]]}?"
+        similar = None if name.casefold() in known else most_similar(name.casefold(), known)
+        if similar is not None:
+            return f"; did you mean {known[similar]}?"
     return ""
 
 

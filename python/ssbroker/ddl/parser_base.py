@@ -257,8 +257,14 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
         >>> did_you_mean("ADRESS", ["ADDRESS", "LIFETIME"])
         '; did you mean ADDRESS?'
     """
+    similar = most_similar(given, known)
+    return "" if similar is None else f"; did you mean {similar}?"
+
+
+def most_similar(given: str, known: Iterable[str]) -> str | None:
+    """Returns the known word that is most similar to a word; None if none is similar."""
     similar = difflib.get_close_matches(given, list(known), 1, cutoff=_SIMILARITY_MIN) if len(given) > 1 else []
-    return f"; did you mean {similar[0]}?" if similar else ""
+    return similar[0] if similar else None
 
 
 def check_name(name: str) -> None:
