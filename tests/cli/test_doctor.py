@@ -60,6 +60,19 @@ def test_a_folder_without_permission_cannot_hold_an_instance(run: Run) -> None:
     assert result.out.splitlines()[-1] == f"folder {folder}: cannot write to {folder}: Permission denied"
 
 
+def test_a_folder_that_may_not_be_entered_cannot_hold_an_instance(run: Run) -> None:
+    outer = Path(tempfile.mkdtemp())
+    run("doctor", outer)  # imports what a user without rights may not read
+    try:
+        outer.chmod(0)
+        with nobody():
+            result = run("doctor", outer / "shop")
+    finally:
+        outer.rmdir()
+    assert result.status == 1
+    assert result.out.splitlines()[-1] == f"folder {outer}/shop: cannot write to {outer}/shop: Permission denied"
+
+
 def test_a_file_cannot_hold_an_instance(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run("doctor", tmp_path / "file")

@@ -123,11 +123,11 @@ def _java() -> str | None:
 def _problem(folder: Path) -> str | None:
     """Returns why an instance cannot be opened or created in a folder; None if it can."""
     place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        return f"{place} is a file"
     try:
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            return f"{place} is a file"
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"x")
     except OSError as error:
