@@ -18,7 +18,7 @@ class Wait(Protocol):
     """A wait that another thread can end."""
 
     def wait(self) -> bool:
-        """Waits; returns whether it was not in vain."""
+        """Waits; returns whether what it waits for has happened."""
 
     def cancel(self) -> None:
         """Ends the wait."""
@@ -53,16 +53,16 @@ async def complete(function: Callable[[], Result]) -> Result:
 
 
 async def leave(
-    leave: Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None],
+    exit_block: Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None],
     kind: type[BaseException] | None,
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> None:
     """Leaves the block of a context manager."""
     if kind is GeneratorExit:  # the event loop is gone, so nothing can be awaited
-        leave(kind, error, trace)
+        exit_block(kind, error, trace)
     else:
-        await complete(partial(leave, kind, error, trace))
+        await complete(partial(exit_block, kind, error, trace))
 
 
 async def wait(waiting: Wait) -> bool:
