@@ -184,6 +184,7 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     users = objects.services_of(queue)
     if users:
         raise refusal(f"queue {name!r} is used by service {users[0].name!r}")
+    failures.forget(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 

@@ -48,8 +48,7 @@ def first_handle(connection: Connection, group: bytes) -> bytes | None:
 
 _REMOVE_OLD: Final = """
     DELETE FROM ssb_failures WHERE (queue_id = ?1 AND conversation_handle IS ?2)
-        OR (conversation_handle NOT NULL AND conversation_handle NOT IN (SELECT conversation_handle FROM ssb_conversation_endpoints))
-        OR queue_id NOT IN (SELECT queue_id FROM ssb_queues)"""
+        OR (conversation_handle NOT NULL AND conversation_handle NOT IN (SELECT conversation_handle FROM ssb_conversation_endpoints))"""
 _LAST: Final = "SELECT * FROM ssb_failures WHERE queue_id = ? ORDER BY failed_at DESC, rowid DESC LIMIT 1"
 _FIRST_HANDLE: Final = """
     SELECT e.conversation_handle FROM ssb_conversation_endpoints AS e JOIN ssb_queued_messages AS m USING (endpoint_id)
