@@ -159,6 +159,19 @@ def test_a_queue_that_a_statement_turned_off_has_no_reason(instance: Instance, s
         received(stock)
 
 
+def test_a_queue_keeps_its_reason_without_the_conversation(instance: Instance, stock: Database) -> None:
+    for name in ("Jobs", "Others"):
+        queue = stock.queue(name)
+        queue.put(b"poison")
+        for _ in range(5):
+            with pytest.raises(ZeroDivisionError), queue.take():
+                raise ZeroDivisionError
+        end_conversations(instance, stock, name)
+    problems = {row["queue"]: row["problem"] for row in overview_of(instance)["queues"]}
+    assert problems["dbo.Jobs"]
+    assert problems["dbo.Others"]
+
+
 def test_a_new_queue_does_not_have_the_reason_of_a_dropped_one(instance: Instance, stock: Database) -> None:
     """Although it gets the number of the dropped queue."""
     queue = stock.queue("Jobs")
@@ -166,15 +179,19 @@ def test_a_new_queue_does_not_have_the_reason_of_a_dropped_one(instance: Instanc
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), queue.take():
             raise ZeroDivisionError
-    with stock.transaction() as t:
-        for row in instance.view("sys.conversation_endpoints", database="Stock").to_pylist():
-            if row["far_service"] == "Jobs":
-                t.end_conversation(row["conversation_handle"], cleanup=True)
+    end_conversations(instance, stock, "Jobs")
     stock.drop_service("Jobs")
     stock.drop_queue("Jobs")
     stock.create_queue("Off", status=False)
     (problem,) = (row["problem"] for row in overview_of(instance)["queues"] if row["queue"] == "dbo.Off")
     assert problem is None
+
+
+def end_conversations(instance: Instance, stock: Database, service: str) -> None:
+    with stock.transaction() as t:
+        for row in instance.view("sys.conversation_endpoints", database="Stock").to_pylist():
+            if row["far_service"] == service:
+                t.end_conversation(row["conversation_handle"], cleanup=True)
 
 
 def stock_messages(instance: Instance) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ class Failure(NamedTuple):
 
 
 def record(connection: Connection, failure: Failure) -> None:
-    """Inserts a failure; replaces that of the same message, and removes those whose conversation is gone."""
-    connection.execute(_REMOVE_OLD, (failure.queue_id, failure.conversation_handle))
+    """Inserts a failure, which replaces that of the same queue."""
+    forget(connection, failure.queue_id)
     connection.execute(
         "INSERT INTO ssb_failures VALUES (?, ?, ?, ?)", failure._replace(error=failure.error[:ERROR_MAX])
     )
@@ -31,12 +31,12 @@ def record(connection: Connection, failure: Failure) -> None:
 
 def last_of(connection: Connection, queue_id: int) -> Failure | None:
     """Returns the last failure in a queue; None if there is none."""
-    row = connection.execute(_LAST, (queue_id,)).fetchone()
+    row = connection.execute("SELECT * FROM ssb_failures WHERE queue_id = ?", (queue_id,)).fetchone()
     return None if row is None else Failure._make(row)
 
 
 def forget(connection: Connection, queue_id: int) -> None:
-    """Deletes the failures in a queue."""
+    """Deletes the failure in a queue."""
     connection.execute("DELETE FROM ssb_failures WHERE queue_id = ?", (queue_id,))
 
 
@@ -46,10 +46,6 @@ def first_handle(connection: Connection, group: bytes) -> bytes | None:
     return None if row is None else row[0]
 
 
-_REMOVE_OLD: Final = """
-    DELETE FROM ssb_failures WHERE (queue_id = ?1 AND conversation_handle IS ?2)
-        OR (conversation_handle NOT NULL AND conversation_handle NOT IN (SELECT conversation_handle FROM ssb_conversation_endpoints))"""
-_LAST: Final = "SELECT * FROM ssb_failures WHERE queue_id = ? ORDER BY failed_at DESC, rowid DESC LIMIT 1"
 _FIRST_HANDLE: Final = """
     SELECT e.conversation_handle FROM ssb_conversation_endpoints AS e JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT 1"""
