@@ -84,6 +84,15 @@ def test_progress_bar(tmp_path: Path, catalog: Path, run: Run) -> None:
     assert run("route", *files, "--no-progress").err == ""
 
 
+def test_warning_is_printed_once_with_a_report(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "net.sql").write_text("CREATE DATABASE Sales\nGO\nALTER DATABASE Sales SET RECOVERY SIMPLE\nGO\n")
+    (tmp_path / "in.jsonl").write_text('{"to_service_name": "//A"}\n')
+    files = ("--conversations", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--html", tmp_path / "report.html")
+    result = run("route", tmp_path / "net.sql", *files, "--tie-break", "first")
+    assert result.status == 0
+    assert result.err.count("ssbroker: warning: ") == 1
+
+
 def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "net.sql").write_text("CREATE DATABASE Sales\nGO\nALTER DATABASE Sales SET RECOVERY SIMPLE\nGO\n")
     given = tmp_path / "in.jsonl"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -368,7 +369,7 @@ def route(
 def _write_report(job: RouteJob, counts: RouteCounts, html: Path) -> None:
     from ssbroker.diagnose import Fleet, html_report  # noqa: PLC0415 - keeps --help fast
 
-    fleet = Fleet({instance_name(job.catalog): job.load_catalog()})
+    fleet = Fleet({instance_name(job.catalog): job.loaded_catalog})
     write_text(html, html_report(fleet, traffic=counts.all_traffic(), at=job.now))
 
 
@@ -404,8 +405,9 @@ class RouteJob:
         """The files to write."""
         return [path for path in (self.output, self.rejected, self.html) if path is not None]
 
-    def load_catalog(self) -> Catalog:
-        """Loads the catalog; LIFETIME in scripts counts from the current time, whatever `now` is."""
+    @cached_property
+    def loaded_catalog(self) -> Catalog:
+        """The catalog; LIFETIME in scripts counts from the time at which it is loaded, whatever `now` is."""
         return Catalog.load(self.catalog, variables=self.variables, encoding=self.encoding, lenient=self.lenient)
 
 
@@ -428,7 +430,7 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     threads = configure_threads(job.threads)
     with replacing_files(outputs) as (part, *rejected_part), contextlib.ExitStack() as opened:
-        router = Router(job.load_catalog(), tie_break=job.tie_break, pending_request=job.pending_request)
+        router = Router(job.loaded_catalog, tie_break=job.tie_break, pending_request=job.pending_request)
         keep_json_lines = file_format is Format.JSONL
         inputs = open_inputs(
             files, CONVERSATION_COLUMNS, keep_json_lines=keep_json_lines, threads=threads, progress=progress
@@ -575,7 +577,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     quiet = not sys.stderr.isatty()
     counts = RouteCounts()
     with spark_formats.spark_errors_translated(), replacing_folder(job.output) as part:
-        catalog = job.load_catalog()
+        catalog = job.loaded_catalog
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
             conversations = spark_formats.read(session, files, kind=file_format)
             decided = route(
