@@ -81,12 +81,10 @@ def definitions(rows: Iterable[tuple[str, str]], *, width: int) -> Iterator[str]
     """
     indent = " " * (_LABEL_WIDTH + 2)
     for name, text in rows:
-        lines = wrapped(text, width=width, indent=indent, first=indent)
         fits = len(name) < _LABEL_WIDTH - 1
-        if not fits:
+        if not fits or not text:
             yield f"  {name}"
-        for number, line in enumerate(lines):
-            yield f"  {name:<{_LABEL_WIDTH}}{line[len(indent) :]}" if fits and number == 0 else line
+        yield from wrapped(text, width=width, indent=indent, first=f"  {name:<{_LABEL_WIDTH}}" if fits else indent)
 
 
 def wrapped(text: str, *, width: int, indent: str = "", first: str = "") -> list[str]:
