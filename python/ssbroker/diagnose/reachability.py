@@ -527,7 +527,7 @@ class ReachabilitySets:
 class _EndsByTransition(dict[int, int]):
     """The number of the set of ends after each transition, for one service; computed on first access.
 
-    At an instance in `returns` of a transition the ends are others, because a route leads back to it.
+    For an instance in `returns` of a transition the ends differ, because a route leads back to it.
     """
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:

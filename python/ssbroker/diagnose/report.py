@@ -46,7 +46,7 @@ def html_report(
 ) -> str:
     """Returns an HTML page: the findings, an interactive graph of all routing decisions, and the reachability of services.
 
-    The page is self-contained: it loads nothing from the network, and its content security policy forbids to.
+    The page is self-contained: it loads nothing from the network, and its content security policy forbids it.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

@@ -151,12 +151,12 @@ function inDetail(rows) {
     drawing.edge(service, hopNode(drawing, row), `${row.outcome} ${label}`, label, row);
   }
   for (const node of drawing.nodes.values()) {
-    if (node.kind === "service") name(node);
+    if (node.kind === "service") labelGroup(node);
   }
   return drawing;
 }
 
-function name(node) {
+function labelGroup(node) {
   const names = [...new Set(node.rows.map((row) => row.target))];
   if (names.length === 1) return;
   node.kind = "group";
