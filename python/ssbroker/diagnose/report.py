@@ -24,7 +24,7 @@ from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import RoutingEnd, reachability
 from ssbroker.diagnose.report_graph import graph_data
 from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
-from ssbroker.diagnose.trace import Trace, decision_text, end_text
+from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failure, return_subject
 
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
 _LICENSES: Final = "LICENSES.txt"
@@ -206,12 +206,11 @@ def _trace(trace: Trace) -> str:
         _path(trace),
     ]
     if trace.acknowledgement is not None:
-        subject = "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
         parts.append(
-            f"<h3>{subject} to {escaped(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
+            f"<h3>{return_subject(trace)} to {escaped(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
         )
         if not trace.acknowledgement.returned_to(trace):
-            parts.append('<p class="dropped">It does not arrive.</p>')
+            parts.append(f'<p class="dropped">{return_failure(trace)}</p>')
     return "".join(parts)
 
 

@@ -32,16 +32,22 @@ def _lines(trace: Trace) -> Iterator[str]:
     acknowledgement = trace.acknowledgement
     if acknowledgement is not None:
         yield ""
-        subject = "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
-        yield f"{subject} to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
+        yield f"{return_subject(trace)} to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
         yield from _path(acknowledgement)
         if not acknowledgement.returned_to(trace):
-            # Within an instance nothing has to be acknowledged over a route.
-            yield (
-                "It does not arrive: answers wait at the target until the conversation times out."
-                if trace.end.instance == trace.instance
-                else "It does not arrive: the initiator resends the message about every minute until the conversation times out."
-            )
+            yield return_failure(trace)
+
+
+def return_subject(trace: Trace) -> str:
+    """Returns what returns from the target, with its verb; within an instance nothing has to be acknowledged over a route."""
+    return "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
+
+
+def return_failure(trace: Trace) -> str:
+    """Describes what happens because the acknowledgement does not arrive."""
+    if trace.end.instance == trace.instance:
+        return "It does not arrive: answers wait at the target until the conversation times out."
+    return "It does not arrive: the initiator resends the message about every minute until the conversation times out."
 
 
 def _location(trace: Trace) -> str:
