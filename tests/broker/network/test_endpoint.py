@@ -171,6 +171,26 @@ def test_an_instance_that_dials_itself_learns_its_own_address() -> None:
         assert (shop.failed_connections, shop.connected_to) == ([], [])
 
 
+@pytest.mark.rule("R42")
+def test_a_dial_without_rows_is_answered_each_time() -> None:
+    """So that forwarded rows never wait for an answer that does not come."""
+    nobody = f"TCP://{HOST}:{free_port()}"
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
+        for times in (1, 2):  # while it is not connected, and then
+            shop.endpoint.dial(bank.address)
+            shop.wait_for(lambda: len(shop.connected_to) == times)  # noqa: B023 - called immediately
+        assert {(address, peer.instance_id) for address, peer in shop.connected_to} == {
+            (bank.address, bank.instance_id)
+        }
+        assert (len(shop.connections()), bank.numbers()) == (1, [])
+        for times in (1, 2):  # the second one waits for the next attempt
+            shop.endpoint.dial(nobody)
+            shop.wait_for(lambda: len(shop.failed_connections) == times)  # noqa: B023
+        shop.endpoint.dial(shop.address)
+        shop.wait_for(lambda: shop.own_addresses == [shop.address])
+        assert {address for address, _ in shop.failed_connections} == {nobody}
+
+
 def test_a_restarted_instance_replaces_its_old_connection() -> None:
     """The bank has not noticed the end of its old connection."""
     with RecordingEndpoint("bank") as bank, RecordingEndpoint("shop", number=1) as before:
