@@ -95,9 +95,13 @@ def _of_library(name: str) -> str | None:
         found = version(name)
     except PackageNotFoundError:
         return None
-    oldest = max((each.version for each in MINIMUMS.values() if each.library == name), default=None)
-    is_too_old = oldest is not None and is_older(found, oldest)
-    return f"{found} (some features need {oldest})" if is_too_old else found
+    unmet = (
+        f"{feature} needs {minimum.version}"
+        for feature, minimum in MINIMUMS.items()
+        if minimum.library == name and is_older(found, minimum.version)
+    )
+    notes = ", ".join(unmet)
+    return f"{found} ({notes})" if notes else found
 
 
 def _vector_instructions() -> list[str]:
