@@ -179,7 +179,7 @@ def as_arrow(value: Any, *, name: str) -> Any:
 
 
 def _from_pandas(frame: Any, *, name: str) -> Any:
-    """Converts a DataFrame, in which a column without any value is often one of NaN."""
+    """Converts a DataFrame, in which a column without values often holds NaN."""
     if hasattr(frame, "__arrow_c_stream__") and not any(
         column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in _NULLABLE_COLUMNS
     ):
@@ -220,7 +220,7 @@ _SIMILARITY_MIN: Final = 0.55
 
 
 def missing_column_error(error: SchemaError, rows: object, *, expected: Collection[str]) -> SchemaError:
-    """Returns an error about a missing column that lists the columns of the input and asks for the most similar one.
+    """Returns an error about a missing column that lists the columns of the input and suggests the most similar one.
 
     Other errors are returned unchanged. `expected` are the columns that the input may have.
 

@@ -21,13 +21,13 @@ def reject_existing_columns(names: Collection[str], added: Collection[str], *, n
     for column in added:
         if column in names:
             raise SchemaError(
-                f"{name}: there is already a column {column!r}, which the decisions have too; rename or drop it",
+                f"{name}: the column {column!r} has the name of a column of the decisions; rename or drop it",
                 column=column,
             )
 
 
 def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool] | None = None) -> Any:
-    """Appends columns to rows and returns them in the kind that they have; pandas keeps its index.
+    """Appends columns to rows and returns them as the type that was passed; pandas keeps its index.
 
     Args:
         rows: The rows as the caller passed them.

@@ -133,7 +133,7 @@ def test_text_of_exec_is_carried_out(call: str) -> None:
 
 def test_options_that_are_not_about_service_broker_are_no_loss() -> None:
     with pytest.warns(
-        DdlWarning, match="skipped 1 statement not about routing: 1 EXEC of a text that the script does not determine"
+        DdlWarning, match="skipped 1 statement not about routing: 1 EXEC of a text that is known only at run time"
     ):
         read("USE Sales", "EXEC ('ALTER DATABASE Sales SET RECOVERY ' + @model)", "DROP ROUTE AutoCreatedLocal")
 

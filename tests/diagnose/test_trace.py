@@ -124,7 +124,7 @@ def test_other_ends_of_ties_are_listed() -> None:
     assert found.end == RoutingEnd("ELSEWHERE", "instance", address="TCP://one:4022")
     assert len(found.possible) == 2
     assert str(found).splitlines()[-1] == (
-        "     or, if a tie is broken differently: ELSEWHERE: sent to TCP://two:4022, which is not an address of any instance"
+        "     or, with another choice between equal routes: ELSEWHERE: sent to TCP://two:4022, which is not an address of any instance"
     )
 
 

@@ -96,7 +96,9 @@ def test_an_empty_list_has_no_columns() -> None:
 
 
 def test_an_existing_column_of_decisions_is_an_error() -> None:
-    with pytest.raises(ssbroker.SchemaError, match=r"^conversations: there is already a column 'outcome'"):
+    with pytest.raises(
+        ssbroker.SchemaError, match=r"^conversations: the column 'outcome' has the name of a column of the decisions"
+    ):
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 
 

@@ -322,7 +322,7 @@ class Job:
             self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
 
     def _give_back(self, failed_with: str | None = None) -> None:
-        """Ends the lease if it still holds, and counts an error. The caller raises an error that is more important than one of this."""
+        """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
         self._is_over = True
         try:
             with instance_transaction(self._context) as work:

@@ -25,7 +25,7 @@ class Wait(Protocol):
 
 
 async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], object]) -> Result:
-    """Calls a function that takes something. If the task is cancelled meanwhile, the thread calls `undo` with the result."""
+    """Calls a function that acquires a resource. If the task is cancelled meanwhile, the thread calls `undo` with the result."""
     call = _Acquisition(function, undo)
     try:
         return await _in_thread(call.run, is_abandoned=True)

@@ -27,7 +27,7 @@ Show the state of an instance, once, or every 2 seconds:
   ssbroker status shop/
   ssbroker status shop/ --watch
 
-List the messages that are undelivered for more than a minute:
+List the messages that have been undelivered for more than a minute:
 
   ssbroker status shop/ --json |
     jq '.transmission_queue[] | select(.oldest_seconds > 60)'

@@ -364,7 +364,7 @@ class ScriptRunner:
             return
         if statement.is_remote or not isinstance(text, str):
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
-            kind = "EXEC of a text that the script does not determine"
+            kind = "EXEC of a text that is known only at run time"
             self._note_undone(source, parsed, held_in(text), why, kind=kind)
             return
         self._texts_left -= 1

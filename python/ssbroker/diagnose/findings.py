@@ -194,7 +194,7 @@ _ALL: Final = (
         code="SSB020",
         name="loop",
         severity="error",
-        title="Instances forward messages in a circle",
+        title="Instances forward messages in a loop",
         why="Each instance forwards the messages to the next, and the last one to the first, until their hop limit or "
         "lifetime is reached; then they are DROPPED. Of two instances, the second drops them, because no instance sends a message "
         "back to the one that it came from.",

@@ -48,7 +48,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
                 f"broker id {uuid.UUID(bytes=broker)}",
                 f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
                 "If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
-                "conversations. If they are a mirrored pair or replicas of an availability group, they must keep the id: nothing is to do.",
+                "conversations. If they are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed.",
                 related=[f"{instance}/{database.name}" for instance, database in found],
                 severity="error" if enabled > 1 else "warning",
             )

@@ -67,7 +67,7 @@ class Transition(NamedTuple):
 
 
 Place = tuple[str, str | None]
-"""An instance at which a message arrives, and the instance that it came from if a route leads back there; otherwise None."""
+"""An instance at which a message arrives, and the instance from which it came, if it has a route back there; otherwise None."""
 
 
 class Onward(NamedTuple):
@@ -617,7 +617,7 @@ class Loop:
 def loops(
     fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
 ) -> tuple[Loop, ...]:
-    """Finds the groups of instances that forward messages in a circle, each with one cycle.
+    """Finds the groups of instances that forward messages to each other in a loop, and one loop of each.
 
     All messages that can arrive at an instance are considered: every service name that a route or a database has, with every known
     broker id and without one, and an unknown service name.

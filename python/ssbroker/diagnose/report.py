@@ -222,7 +222,9 @@ def _path(trace: Trace) -> str:
         for hop in trace.hops
     )
     others = "".join(
-        f"<p>Or, if a tie is broken differently: {_end(end)}</p>" for end in trace.possible if end != trace.end
+        f"<p>Or, with another choice between equal routes: {_end(end)}</p>"
+        for end in trace.possible
+        if end != trace.end
     )
     return f'<ol class="hops">{hops}</ol><p>{_end(trace.end)}</p>{others}'
 

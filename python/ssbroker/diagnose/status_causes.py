@@ -137,7 +137,7 @@ _PATTERNS: Final = (
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
         r"\b97(?:50|70|8[57]|9[356])\b|does not match any route",
         "when it was last tried, no route led to the service",
-        "Compare service name (case counts), broker id and lifetime of the routes with the conversation; it is tried again by itself after at "
+        "Compare service name (case counts), broker id and lifetime of the routes with the conversation; the delivery is retried automatically after at "
         "most about a minute.",
         is_routing=True,
     ),
@@ -171,7 +171,7 @@ _PATTERNS: Final = (
     _pattern(
         r"\b9749\b|locked|busy",
         "the target queue or database is busy",
-        "Look for a transaction that is left open in the target database; delivery is tried again by itself.",
+        "Look for a transaction that is left open in the target database; the delivery is retried automatically.",
     ),
     _pattern(
         r"access is denied|permission|not authori[sz]ed|\b8494\b",

@@ -60,7 +60,7 @@ def _path(trace: Trace) -> Iterator[str]:
     yield f"  => {end_text(trace.end)}"
     others = [end for end in trace.possible if end != trace.end]
     for end in others:
-        yield f"     or, if a tie is broken differently: {end_text(end)}"
+        yield f"     or, with another choice between equal routes: {end_text(end)}"
 
 
 def decision_text(hop: Hop) -> str:

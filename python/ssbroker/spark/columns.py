@@ -403,7 +403,7 @@ def validate_routing(
 
 
 def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
-    """Raises SchemaError if some service has several equal candidates, so that no task fails for the lack of ids."""
+    """Raises SchemaError if some service has several equal candidates, so that no task fails because ids are missing."""
     table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
     is_tie = _compute.not_equal(table["hash_from"], -(2**63))
     if _compute.any(is_tie).as_py():

@@ -62,7 +62,7 @@ class DecisionRelation:
         dropped_reply: The verdict of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.
         fields: The arrays of the decisions' columns, without those that are always null.
-        candidates_max: The most candidates of one decision.
+        candidates_max: The largest number of candidates in any decision.
         expected_databases: What the error about an unknown database says.
         is_complete: Whether the table has a decision for every conversation.
         made_at: The time of the decisions, in microseconds since 1970.
@@ -395,7 +395,7 @@ class DecisionJoin:
         return sf.when(is_valid, first + picked.cast("int") - 1)
 
     def _reply_name(self) -> Column:
-        """Returns the service name of a reply that a database of this instance has the id of; null otherwise."""
+        """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         is_reply = ~sf.col("is_initiator") & self._is_own_id()

@@ -66,7 +66,7 @@ def choose_engine(
     if engine not in get_args(Engine):
         raise OptionError(f"engine: expected 'auto', 'native' or 'arrow', got {engine!r}")
     if engine == "arrow":
-        return _arrow("it was requested")
+        return _arrow("engine='arrow' was given")
     if engine == "auto" and (reason := _unsuited(conversations, catalog)):
         return _arrow(reason)
     relation = _relation(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
@@ -75,9 +75,11 @@ def choose_engine(
             raise OptionError(f"engine: 'native' cannot use this catalog: {_INCOMPLETE}; use 'auto' or 'arrow'")
         return _arrow(_INCOMPLETE)
     if engine == "native":
-        return RouteEngine(name="native", reason="it was requested"), relation
+        return RouteEngine(name="native", reason="engine='native' was given"), relation
     if relation.listed_ids_max > _LISTED_IDS_MAX:
-        return _arrow(f"a service has {relation.listed_ids_max:,} broker ids; up to {_LISTED_IDS_MAX} are compared")
+        return _arrow(
+            f"a service has {relation.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
+        )
     return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), relation
 
 
@@ -85,7 +87,7 @@ def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:
     """Returns why a join would be slower or is not wanted; empty if there is no reason."""
     routes, most = catalog.routes.num_rows, _ROUTES_MAX if compat.has_arrow_frames() else _ROUTES_MAX_AS_TEXT
     if routes > most:
-        return f"the catalog has {routes:,} routes; up to {most:,} are joined"
+        return f"the catalog has {routes:,} routes, more than the {most:,} for which a join is used"
     if str(conversations.sparkSession.conf.get(_BROADCAST_THRESHOLD)).strip().startswith("-"):
         return f"{_BROADCAST_THRESHOLD} switches broadcasts off"
     return ""

@@ -109,7 +109,7 @@ _CALLER: Final = threading.local()
 
 @contextmanager
 def calling_for(thread: int) -> Iterator[None]:
-    """Makes calls of this thread for another one, which waits for them: that of an event loop."""
+    """Marks the calls of this thread as made for the thread of an event loop, which waits for them."""
     _CALLER.thread = thread
     try:
         yield

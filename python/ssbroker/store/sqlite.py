@@ -108,7 +108,7 @@ def own_lock_error(path: Path) -> LockTimeoutError:
     """Returns the error for a thread that would wait for its own open transaction."""
     return LockTimeoutError(
         f"{path}: this thread would wait for its own open transaction; use that transaction, or end it first. "
-        "Coroutines that share a thread start transactions with `async with`",
+        "In coroutines, start transactions with `async with`",
         file=str(path),
     )
 

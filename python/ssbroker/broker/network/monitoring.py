@@ -151,7 +151,7 @@ def _counted(database: Database) -> dict[str, Rows]:
 
 
 def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
-    """Returns why a queue was disabled, and how to go on; None if it was done by a statement."""
+    """Returns why a queue was disabled, and how to go on; None if a statement disabled it."""
     failure = failures.last_of(connection, queue_id)
     if failure is None:
         return None
@@ -438,7 +438,7 @@ class Metrics:
         labels = ["database", "queue"]
         age = GaugeMetricFamily(
             "ssbroker_queue_oldest_seconds",
-            "Time for which these metrics have seen the oldest ready message of a queue, in seconds.",
+            "Least age of the oldest ready message of a queue, in seconds, since this process began to observe.",
             labels=labels,
         )
         poisoned = GaugeMetricFamily(
@@ -470,7 +470,7 @@ def _leases(rows: Rows) -> Iterator[Metric]:
 
     for column, help_text in (
         ("groups", "Conversation groups that are leased, wait for a time, or were given back and are ready."),
-        ("attempts", "Leases of these groups so far, which exceed the groups by the retries."),
+        ("attempts", "Leases of these groups so far, retries included."),
         ("failures", "Exceptions and lost leases of these groups so far."),
     ):
         family = GaugeMetricFamily(f"ssbroker_lease_{column}", help_text, labels=["database", "queue", "state"])
