@@ -10,15 +10,15 @@ from typing import Final
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.dialogs import receive
-from ssbroker.broker.dialogs.deliver import end_with_error
+from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import free_ended
 from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_routes import LiveCatalog, LiveRoutes
+from ssbroker.broker.local_delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError

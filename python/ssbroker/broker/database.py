@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
-from ssbroker.broker import database_lifecycle, object_definitions, principals, tasks
+from ssbroker.broker import async_calls, database_lifecycle, object_definitions, principals
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
@@ -185,7 +185,7 @@ class Database:
         """
         seconds = None if timeout is None else timeout_seconds(timeout, name="timeout")
         deadline = None if seconds is None else time.monotonic() + seconds
-        return await tasks.wait(ReceiveWait(self._context, queue_key(queue), deadline=deadline))
+        return await async_calls.wait(ReceiveWait(self._context, queue_key(queue), deadline=deadline))
 
     def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
         """Returns a job: messages that are received with a lease, for work that takes long.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 import pyarrow as pa
 
 from ssbroker._arguments import boolean
-from ssbroker.broker import database_lifecycle, databases, scripts, tasks, views
+from ssbroker.broker import async_calls, database_lifecycle, databases, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
@@ -665,7 +665,7 @@ class Instance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await tasks.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, kind, error, trace)
 
     def __repr__(self) -> str:
         return f"Instance({self.name!r}, folder={str(self.folder)!r})"

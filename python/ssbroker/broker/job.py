@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
-from ssbroker.broker import tasks
+from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
@@ -117,16 +117,16 @@ class Job:
 
     async def __aenter__(self) -> Self:
         deadline = self._begin()
-        claimed = await tasks.acquire(self._claim, undo=self._unclaim)
-        while claimed is None and await tasks.wait(self._wait_until(deadline)):
-            claimed = await tasks.acquire(self._claim, undo=self._unclaim)
+        claimed = await async_calls.acquire(self._claim, undo=self._unclaim)
+        while claimed is None and await async_calls.wait(self._wait_until(deadline)):
+            claimed = await async_calls.acquire(self._claim, undo=self._unclaim)
         self._start(claimed)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await tasks.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, kind, error, trace)
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -235,7 +235,7 @@ class Job:
             ...             await job.aextend(600)
             >>> asyncio.run(main())
         """
-        await tasks.complete(partial(self.extend, lease))
+        await async_calls.complete(partial(self.extend, lease))
 
     def retry(self, *, after: float = 0.0) -> None:
         """Gives the messages back and ends the job. The conversation group then waits; its messages keep their place in the queue.
@@ -288,7 +288,7 @@ class Job:
             ...             await job.aretry(after=30)
             >>> asyncio.run(main())
         """
-        await tasks.complete(partial(self.retry, after=after))
+        await async_calls.complete(partial(self.retry, after=after))
 
     def _begin(self) -> float | None:
         """Begins the block; returns until when to wait for messages."""

@@ -16,7 +16,7 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
-from ssbroker.broker import tasks
+from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
@@ -269,14 +269,14 @@ class Transaction:
         self._end(error)
 
     async def __aenter__(self) -> Self:
-        return await tasks.acquire(
+        return await async_calls.acquire(
             self._enter_and_begin, undo=lambda _: self._roll_back(InterruptedError("the task was cancelled"))
         )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await tasks.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, kind, error, trace)
 
     @property
     def connection(self) -> Connection:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
-from ssbroker.broker import object_definitions, tasks
+from ssbroker.broker import async_calls, object_definitions
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, lease
 from ssbroker.broker.dialogs import send as sending
@@ -135,7 +135,7 @@ class Queue:
             >>> asyncio.run(main())
             cat.png
         """
-        await tasks.complete(partial(self.put, body, codec=codec, at=at))
+        await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
         """Returns a job with the next message, as `Database.take` does. At the end of the job, its conversation ends too.

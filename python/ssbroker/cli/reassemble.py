@@ -659,7 +659,7 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     input_columns = fragment_columns(session_key_column=job.session_key_column)
     common_schema(open_inputs(files, input_columns, keep_json_lines=False, threads=1, progress=False), input_columns)
     keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
-    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import command_line as spark_formats  # noqa: PLC0415 - PySpark is optional
     from ssbroker.spark import reassemble  # noqa: PLC0415 - the same
 
     with spark_formats.spark_errors_translated(), contextlib.ExitStack() as stack:

@@ -571,7 +571,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
     from ssbroker.diagnose.report_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import command_line as spark_formats  # noqa: PLC0415 - PySpark is optional
     from ssbroker.spark import route  # noqa: PLC0415 - the same
 
     quiet = not sys.stderr.isatty()

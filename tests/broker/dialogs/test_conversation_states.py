@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.deliver import arrive, end_with_error, settle
+from ssbroker.broker.dialogs.arrival import arrive, end_with_error, settle
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction

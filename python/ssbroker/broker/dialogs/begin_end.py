@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.deliver import close, end_with_error, queue_for_transmission, remove, transmit
+from ssbroker.broker.dialogs.arrival import close, end_with_error, queue_for_transmission, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state

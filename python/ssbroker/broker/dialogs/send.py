@@ -11,8 +11,8 @@ import pyarrow as pa
 from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
 from ssbroker._compat import is_binary_view, is_string_view
+from ssbroker.broker.dialogs.arrival import transmit
 from ssbroker.broker.dialogs.contract_rules import check_sendable
-from ssbroker.broker.dialogs.deliver import transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event

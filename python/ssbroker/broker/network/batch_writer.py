@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.dialogs.begin_end import end_after_data_loss
-from ssbroker.broker.dialogs.deliver import (
+from ssbroker.broker.dialogs.arrival import (
     InboundDialog,
     PlacedRun,
     create_target_endpoint,
@@ -18,6 +17,7 @@ from ssbroker.broker.dialogs.deliver import (
     find_target,
     settle,
 )
+from ssbroker.broker.dialogs.begin_end import end_after_data_loss
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_acknowledged
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import DELIVERED

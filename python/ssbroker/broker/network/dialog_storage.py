@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.deliver import find_target
+from ssbroker.broker.dialogs.arrival import find_target
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.batch_writer import BatchWriter, StalePlanError, message_header
 from ssbroker.broker.principals import may_send

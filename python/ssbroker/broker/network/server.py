@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ssbroker import schemas
 from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, integer_argument, string_list, timeout_seconds
 from ssbroker._text import host_and_port
-from ssbroker.broker import tasks
+from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import ip_of
@@ -461,12 +461,12 @@ class Server:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await tasks.acquire(self.start, undo=Server.close)
+        return await async_calls.acquire(self.start, undo=Server.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await tasks.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, kind, error, trace)
 
 
 def _addresses(host: str, port: int) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import transmission_status
-from ssbroker.broker.dialogs.deliver import arrive, settle
+from ssbroker.broker.dialogs.arrival import arrive, settle
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest

@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.deliver import arrive
+from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
