@@ -354,7 +354,7 @@ class Statements:
         """
 
     def enqueue(
-        self, rows: ArrowStreamExportable, runs: list[tuple[int, int, tuple[int, int, int, int, int]]], /
+        self, rows: ArrowStreamExportable, runs: list[tuple[int, int, tuple[int, int, int, int, int]]], now: int, /
     ) -> None:
         """Enqueues the next messages of conversations.
 
@@ -362,6 +362,7 @@ class Statements:
             rows: The bodies, in the column `message_body`.
             runs: For each run the first row, the number of rows, and the destination: queue id, priority, id of the receiver's endpoint, id of
                 the message type, and the sequence number of the first message; the others follow without gaps.
+            now: The time of arrival, in microseconds since 1970.
 
         Raises:
             SchemaError: The column is missing or has another type.
@@ -369,11 +370,14 @@ class Statements:
             IndexError: A run exceeds the rows; then nothing has changed.
         """
 
-    def insert_queued(self, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], /) -> None:
+    def insert_queued(
+        self, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], now: int, /
+    ) -> None:
         """Adds messages to queues.
 
         Args:
             rows: Queue, status, priority, endpoint, precedence, sequence number, message type, body.
+            now: The time of arrival, in microseconds since 1970.
         """
 
     def insert_transmissions(

@@ -9,14 +9,12 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from random import Random
 
 import apsw
 import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.network.monitoring import QueueAges
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run
@@ -191,7 +189,7 @@ def test_status_shows_undelivered_messages(run: Run, folder: Path) -> None:
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert lines[0] == "Instance shop"
     assert "Sales dbo.Closed off 0 0 0" in lines
-    assert "Sales dbo.Orders on 1 0 0" in lines
+    assert any(line.startswith("Sales dbo.Orders on 1 0 0 0:") for line in lines)
     assert any(line.startswith("Sales CO CONVERSING 3 0:00:") for line in lines)
     assert any(line.startswith("Sales //Nowhere 2 1 0:00:") for line in lines)
 
@@ -209,6 +207,8 @@ def test_status_as_json(run: Run, folder: Path) -> None:
     found = json.loads(run("status", folder, "--json").out)
     assert found["instance"] == "shop"
     assert [row["name"] for row in found["databases"]] == ["msdb", "Sales"]
+    assert 0 <= found["queues"][1].pop("oldest_seconds") < 600
+    assert found["moved"] == []
     assert found["queues"][1] == {
         "database": "Sales",
         "queue": "dbo.Orders",
@@ -217,8 +217,6 @@ def test_status_as_json(run: Run, folder: Path) -> None:
         "ready": 1,
         "incomplete": 0,
         "retained": 0,
-        "first_queuing_order": 1,
-        "last_queuing_order": 1,
         "problem": None,
     }
     (conversations,) = found["conversations"]
@@ -252,12 +250,13 @@ def test_status_watches(folder: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None
-        first = json.loads(watching.stdout.readline())
+        assert json.loads(watching.stdout.readline())["queues"]
         with Instance.open(folder) as instance:
             instance.database("Sales").queue("Jobs").put(b"one")
-            while json.loads(line := watching.stdout.readline())["queues"] == first["queues"]:
-                pass
-        jobs = next(row for row in json.loads(line)["queues"] if row["queue"] == "dbo.Jobs")
+            jobs = None
+            while jobs is None:
+                rows = json.loads(watching.stdout.readline())["queues"]
+                jobs = next((row for row in rows if row["queue"] == "dbo.Jobs"), None)
         assert jobs["ready"] == 1
         watching.send_signal(signal.SIGINT)
         assert watching.wait(30) == 130
@@ -271,46 +270,18 @@ def test_status_watches_as_tables(run: Run, folder: Path) -> None:
     command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
-        ages = []
+        ages: list[str] = []
         lines = []
-        while "0:00:01" not in ages:
+        while len({*ages}) < 2:
             line = watching.stdout.readline()
             assert line
             lines.append(line.removesuffix("\n"))
-            ages += re.findall(r"dbo\.Orders .* at least (\S+)", line)
+            ages += re.findall(r"dbo\.Orders .* (\d+:\d\d:\d\d)", line)
         watching.send_signal(signal.SIGINT)
         watching.communicate()
     assert watching.returncode == 130
-    assert ages[0] == "0:00:00"
+    assert ages == sorted(ages)
     assert undelivered in lines
-
-
-def test_age_of_the_oldest_message_is_never_too_great() -> None:
-    """Compared with the true ages of the messages of a queue that is filled and emptied at random."""
-    random = Random(5)
-    arrived: dict[int, int] = {}
-    number = 0
-    ages = QueueAges()
-    exact = 0
-    for now in range(2000):
-        for _ in range(random.randrange(3)):
-            number += 1
-            arrived[number] = now
-        for order in random.sample(sorted(arrived), random.randrange(min(4, len(arrived) + 1))):
-            del arrived[order]  # also messages in the middle: conversations have priorities
-        row = {
-            "database": "D",
-            "queue": "Q",
-            "first_queuing_order": min(arrived, default=None),
-            "last_queuing_order": max(arrived, default=None),
-        }
-        found = ages.update([row], now=now)
-        assert bool(found) == bool(arrived)
-        if arrived:
-            true = now - min(arrived.values())
-            assert 0 <= found["D", "Q"] <= true
-            exact += found["D", "Q"] == true
-    assert exact > 1000
 
 
 def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:

@@ -99,6 +99,8 @@ def test_new_columns_have_values_that_describe_old_data(folder: Path) -> None:
         assert len(rows) == 3
         assert {*rows} == {(0, None, None, None, None, None)}
         assert connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get == ("principal", 0)
+        queued = "SELECT count(*), count(enqueue_time) FROM ssb_queued_messages WHERE queue_id <> 0"
+        assert connection.execute(queued).get == (2, 2)  # they count from the migration
         sends = "SELECT count(*) FROM ssb_send_permissions JOIN ssb_services USING (service_id) WHERE state = 'G'"
         assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
 
@@ -155,8 +157,8 @@ def test_a_failed_migration_leaves_the_file_unchanged(folder: Path, version: int
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    names = [name for _, name, *_ in connection.execute("PRAGMA table_info(ssb_conversation_endpoints)")]
-    assert "begin_time" not in names
+    names = [name for _, name, *_ in connection.execute("PRAGMA table_info(ssb_queues)")]
+    assert "poison_queue_id" not in names
     table = "ssb_queue_messages" if version < RENAMED else "ssb_queued_messages"
     assert connection.execute(f"SELECT count(*) FROM {table}").get == 2
     connection.close()

@@ -10,7 +10,7 @@ from typing import Final
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.dialogs import receive
+from ssbroker.broker.dialogs import poison
 from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import free_ended
@@ -220,10 +220,10 @@ class Background:
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
         """Counts the rollback, for poison message handling too, and checks for needed readers."""
         self._instance.counters.rolled_back()
-        received = receive.received_from(effects)
+        received = poison.received_from(effects)
         if received:
             try:
-                receive.count_rollbacks(database, received, effects.error)
+                poison.count_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
                 log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)

@@ -14,8 +14,9 @@ from ssbroker.broker import async_calls, database_lifecycle, object_definitions,
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.dialogs import poison
 from ssbroker.broker.job import Job
-from ssbroker.broker.object_definitions import SentBy, ValidationName
+from ssbroker.broker.object_definitions import OnPoison, SentBy, ValidationName
 from ssbroker.broker.principals import GivenCertificate
 from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.validation import (
@@ -222,17 +223,22 @@ class Database:
         """
         return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> Queue:
         """Returns a work queue of this database, and creates it with its service if it does not exist.
 
         Args:
             name: The name of the queue; the default schema is `dbo`.
+            on_poison: What happens with a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
+                message to another queue, and this one goes on. None leaves the queue as it is; a new one is disabled.
+            poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
+                with `_failed` appended.
 
         Returns:
             The queue.
 
         Raises:
             BrokerError: The name is not valid, or the service with this name belongs to another queue.
+            OptionError: An option has an invalid value.
 
         Examples:
             >>> import tempfile
@@ -246,7 +252,8 @@ class Database:
             ...     instance.view("dbo.Jobs")["message_body"].to_pylist()
             [b'ship it']
         """
-        return Queue(self._context, name)
+        check_texts(on_poison=on_poison, poison_queue=poison_queue)
+        return Queue(self._context, name, on_poison=on_poison, poison_queue=poison_queue)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and nobody receives them.
@@ -433,6 +440,8 @@ class Database:
         procedure: str | None = None,
         max_queue_readers: int | None = None,
         poison_message_handling: bool = True,
+        on_poison: OnPoison = "disable",
+        poison_queue: str | None = None,
         exist_ok: bool = False,
     ) -> None:
         """Creates a queue.
@@ -445,11 +454,15 @@ class Database:
             activation: Whether the procedure is activated when messages wait; by default, true if there is a procedure.
             procedure: The name of the activation procedure; see `Instance.register_procedure`.
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
-            poison_message_handling: Whether five consecutive rollbacks disable the queue.
+            poison_message_handling: Whether anything happens after five failures in a row.
+            on_poison: What happens then: `disable` disables the queue; `move` moves the messages to another queue, and this one goes on.
+            poison_queue: With `move`, the queue to which they are moved, with the later messages of their conversation group, until
+                `requeue` puts them back. It must exist.
             exist_ok: Whether to keep a queue with this name that exists already, unchanged, instead of raising an error.
 
         Raises:
-            BrokerError: The name already exists (2714) or is not valid.
+            BrokerError: The name already exists (2714) or is not valid, or the poison queue does not exist (15151).
+            OptionError: `poison_queue` is missing, or is the queue itself.
 
         Examples:
             >>> import tempfile
@@ -462,12 +475,15 @@ class Database:
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
         _check(settings)
+        check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._create(
             object_definitions.create_queue,
             lambda objects: queue_key(name) in objects.queues,
             exist_ok=exist_ok,
             name=name,
             settings=settings,
+            on_poison=on_poison,
+            poison_queue=poison_queue,
         )
 
     def alter_queue(
@@ -480,6 +496,8 @@ class Database:
         procedure: str | None = None,
         max_queue_readers: int | None = None,
         poison_message_handling: bool | None = None,
+        on_poison: OnPoison | None = None,
+        poison_queue: str | None = None,
     ) -> None:
         """Changes settings of a queue. Settings that are None stay unchanged.
 
@@ -492,10 +510,13 @@ class Database:
             activation: Whether the procedure is activated when messages wait.
             procedure: The name of the activation procedure.
             max_queue_readers: The maximum number of procedures that run in parallel.
-            poison_message_handling: Whether five consecutive rollbacks disable the queue.
+            poison_message_handling: Whether anything happens after five failures in a row.
+            on_poison: What happens then, as in `create_queue`: `disable` or `move`.
+            poison_queue: With `move`, the queue to which the messages are moved.
 
         Raises:
-            BrokerError: The queue does not exist (15151).
+            BrokerError: The queue, or the poison queue, does not exist (15151).
+            OptionError: `poison_queue` is missing, or is the queue itself.
 
         Examples:
             >>> import tempfile
@@ -509,7 +530,48 @@ class Database:
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
         _check(settings)
-        self._context.change(object_definitions.alter_queue, name=name, settings=settings)
+        check_texts(on_poison=on_poison, poison_queue=poison_queue)
+        self._context.change(
+            object_definitions.alter_queue, name=name, settings=settings, on_poison=on_poison, poison_queue=poison_queue
+        )
+
+    def requeue(self, queue: str, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
+        """Puts messages that failed, and were moved to another queue, back into their queue, in their place.
+
+        Their failures are forgotten. Conversation groups that a job has leased stay where they are.
+
+        Args:
+            queue: The queue from which they were moved.
+            conversation_handle: Only the messages of this conversation and its group; None means all.
+
+        Returns:
+            The number of messages that can be received again.
+
+        Raises:
+            BrokerError: The queue does not exist (15151), or the conversation has not been moved, or is leased.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Failed")
+            ...     sales.create_queue("Orders", on_poison="move", poison_queue="Failed")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     with sales.transaction() as t:
+            ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
+            ...     for _ in range(5):
+            ...         try:
+            ...             with sales.take("Orders") as job:
+            ...                 raise ValueError("no price")
+            ...         except ValueError:
+            ...             pass
+            ...     print(instance.view("Failed")["message_body"].to_pylist(), instance.view("sys.dm_broker_failures")["error"].to_pylist())
+            ...     sales.requeue("Orders")
+            [b'two chairs'] ['ValueError: no price']
+            1
+        """
+        return poison.requeue(self._context, queue, conversation_handle)
 
     def drop_queue(self, name: str) -> None:
         """Drops a queue with its messages.

@@ -22,6 +22,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
+from ssbroker.broker.object_definitions import OnPoison
 from ssbroker.broker.work_queue import Queue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
@@ -278,19 +279,22 @@ class Instance:
                 raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> Queue:
         """Returns a work queue of the database `Queues`, and creates both if they do not exist.
 
         To commit messages together with your own tables, use `Database.queue` of the database that has the tables.
 
         Args:
             name: The name of the queue.
+            on_poison: What happens with a message after five failures, as in `Database.queue`: `disable` or `move`.
+            poison_queue: With `move`, the queue to which messages are moved, as in `Database.queue`.
 
         Returns:
             The queue.
 
         Raises:
             BrokerError: The name is not valid, or the service with this name belongs to another queue.
+            OptionError: An option has an invalid value.
 
         Examples:
             >>> import tempfile
@@ -302,7 +306,7 @@ class Instance:
             ...         print(job.value)
             b'resize cat.png'
         """
-        return self.create_database(_QUEUES, exist_ok=True).queue(name)
+        return self.create_database(_QUEUES, exist_ok=True).queue(name, on_poison=on_poison, poison_queue=poison_queue)
 
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None

@@ -40,6 +40,8 @@ from ssbroker.store.sqlite import Connection
 
 ValidationName = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
 """The validation of message bodies."""
+OnPoison = Literal["disable", "move"]
+"""What becomes of messages that fail five times in a row: their queue is disabled, or they are moved to another queue."""
 SentBy = Literal["INITIATOR", "TARGET", "ANY"]
 """Which side of a conversation may send a message type."""
 
@@ -156,20 +158,53 @@ def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[
     return values
 
 
-def create_queue(connection: Connection, objects: Objects, *, name: str, settings: QueueSettings) -> None:
+def poison_values(objects: Objects, name: str, on_poison: str | None, poison_queue: str | None) -> dict[str, Value]:
+    """Validates where messages go that fail again and again, and returns the column; without `on_poison`, nothing."""
+    if on_poison not in (None, *get_args(OnPoison)):
+        raise OptionError(f'on_poison: expected "disable" or "move", got {on_poison!r:.80}')
+    if (on_poison == "move") != (poison_queue is not None):
+        raise OptionError(
+            f'poison_queue: expected the name of a queue with on_poison="move", and None otherwise; got {poison_queue!r:.80} '
+            f"with on_poison={on_poison!r}"
+        )
+    if poison_queue is None:
+        return {} if on_poison is None else {"poison_queue_id": None}
+    if queue_key(poison_queue) == queue_key(name):
+        raise OptionError(f"poison_queue: expected another queue than {name!r}, which has the messages already")
+    return {"poison_queue_id": existing(objects.queues, queue_key(poison_queue), kind="queue").queue_id}
+
+
+def create_queue(
+    connection: Connection,
+    objects: Objects,
+    *,
+    name: str,
+    settings: QueueSettings,
+    on_poison: str | None = None,
+    poison_queue: str | None = None,
+) -> None:
     """Creates a queue."""
     schema, unqualified = key = queue_key(name)
     check_object_name(schema)
     check_object_name(unqualified)
     check_not_existing(objects.queues, key, kind="queue", number=2714)
     options = queue_values(settings) | activation_values(settings)
+    options |= poison_values(objects, name, on_poison, poison_queue)
     changes.create_queue(connection, schema_name=schema, name=unqualified, options=options)
 
 
-def alter_queue(connection: Connection, objects: Objects, *, name: str, settings: QueueSettings) -> None:
+def alter_queue(
+    connection: Connection,
+    objects: Objects,
+    *,
+    name: str,
+    settings: QueueSettings,
+    on_poison: str | None = None,
+    poison_queue: str | None = None,
+) -> None:
     """Alters a queue; enabling it resets its rollback count, and forgets why it was disabled."""
     queue = existing(objects.queues, queue_key(name), kind="queue")
-    values = queue_values(settings)
+    values = queue_values(settings) | poison_values(objects, name, on_poison, poison_queue)
     if queue.activation_procedure is None:
         values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
@@ -184,6 +219,11 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     users = objects.services_of(queue)
     if users:
         raise refusal(f"queue {name!r} is used by service {users[0].name!r}")
+    for other in objects.queues.values():
+        if other.poison_queue_id == queue.queue_id:
+            raise refusal(f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it")
+    if failures.is_moved_to(connection, queue.queue_id):
+        raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
     failures.forget(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 

@@ -18,7 +18,7 @@ from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_s
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import begin_end, receive, send
+from ssbroker.broker.dialogs import begin_end, poison, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
@@ -783,7 +783,7 @@ class Transaction:
             raise _rolled_back(self._context)
         self._reclaim_connection()
         self._work = None
-        self._session.commit(received_from=receive.received_from(self._collected_effects()))
+        self._session.commit(received_from=poison.received_from(self._collected_effects()))
 
     def _commit_failed(self, error: BaseException) -> None:
         """Ends the transaction after the fast path has failed to commit it."""

@@ -19,6 +19,7 @@ from ssbroker.protocol.events import (
     GroupStep,
     MessageUndeliverable,
 )
+from ssbroker.store import failures
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import NativeSnapshot, Objects, Queue
 from ssbroker.store.sqlite import Connection, Cursor, remove_hooks
@@ -34,10 +35,11 @@ class Work:
         effects: What to announce after the transaction has ended.
     """
 
-    __slots__ = ("_database", "_local_routes", "connection", "database", "effects", "objects")
+    __slots__ = ("_database", "_has_moved_groups", "_local_routes", "connection", "database", "effects", "objects")
 
     def __init__(self, database: DatabaseContext, connection: Connection, effects: Effects) -> None:
         self._database: Final = database
+        self._has_moved_groups: bool | None = None
         self._local_routes: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
         self.database: Final = database.name
         self.connection: Final = connection
@@ -61,6 +63,16 @@ class Work:
     def new_id(self) -> bytes:
         """Returns a random id."""
         return self._database.instance.new_guid().bytes
+
+    def moved_queue_id(self, group: bytes) -> int | None:
+        """Returns the queue to which poison message handling has moved a conversation group; None if it has not."""
+        if self._has_moved_groups is None:
+            self._has_moved_groups = failures.has_moved(self.connection)
+        return failures.queue_of_moved(self.connection, group) if self._has_moved_groups else None
+
+    def group_moved(self) -> None:
+        """Records that this transaction has moved a conversation group."""
+        self._has_moved_groups = True
 
     def endpoint_created(self, endpoint_id: int) -> None:
         """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""

@@ -62,6 +62,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
             "is_activation_enabled is_receive_enabled is_enqueue_enabled is_retention_enabled "
             "is_poison_message_handling_enabled",
         ),
+        poison_queue_id=_INT,  # not a column of SQL Server
     ),
     "sys.service_message_types": _columns(
         name=_TEXT,
@@ -142,7 +143,14 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         attempts=_INT,
         failures=_INT,
     ),
-    "sys.dm_broker_failures": _columns(queue_id=_INT, conversation_handle=GUID, failed_at=_TIMESTAMP, error=_TEXT),
+    "sys.dm_broker_failures": _columns(
+        queue_id=_INT,
+        conversation_handle=GUID,
+        failed_at=_TIMESTAMP,
+        error=_TEXT,
+        conversation_group_id=GUID,
+        moved_to_queue_id=_INT,
+    ),
     "sys.database_principals": _columns(name=_TEXT, principal_id=_INT, type=_TEXT, type_desc=_TEXT),
     "sys.database_permissions": _columns(
         **{"class": _TINY},

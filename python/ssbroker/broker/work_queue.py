@@ -11,12 +11,13 @@ from typing import Any, Final, Literal, NoReturn
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.broker import async_calls, object_definitions
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import begin_end, lease
+from ssbroker.broker.dialogs import begin_end, lease, poison
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.job import JSON, Job
+from ssbroker.broker.object_definitions import OnPoison
 from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.broker.validation import queue_key
+from ssbroker.broker.validation import queue_key, queue_text
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.config import DEFAULT
@@ -50,13 +51,24 @@ class Queue:
 
     __slots__ = ("_context", "_name", "_service")
 
-    def __init__(self, context: DatabaseContext, name: str) -> None:
+    def __init__(
+        self,
+        context: DatabaseContext,
+        name: str,
+        *,
+        on_poison: OnPoison | None = None,
+        poison_queue: str | None = None,
+    ) -> None:
         self._context: Final = context
         self._name: Final = name
         schema, unqualified = queue_key(name)
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
+        if on_poison == "move" and poison_queue is None:
+            poison_queue = queue_text(schema, f"{unqualified}_failed")
         if not self._is_complete(context.objects()):
             context.change(self._create)
+        if on_poison is not None or poison_queue is not None:
+            context.change(self._set_poison_handling, on_poison=on_poison, poison_queue=poison_queue)
 
     @property
     def name(self) -> str:
@@ -162,6 +174,62 @@ class Queue:
         """
         return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, on_acknowledge=self._end)
 
+    def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
+        """Puts messages that failed, and were moved to another queue, back into this queue, as `Database.requeue` does.
+
+        Args:
+            conversation_handle: Only the message of this conversation; None means all.
+
+        Returns:
+            The number of messages that can be taken again.
+
+        Raises:
+            BrokerError: The conversation has not been moved, or its message is leased.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs", on_poison="move")
+            ...     queue.put(b"resize cat.png")
+            ...     for _ in range(5):
+            ...         try:
+            ...             with queue.take() as job:
+            ...                 raise OSError("the disk is full")
+            ...         except OSError:
+            ...             pass
+            ...     with instance.queue("Jobs_failed").take() as job:
+            ...         print(job.value)
+            ...     queue.requeue()
+            b'resize cat.png'
+            0
+        """
+        return poison.requeue(self._context, self._name, conversation_handle)
+
+    def _set_poison_handling(
+        self, connection: Connection, objects: Objects, *, on_poison: str | None, poison_queue: str | None
+    ) -> None:
+        """Creates the queue for failed messages if it is missing, and alters this queue if it differs."""
+        if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
+            object_definitions.create_queue(
+                connection,
+                objects,
+                name=poison_queue,
+                settings=QueueSettings(status=True, poison_message_handling=True),
+            )
+            objects = self._context.objects(connection)
+        values = object_definitions.poison_values(objects, self._name, on_poison, poison_queue)
+        queue = objects.queues[queue_key(self._name)]
+        if values.get("poison_queue_id", queue.poison_queue_id) != queue.poison_queue_id:
+            object_definitions.alter_queue(
+                connection,
+                objects,
+                name=self._name,
+                settings=QueueSettings(),
+                on_poison=on_poison,
+                poison_queue=poison_queue,
+            )
+
     def _is_complete(self, objects: Objects) -> bool:
         return (
             queue_key(self._name) in objects.queues
@@ -225,13 +293,19 @@ class Queue:
         """Ends both sides of conversations that `put` has begun; leaves those of other senders open."""
         for handle in handles:
             target = endpoints.by_handle(work.connection, handle.bytes)
-            if target is None or target.is_initiator or target.far_service != self._service:
+            if target is None or target.is_initiator or not self._is_put(work, target):
                 continue
             initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
             if initiator is None:  # another instance has a service with this name
                 continue
             begin_end.clean_up(work, target)
             begin_end.clean_up(work, initiator)
+
+    def _is_put(self, work: Work, target: ConversationEndpoint) -> bool:
+        """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""
+        objects = work.objects
+        is_own = objects.services_by_id[target.service_id].name == target.far_service
+        return is_own and objects.contracts_by_id[target.service_contract_id].name == CONTRACT
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.

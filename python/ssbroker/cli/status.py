@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, Group
@@ -16,9 +16,6 @@ from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.text import RowsView, cell
-
-if TYPE_CHECKING:
-    from ssbroker.broker.network.monitoring import QueueName
 
 EXAMPLES = """Examples:
 
@@ -62,15 +59,12 @@ def status(
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
     """Shows the state repeatedly: in place on a terminal, and otherwise one after the other."""
-    from ssbroker.broker.network.monitoring import QueueAges  # noqa: PLC0415 - keeps --help fast
-
     console = Console()
-    ages = QueueAges()
     live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not as_json else None
     with live or nullcontext():
         while True:
             found = overview()
-            parts = _parts(found, ages.update(found["queues"], now=time.monotonic()))
+            parts = _parts(found)
             if as_json:
                 typer.echo(json.dumps(found, ensure_ascii=False))
             elif live is None:
@@ -86,12 +80,12 @@ def _print(console: Console, parts: Iterable[Text | RowsView]) -> None:
         console.print(part, soft_wrap=isinstance(part, Text), crop=False)
 
 
-def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) -> Iterator[Text | RowsView]:
-    """Yields the tables and lines that show a state; with `ages`, those of the oldest messages in queues."""
+def _parts(found: dict[str, Any]) -> Iterator[Text | RowsView]:
+    """Yields the tables and lines that show a state."""
     yield cell(f"Instance {found['instance']}", "bold")
     for title, rows, empty_text in (
         ("Databases", [_database_row(row) for row in found["databases"]], ""),
-        ("Queues", [_queue_row(row, ages) for row in found["queues"]], "There are no queues."),
+        ("Queues", [_queue_row(row) for row in found["queues"]], "There are no queues."),
         ("Conversations", [_conversation_row(row) for row in found["conversations"]], "There are no conversations."),
         (
             "Transmission queue",
@@ -107,6 +101,12 @@ def _parts(found: dict[str, Any], ages: dict[QueueName, float] | None = None) ->
     for row in found["queues"]:
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
+    for row in found["moved"]:
+        groups = f"{row['groups']} conversation group{'s' * (row['groups'] > 1)}"
+        yield cell(
+            f"queue {row['queue']}, in {row['database']}: {groups} failed five times and moved to {row['moved_to']}, the last at "
+            f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
+        )
     for row in found["transmission_queue"]:
         # Below the table, so that statements in the advice can be copied.
         reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
@@ -137,26 +137,27 @@ def _database_row(row: dict[str, Any]) -> dict[str, str]:
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
-def _queue_row(row: dict[str, Any], ages: dict[QueueName, float] | None) -> dict[str, str]:
-    age = None if ages is None else ages.get((row["database"], row["queue"]))
+def _queue_row(row: dict[str, Any]) -> dict[str, str]:
     return {
         "database": row["database"],
         "queue": row["queue"],
         "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
         **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
-        # Since the start of the watch, or since the message was seen first.
-        **({} if ages is None else {"oldest for": "" if age is None else f"at least {timedelta(seconds=int(age))}"}),
+        "oldest": _age(row["oldest_seconds"]),
     }
 
 
 def _conversation_row(row: dict[str, Any]) -> dict[str, str]:
-    oldest = row["oldest_seconds"]
     return {
         "database": row["database"],
         "state": f"{row['state']} {row['state_desc']}",
         "count": str(row["count"]),
-        "oldest": "" if oldest is None else str(timedelta(seconds=oldest)),
+        "oldest": _age(row["oldest_seconds"]),
     }
+
+
+def _age(seconds: int | None) -> str:
+    return "" if seconds is None else str(timedelta(seconds=seconds))
 
 
 def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
@@ -165,7 +166,7 @@ def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
         "to": row["to_service_name"],
         "messages": str(row["messages"]),
         "conversations": str(row["conversations"]),
-        "oldest": str(timedelta(seconds=row["oldest_seconds"])),
+        "oldest": _age(row["oldest_seconds"]),
     }
 
 

@@ -432,6 +432,28 @@ class QueueDisabled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationMoved(Event):
+    """A conversation group was moved to another queue after five failures (poison message handling).
+
+    Attributes:
+        queue: The queue in which the messages failed.
+        moved_to: The queue that has them now.
+        conversation_group_id: The conversation group.
+        conversation_handle: The conversation of the message that failed.
+        error: The last error.
+    """
+
+    NAME: ClassVar[str] = "Broker:Conversation Moved"
+    LEVEL: ClassVar[int] = logging.ERROR
+
+    queue: str
+    moved_to: str
+    conversation_group_id: uuid.UUID
+    conversation_handle: uuid.UUID | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationEvent(Event):
     """Activation started a queue reader, or a reader ended or failed.
 
@@ -461,6 +483,7 @@ __all__ = [
     "ConnectionStep",
     "ConversationEvent",
     "ConversationGroupEvent",
+    "ConversationMoved",
     "ConversationStep",
     "CorruptedMessage",
     "Event",

@@ -1,4 +1,4 @@
-"""Why poison message handling disabled queues: the conversation of the last failure, and its error."""
+"""What failed too often: why queues are disabled, and which conversation groups have been moved to another queue."""
 
 from __future__ import annotations
 
@@ -10,34 +10,43 @@ ERROR_MAX: Final = 2_000
 
 
 class Failure(NamedTuple):
-    """A row of `ssb_failures`."""
+    """A row of `ssb_failures`: a queue that is disabled, or a conversation group that has been moved."""
 
     queue_id: int
-    """The queue that contains the message."""
+    """The queue in which the messages failed."""
     conversation_handle: bytes | None
     """The endpoint that received the message; None if others took it meanwhile."""
     failed_at: int
     """The time of the last failure, in microseconds since 1970, UTC."""
     error: str
+    conversation_group_id: bytes | None = None
+    """The group that has been moved; None if the queue is disabled."""
+    moved_to: int | None = None
+    """The queue that has the messages of the group now; None if the queue is disabled."""
 
 
 def record(connection: Connection, failure: Failure) -> None:
-    """Inserts a failure, which replaces that of the same queue."""
-    forget(connection, failure.queue_id)
+    """Inserts a failure, which replaces that of the same queue or group."""
+    if failure.conversation_group_id is None:
+        forget(connection, failure.queue_id)
+    else:
+        forget_moved(connection, failure.conversation_group_id)
     connection.execute(
-        "INSERT INTO ssb_failures VALUES (?, ?, ?, ?)", failure._replace(error=failure.error[:ERROR_MAX])
+        "INSERT INTO ssb_failures VALUES (?, ?, ?, ?, ?, ?)", failure._replace(error=failure.error[:ERROR_MAX])
     )
 
 
 def last_of(connection: Connection, queue_id: int) -> Failure | None:
-    """Returns the last failure in a queue; None if there is none."""
-    row = connection.execute("SELECT * FROM ssb_failures WHERE queue_id = ?", (queue_id,)).fetchone()
+    """Returns why a queue is disabled; None if there is no failure."""
+    row = connection.execute(
+        "SELECT * FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,)
+    ).fetchone()
     return None if row is None else Failure._make(row)
 
 
 def forget(connection: Connection, queue_id: int) -> None:
-    """Deletes the failure in a queue."""
-    connection.execute("DELETE FROM ssb_failures WHERE queue_id = ?", (queue_id,))
+    """Deletes why a queue is disabled."""
+    connection.execute("DELETE FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,))
 
 
 def first_handle(connection: Connection, group: bytes) -> bytes | None:
@@ -46,6 +55,50 @@ def first_handle(connection: Connection, group: bytes) -> bytes | None:
     return None if row is None else row[0]
 
 
+def has_moved(connection: Connection) -> bool:
+    """Whether any conversation group has been moved."""
+    return connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to IS NOT NULL LIMIT 1").fetchone() is not None
+
+
+def queue_of_moved(connection: Connection, group: bytes) -> int | None:
+    """Returns the queue to which a conversation group has been moved; None if it has not."""
+    row = connection.execute(
+        "SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def forget_moved(connection: Connection, group: bytes) -> None:
+    """Deletes that a conversation group has been moved."""
+    connection.execute("DELETE FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,))
+
+
+def moved_away(connection: Connection, queue_id: int) -> list[bytes]:
+    """Returns the conversation groups of the services of a queue that have been moved, the longest moved first."""
+    return [group for (group,) in connection.execute(_MOVED_AWAY, (queue_id,))]
+
+
+def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> int:
+    """Puts the messages of an endpoint into another queue, where they keep their order; returns how many can be received."""
+    connection.execute("UPDATE ssb_queued_messages SET queue_id = ? WHERE endpoint_id = ?", (queue_id, endpoint_id))
+    ready: int = connection.execute(
+        "SELECT count(*) FROM ssb_queued_messages WHERE endpoint_id = ? AND status = 1", (endpoint_id,)
+    ).get
+    return ready
+
+
+def is_moved_to(connection: Connection, queue_id: int) -> bool:
+    """Whether a queue has conversation groups of other queues."""
+    return (
+        connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to = ? LIMIT 1", (queue_id,)).fetchone() is not None
+    )
+
+
 _FIRST_HANDLE: Final = """
     SELECT e.conversation_handle FROM ssb_conversation_endpoints AS e JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT 1"""
+_MOVED_AWAY: Final = """
+    SELECT conversation_group_id FROM ssb_failures AS f WHERE moved_to IS NOT NULL AND EXISTS (
+        SELECT 1 FROM ssb_conversation_endpoints AS e JOIN ssb_services AS s USING (service_id)
+        WHERE e.conversation_group_id = f.conversation_group_id AND e.state <> 'CD' AND s.queue_id = ?
+    ) ORDER BY failed_at, rowid"""

@@ -100,12 +100,16 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Moves a service, with its queued messages, to another queue."""
+    """Moves a service, with its queued messages, to another queue; what has failed there stays where it has been moved."""
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
         """
         UPDATE ssb_queued_messages SET queue_id = ?
-        WHERE endpoint_id IN (SELECT endpoint_id FROM ssb_conversation_endpoints WHERE service_id = ?)""",
+        WHERE endpoint_id IN (
+            SELECT endpoint_id FROM ssb_conversation_endpoints AS e WHERE service_id = ? AND NOT EXISTS (
+                SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL
+            )
+        )""",
         (queue_id, service_id),
     )
     bump_version(connection)

@@ -88,6 +88,8 @@ class Queue:
     activation_procedure: str | None = None
     max_readers: int = 0
     is_poison_message_handling_enabled: bool = True
+    poison_queue_id: int | None = None
+    """The queue to which conversation groups that fail again and again are moved; None if the queue is disabled instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ MESSAGE_TYPES: Final = "SELECT message_type_id, name, validation FROM ssb_messag
 CONTRACTS: Final = "SELECT service_contract_id, name FROM ssb_contracts ORDER BY service_contract_id"
 QUEUES: Final = """
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled,
-        is_activation_enabled, activation_procedure, max_readers, is_poison_message_handling_enabled
+        is_activation_enabled, activation_procedure, max_readers, is_poison_message_handling_enabled, poison_queue_id
     FROM ssb_queues ORDER BY queue_id"""
 SERVICES: Final = "SELECT service_id, name, queue_id, principal_id FROM ssb_services ORDER BY service_id"
 ROUTES: Final = """
@@ -246,10 +248,11 @@ def queue_from_row(
     procedure: str | None,
     most: int,
     poison: int,
+    poison_queue_id: int | None,
 ) -> Queue:
     """Creates a queue from the columns of a row."""
     states = bool(receive), bool(enqueue), bool(retain), bool(active)
-    return Queue(number, schema, name, *states, procedure, most, bool(poison))
+    return Queue(number, schema, name, *states, procedure, most, bool(poison), poison_queue_id)
 
 
 def load_broker(connection: Connection) -> tuple[int, Broker]:

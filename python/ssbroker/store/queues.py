@@ -46,9 +46,11 @@ class QueuedMessage(NamedTuple):
     message_body: bytes | None
 
 
-def add(connection: Connection, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
-    """Inserts messages; rows as in `QueueRow`."""
-    connection.statements.insert_queued(rows)
+def add(
+    connection: Connection, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], *, now: int
+) -> None:
+    """Inserts messages that arrive now; rows as in `QueueRow`."""
+    connection.statements.insert_queued(rows, now)
 
 
 def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> ConversationEndpoint | None:

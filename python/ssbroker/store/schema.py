@@ -302,6 +302,35 @@ DATABASE: Final = (
         error TEXT NOT NULL
     );
     """,
+    """
+    -- When messages arrived; those of earlier versions count from now on. The column comes before the body, so that reading it does not
+    -- read the pages of the body.
+    CREATE TABLE ssb_queued_messages_timed (
+        queuing_order INTEGER PRIMARY KEY,
+        queue_id INTEGER NOT NULL,
+        status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
+        priority INTEGER NOT NULL,
+        endpoint_id INTEGER NOT NULL,
+        precedence INTEGER NOT NULL,
+        message_sequence_number INTEGER NOT NULL,
+        message_type_id INTEGER NOT NULL,
+        enqueue_time INTEGER,
+        message_body BLOB
+    );
+    INSERT INTO ssb_queued_messages_timed
+        SELECT queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
+            CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER), message_body
+        FROM ssb_queued_messages ORDER BY queuing_order;
+    DROP TABLE ssb_queued_messages;
+    ALTER TABLE ssb_queued_messages_timed RENAME TO ssb_queued_messages;
+    CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
+    CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
+    -- Poison message handling moves conversation groups that fail to this queue, instead of disabling the queue.
+    ALTER TABLE ssb_queues ADD COLUMN poison_queue_id INTEGER REFERENCES ssb_queues;
+    ALTER TABLE ssb_failures ADD COLUMN conversation_group_id BLOB;
+    ALTER TABLE ssb_failures ADD COLUMN moved_to INTEGER;
+    CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
+    """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
 
@@ -334,6 +363,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
     "",
     "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ssbroker.store.endpoints import WAITING_ENDPOINTS, ConversationEndpoint
+from ssbroker.store.endpoints import QUEUE_OF, WAITING_ENDPOINTS, ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 
@@ -126,10 +126,10 @@ def remove_arrived(connection: Connection, endpoint_id: int) -> None:
 
 _REMOVE_BELOW: Final = """
     DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 AND message_sequence_number < ?"""
-_RECEIVERS: Final = """
+_RECEIVERS: Final = f"""
     SELECT endpoint_id FROM ssb_transmission_queue
-    JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
-    WHERE is_inbound = 1 AND queue_id = ? GROUP BY endpoint_id ORDER BY min(transmission_id)"""
+    JOIN ssb_conversation_endpoints AS e USING (endpoint_id) JOIN ssb_services AS s USING (service_id)
+    WHERE is_inbound = 1 AND {QUEUE_OF} = ? GROUP BY endpoint_id ORDER BY min(transmission_id)"""  # noqa: S608
 _EARLY_MESSAGES: Final = """
     SELECT message_sequence_number, message_type_name FROM ssb_transmission_queue
     WHERE endpoint_id = ? AND is_inbound = 1 AND message_sequence_number >= ?"""

@@ -89,7 +89,7 @@ _SELECTS: Final = {
     "sys.services": "SELECT name, service_id, principal_id, queue_id FROM ssb_services ORDER BY service_id",
     "sys.service_queues": """
         SELECT name, queue_id, schema_name, max_readers, activation_procedure, NULL, is_activation_enabled,
-            is_receive_enabled, is_enqueue_enabled, is_retention_enabled, is_poison_message_handling_enabled
+            is_receive_enabled, is_enqueue_enabled, is_retention_enabled, is_poison_message_handling_enabled, poison_queue_id
         FROM ssb_queues ORDER BY queue_id""",
     "sys.service_message_types": """
         SELECT name, message_type_id, 1, validation,
@@ -112,7 +112,8 @@ _SELECTS: Final = {
         SELECT conversation_group_id, queue_id, {_LEASE_STATE}, process_id, since, nullif(until, 0), attempts, failures
         FROM ssb_group_leases ORDER BY since, conversation_group_id""",  # noqa: S608
     "sys.dm_broker_failures": """
-        SELECT queue_id, conversation_handle, failed_at, error FROM ssb_failures ORDER BY failed_at, rowid""",
+        SELECT queue_id, conversation_handle, failed_at, error, conversation_group_id, moved_to FROM ssb_failures
+        ORDER BY failed_at, rowid""",
     "sys.database_principals": """
         SELECT name, principal_id, CASE principal_id WHEN 0 THEN 'R' ELSE 'S' END,
             CASE principal_id WHEN 0 THEN 'DATABASE_ROLE' ELSE 'SQL_USER' END
@@ -144,10 +145,9 @@ def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
 
 
 def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns for each queue its id, schema, name and state, its numbers of messages, and its first and last queuing orders.
+    """Returns for each queue its id, schema, name and state, its numbers of messages, and when the oldest ready message arrived.
 
-    The state is whether it can be received from and sent to. The numbers are those of ready, early and retained messages. The first
-    queuing order is that of a ready message.
+    The state is whether it can be received from and sent to. The numbers are those of ready, early and retained messages.
     """
     return connection.execute(_QUEUES).fetchall()
 
@@ -155,6 +155,11 @@ def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
 def lease_counts(connection: Connection) -> list[tuple[Any, ...]]:
     """Returns the conversation groups with leases: schema and name of the queue, state, and sums of groups, attempts and failures."""
     return connection.execute(_LEASES).fetchall()
+
+
+def moved_counts(connection: Connection) -> list[tuple[Any, ...]]:
+    """Returns what was moved: queue, new queue (schema and name each), number of conversation groups, time and error of the last failure."""
+    return connection.execute(_MOVED).fetchall()
 
 
 def conversation_counts(connection: Connection) -> list[tuple[Any, ...]]:
@@ -173,8 +178,7 @@ def transmission_counts(connection: Connection) -> list[tuple[Any, ...]]:
 _QUEUES: Final = """
     WITH queued AS (
         SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
-            count(*) FILTER (WHERE status IN (0, 3)) AS retained, min(queuing_order) FILTER (WHERE status = 1) AS first,
-            max(queuing_order) AS last
+            count(*) FILTER (WHERE status IN (0, 3)) AS retained, min(queuing_order) FILTER (WHERE status = 1) AS first
         FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
         SELECT queue_id, count(*) AS messages
@@ -183,11 +187,17 @@ _QUEUES: Final = """
         WHERE state IN ('SI', 'CO') GROUP BY queue_id
     )
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
-        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0), first, last
+        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0),
+        (SELECT enqueue_time FROM ssb_queued_messages WHERE queuing_order = first)
     FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
 _LEASES: Final = f"""
     SELECT schema_name, name, {_LEASE_STATE} AS state, count(*), sum(attempts), sum(failures)
     FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""  # noqa: S608
+# SQLite takes the error from the row that has the maximum.
+_MOVED: Final = """
+    SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error
+    FROM ssb_failures f JOIN ssb_queues q USING (queue_id) JOIN ssb_queues p ON p.queue_id = moved_to
+    GROUP BY f.queue_id, moved_to ORDER BY 1, 2, 3, 4"""
 # Later messages have greater numbers.
 _WAITING: Final = """
     WITH each AS (

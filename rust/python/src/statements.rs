@@ -242,8 +242,14 @@ impl PyStatements {
         Ok((outboxes.into_iter().map(exported).collect::<PyResult<_>>()?, counts))
     }
 
-    #[pyo3(signature = (rows, runs, /))]
-    fn enqueue(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, runs: Vec<(usize, usize, EnqueueRow)>) -> PyResult<()> {
+    #[pyo3(signature = (rows, runs, now, /))]
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        rows: &Bound<'_, PyAny>,
+        runs: Vec<(usize, usize, EnqueueRow)>,
+        now: i64,
+    ) -> PyResult<()> {
         let batches = import_stream(rows)?;
         let bodies = message_bodies(&batches).map_err(|error| to_python(py, &error))?;
         let mut targets = Vec::with_capacity(runs.len());
@@ -253,16 +259,16 @@ impl PyStatements {
             targets.push((EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, first }, run_bodies));
         }
         self.without_gil(py, |statements| {
-            targets.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied()))
+            targets.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied(), now))
         })
     }
 
-    #[pyo3(signature = (rows, /))]
+    #[pyo3(signature = (rows, now, /))]
     #[allow(clippy::needless_pass_by_value)] // pyo3 extracts an owned vector
-    fn insert_queued(&self, py: Python<'_>, rows: Vec<QueuedRow>) -> PyResult<()> {
+    fn insert_queued(&self, py: Python<'_>, rows: Vec<QueuedRow>, now: i64) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
         self.run(py, is_short, |statements| {
-            statements.insert_queued(rows.iter().map(|row| QueueRow {
+            let queued = rows.iter().map(|row| QueueRow {
                 queue_id: row.0,
                 status: row.1,
                 priority: row.2,
@@ -271,7 +277,8 @@ impl PyStatements {
                 message_sequence_number: row.5,
                 message_type_id: row.6,
                 message_body: row.7.as_deref(),
-            }))
+            });
+            statements.insert_queued(queued, now)
         })
     }
 

@@ -229,7 +229,8 @@ impl<'p> Receive<'_, 'p> {
         let mut services = self.db.prepare_cached(SERVICES)?;
         let mut services = services.query(params![group.0])?;
         while let Some(service) = services.next()? {
-            if self.metadata.queue_of(service.get(0)?).is_some_and(|(queue_id, _)| queue_id == self.request.queue_id) {
+            let queue_of_service = self.metadata.queue_of(service.get(0)?).map(|(queue_id, _)| queue_id);
+            if service.get::<_, Option<i64>>(1)?.or(queue_of_service) == Some(self.request.queue_id) {
                 drop(services);
                 self.take_members(group)?;
                 return Ok(true);
@@ -410,7 +411,8 @@ const ENDPOINT: &str = "
     FROM ssb_conversation_endpoints WHERE endpoint_id = ?1";
 const MEMBERS: &str = "SELECT 1 FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 LIMIT 2";
 const SERVICES: &str = "
-    SELECT service_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 AND state <> 'CD'";
+    SELECT service_id, (SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ?1 AND moved_to IS NOT NULL)
+    FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 AND state <> 'CD'";
 // CROSS JOIN makes SQLite scan the members of the group instead of the queue.
 const MEMBERS_READY: &str = "
     SELECT e.endpoint_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)

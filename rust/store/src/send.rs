@@ -163,10 +163,10 @@ impl Statements {
     ///
     /// # Errors
     /// The file cannot be written; the transaction must be rolled back.
-    pub fn enqueue<'m>(&self, run: EnqueueTarget, bodies: impl Iterator<Item = &'m [u8]>) -> Result<()> {
+    pub fn enqueue<'m>(&self, run: EnqueueTarget, bodies: impl Iterator<Item = &'m [u8]>, now: i64) -> Result<()> {
         self.ensure_transaction()?;
         let EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, .. } = run;
-        self.insert_queued(bodies.zip(run.first..).map(|(body, message_sequence_number)| QueueRow {
+        let rows = bodies.zip(run.first..).map(|(body, message_sequence_number)| QueueRow {
             queue_id,
             status: READY,
             priority,
@@ -175,14 +175,15 @@ impl Statements {
             message_sequence_number,
             message_type_id,
             message_body: (!body.is_empty()).then_some(body),
-        }))
+        });
+        self.insert_queued(rows, now)
     }
 
-    /// Adds messages to queues.
+    /// Adds messages to queues, which arrive there at `now`.
     ///
     /// # Errors
     /// The file cannot be written; the transaction must be rolled back.
-    pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = QueueRow<'m>>) -> Result<()> {
+    pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = QueueRow<'m>>, now: i64) -> Result<()> {
         self.ensure_transaction()?;
         let mut statement = self.db.prepare_cached(ENQUEUE)?;
         for row in rows {
@@ -194,6 +195,7 @@ impl Statements {
                 row.precedence,
                 row.message_sequence_number,
                 row.message_type_id,
+                now,
                 row.message_body
             ])?;
         }
@@ -317,7 +319,7 @@ impl Statements {
             (number - 1, message, (!message.message_body.is_empty()).then_some(message.message_body))
         });
         if let Some(receiver) = &sender.receiver {
-            self.insert_queued(numbered.map(|(message_sequence_number, message, message_body)| QueueRow {
+            let rows = numbered.map(|(message_sequence_number, message, message_body)| QueueRow {
                 queue_id: receiver.queue_id,
                 status: READY,
                 priority: receiver.priority,
@@ -326,7 +328,8 @@ impl Statements {
                 message_sequence_number,
                 message_type_id: receiver.accepted_type(metadata, message, sender.is_initiator).unwrap_or_default(),
                 message_body,
-            }))?;
+            });
+            self.insert_queued(rows, now)?;
         } else {
             self.insert_transmissions(numbered.map(|(message_sequence_number, message, message_body)| {
                 TransmissionRow {
@@ -377,15 +380,18 @@ const SENDER: &str = "
     SELECT endpoint_id, conversation_id, is_initiator, service_id, service_contract_id, far_service, far_broker_instance, is_bound, state,
         lifetime, send_sequence
     FROM ssb_conversation_endpoints WHERE conversation_handle = ?1";
-// Status 2: the message is waiting for earlier ones (P14).
+// Status 2: the message is waiting for earlier ones (P14). The messages of groups that poison message handling has moved go
+// to another queue.
 const RECEIVER: &str = "
     SELECT endpoint_id, service_id, service_contract_id, far_service, is_bound, far_broker_instance, priority, receive_sequence, is_remote
     FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)";
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)
+    AND NOT EXISTS (
+        SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL)";
 const ENQUEUE: &str = "
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
-        message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        enqueue_time, message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 const INSERT_TRANSMISSION: &str = "
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
         is_end_of_dialog, enqueue_time, message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";

@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +16,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import monitoring as service_metrics
-from ssbroker.broker.network.monitoring import Metrics, QueueAges
+from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable
 from tests.broker import sample_databases
@@ -207,7 +208,7 @@ def test_after_close_nothing_is_counted(instance: Instance) -> None:
     assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0
 
 
-def test_the_age_of_the_oldest_message_is_what_was_observed(
+def test_the_age_of_the_oldest_message_counts_from_its_arrival(
     instance: Instance, sales: Database, metrics: Metrics, clock: Clock
 ) -> None:
     """Also of messages that other processes have put, in each queue, and after others were received."""
@@ -216,7 +217,6 @@ def test_the_age_of_the_oldest_message_is_what_was_observed(
     assert numbers(metrics)[name % "Jobs"] == 0
     with Instance.open(instance.folder, clock=clock, background=False) as other:
         other.database("Sales").queue("Jobs").put(b"one")
-    assert numbers(metrics)[name % "Jobs"] == 0
     clock.advance(seconds=30)
     queue.put(b"two")
     assert (numbers(metrics)[name % "Jobs"], numbers(metrics)[name % "Orders"]) == (30, 0)
@@ -233,25 +233,39 @@ def test_the_age_of_the_oldest_message_is_what_was_observed(
     assert numbers(metrics)[name % "Jobs"] == 0
 
 
+def test_each_way_into_a_queue_keeps_the_time_of_arrival(
+    instance: Instance, sales: Database, metrics: Metrics, clock: Clock
+) -> None:
+    """A first message, one of the fast path, many at once, and one from another database; until each has been received."""
+    far = instance.create_database("Far")
+    far.create_queue("Replies")
+    far.create_service("//Far", queue="Replies")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("//Shop", "//Orders")
+        t.send(dialog, b"the first")
+    clock.advance(seconds=1)
+    with sales.transaction() as t:
+        t.send(dialog, b"on the fast path")
+    clock.advance(seconds=1)
+    with sales.transaction() as t:
+        t.send_batch(pa.table({"conversation_handle": [dialog.bytes] * 2, "message_body": [b"many"] * 2}))
+    clock.advance(seconds=1)
+    with far.transaction() as t:
+        t.send(t.begin_dialog("//Far", "//Orders"), b"from another database")
+    clock.advance(seconds=10)
+    ages = []
+    while instance.view("dbo.Orders", database="Sales").num_rows:
+        ages.append(numbers(metrics)["ssbroker_queue_oldest_seconds[database=Sales,queue=dbo.Orders]"])
+        with sales.transaction() as t:
+            t.receive("Orders", top=1)
+    assert ages == [13, 12, 11, 11, 10]
+
+
 def test_an_age_is_not_negative_after_the_clock_was_set_back(sales: Database, metrics: Metrics, clock: Clock) -> None:
     sales.queue("Jobs").put(b"one")
     numbers(metrics)
     clock.advance(seconds=-30)
     assert numbers(metrics)["ssbroker_queue_oldest_seconds[database=Sales,queue=dbo.Jobs]"] == 0
-
-
-def test_observations_of_a_queue_are_limited() -> None:
-    ages = QueueAges()
-
-    def age(first: int, last: int) -> float:
-        row = {"database": "Sales", "queue": "dbo.Q", "first_queuing_order": first, "last_queuing_order": last}
-        (found,) = ages.update([row], now=float(last)).values()
-        return found
-
-    for number in range(1, 20_001):
-        assert age(1, number) == number - 1
-    assert 9_000 < age(10_000, 20_001) <= 10_001
-    assert len(ages._observed["Sales", "dbo.Q"]) <= 4_097
 
 
 def test_leases_and_poisoned_queues_are_measured(instance: Instance, sales: Database, metrics: Metrics) -> None:

@@ -37,7 +37,7 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
-from ssbroker.store import endpoints, queues, transmission_queue
+from ssbroker.store import endpoints, failures, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -98,11 +98,17 @@ def end_with_error(
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Emits an event if this was the last open conversation of its group."""
-    if endpoint.state != ConversationState.CD and work.effects.wants(ConversationGroupEvent):
-        members = endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=2)
+    """Forgets the group, and emits an event, if this was its last open conversation."""
+    if endpoint.state == ConversationState.CD:
+        return
+    group = endpoint.conversation_group_id
+    is_moved = work.moved_queue_id(group) is not None
+    if is_moved or work.effects.wants(ConversationGroupEvent):
+        members = endpoints.in_group(work.connection, group, limit=2)
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
-            emit_group_event(work, endpoint.conversation_group_id, GroupStep.DROP)
+            emit_group_event(work, group, GroupStep.DROP)
+            if is_moved:
+                failures.forget_moved(work.connection, group)
 
 
 def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
@@ -528,7 +534,7 @@ def enqueue_runs(
         )
         work.effects.arrived.add(queue.queue_id)
     if places:
-        work.connection.statements.enqueue(messages.select(["message_body"]), places)
+        work.connection.statements.enqueue(messages.select(["message_body"]), places, work.now())
     return enqueued
 
 

@@ -30,9 +30,9 @@ class QueueEntry(NamedTuple):
 
 
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
-    """Returns the queue of an endpoint's service."""
-    objects = work.objects
-    return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id]
+    """Returns the queue of an endpoint: that of its service, or the one to which its conversation group has been moved."""
+    objects, moved_to = work.objects, work.moved_queue_id(endpoint.conversation_group_id)
+    return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id if moved_to is None else moved_to]
 
 
 def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
@@ -58,6 +58,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
             )
             for entry in entries
         ],
+        now=work.now(),
     )
     work.effects.count_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
     if any(entry.status == queues.READY for entry in entries):

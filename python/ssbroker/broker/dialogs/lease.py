@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import receive
+from ssbroker.broker.dialogs import poison, receive
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.store import failures, leases
 from ssbroker.store.leases import Lease
-
-FAILURES_MAX: Final = receive.ROLLBACKS_MAX
 
 
 class Claim(NamedTuple):
@@ -33,9 +31,9 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
     with instance_transaction(database) as work:
         queue = receive.enabled_queue(work, queue_name)
         now = work.now()
-        disabled = None
-        if queue.queue_id in free_ended(work, now=now):
-            disabled = receive.disabled_error(work.connection, queue)
+        free_ended(work, now=now)
+        is_disabled_now = failures.last_of(work.connection, queue.queue_id) is not None
+        disabled = poison.disabled_error(work.connection, queue) if is_disabled_now else None
         batch = None
         if disabled is None:
             batch = work.connection.statements.receive(
@@ -129,24 +127,26 @@ def give_back(work: Work, lease: Lease, *, error: str | None) -> None:
         _free(work, found)
 
 
-def free_ended(work: Work, *, now: int) -> set[int]:
-    """Frees groups whose lease or wait has ended, and counts lost leases as failures; returns the queues that this has disabled."""
+def free_ended(work: Work, *, now: int) -> None:
+    """Frees groups whose lease or wait has ended, and counts lost leases as failures."""
     ended = leases.ended(work.connection, now=now)
-    poisoned = {lease.queue_id for lease in ended if _free_one(work, lease)}
+    for lease in ended:
+        if lease.lease_id is None:
+            _free(work, lease)
+            continue
+        process = lease.process_id
+        fail(
+            work, lease, f"the lease ended, because process {process} was killed or the job took longer than its lease"
+        )
     if ended:
         leases.remove_unused(work.connection)
-    return poisoned
 
 
-def fail(work: Work, lease: Lease, error: str) -> bool:
-    """Gives messages back after a failure; returns whether that was one too many, so that their queue is now disabled."""
-    count = lease.failures + 1
-    is_poison = count >= FAILURES_MAX
-    _free(work, lease._replace(failures=0 if is_poison else count))
-    if not is_poison:
-        return False
-    handle = failures.first_handle(work.connection, lease.conversation_group_id)
-    return receive.disable_poisoned(work, lease.queue_id, handle, error)
+def fail(work: Work, lease: Lease, error: str) -> None:
+    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
+    counted = poison.count_failure(work, lease, error)
+    if counted is not None:
+        _free(work, counted)
 
 
 def _held(work: Work, lease: Lease) -> Lease:
@@ -163,16 +163,6 @@ def _lost(lease: Lease) -> LeaseLostError:
         f"the lease of conversation group {group} is lost: another receiver took its messages, or their conversation was ended. "
         "Nothing was committed. Use a longer lease, or extend it with Job.extend"
     )
-
-
-def _free_one(work: Work, lease: Lease) -> bool:
-    if lease.lease_id is not None:
-        process = lease.process_id
-        return fail(
-            work, lease, f"the lease ended, because process {process} was killed or the job took longer than its lease"
-        )
-    _free(work, lease)
-    return False
 
 
 def _free(work: Work, lease: Lease) -> None:

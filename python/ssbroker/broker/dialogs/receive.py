@@ -1,27 +1,23 @@
-"""RECEIVE, GET CONVERSATION GROUP, and poison message handling."""
+"""RECEIVE and GET CONVERSATION GROUP."""
 
 from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._arguments import EPOCH, guid_bytes
-from ssbroker.broker.context import DatabaseContext
+from ssbroker._arguments import guid_bytes
+from ssbroker.broker.dialogs import poison
 from ssbroker.broker.dialogs.enqueue import queue_of
-from ssbroker.broker.effects import Effects, ReceiveCall
-from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
+from ssbroker.broker.effects import ReceiveCall
+from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import existing, queue_key
-from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import broker_error
-from ssbroker.protocol.events import QueueDisabled
-from ssbroker.store import endpoints, failures, object_changes, queues
-from ssbroker.store.failures import Failure
+from ssbroker.store import endpoints, queues
 from ssbroker.store.objects import Queue
 from ssbroker.store.sqlite import Connection
 
@@ -109,22 +105,7 @@ def next_group(work: Work, queue_name: str) -> bytes | None:
 def check_enabled(connection: Connection, queue: Queue) -> None:
     """Raises error 9617 if the queue is disabled."""
     if not queue.is_receive_enabled:
-        raise disabled_error(connection, queue)
-
-
-def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
-    """Returns error 9617, which says why the queue was disabled."""
-    error = broker_error(9617, queue=queue.name)
-    failure = failures.last_of(connection, queue.queue_id)
-    return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
-
-
-def describe_failure(failure: Failure) -> str:
-    """Returns why a queue was disabled."""
-    at = EPOCH + timedelta(microseconds=failure.failed_at)
-    handle = failure.conversation_handle
-    last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
-    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last one{last}: {failure.error}"
+        raise poison.disabled_error(connection, queue)
 
 
 def enabled_queue(work: Work, name: str) -> Queue:
@@ -132,44 +113,3 @@ def enabled_queue(work: Work, name: str) -> Queue:
     queue = existing(work.objects.queues, queue_key(name), kind="queue")
     check_enabled(work.connection, queue)
     return queue
-
-
-ROLLBACKS_MAX: Final = 5
-
-
-def received_from(effects: Effects) -> dict[int, bytes | None]:
-    """Returns the queues from which a transaction received messages, each with the conversation handle of its last call."""
-    return {
-        each.queue_id: each.conversation_handle for each in effects.received if not each.is_empty and not each.is_leased
-    }
-
-
-def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
-    """Counts a rollback because of an error for each queue, and disables queues after too many (poison message handling)."""
-    with instance_transaction(database) as work:
-        for queue_id, named in received.items():
-            if queues.count_rollback(work.connection, queue_id) >= ROLLBACKS_MAX:
-                following = queues.next_endpoint(work.connection, queue_id, now=work.now())
-                handle = named or (following and following.conversation_handle)
-                disable_poisoned(work, queue_id, handle, error)
-
-
-def disable_poisoned(work: Work, queue_id: int, handle: bytes | None, error: str) -> bool:
-    """Disables a queue whose messages were rolled back too often; returns False if it is disabled already, or must not be."""
-    queue = work.objects.queues_by_id.get(queue_id)
-    if queue is None or not queue.is_poison_message_handling_enabled or not queue.is_receive_enabled:
-        return False
-    disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
-    object_changes.alter(work.connection, "ssb_queues", queue_id, disabled)
-    work.effects.is_catalog_changed = True
-    failures.record(work.connection, Failure(queue_id, handle, work.now(), error))
-    work.effects.events.append(
-        QueueDisabled(
-            at=work.now(),
-            database=work.database,
-            queue=queue_name(queue),
-            conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
-            error=error,
-        )
-    )
-    return True

@@ -145,6 +145,7 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
             )
             for message in messages
         ],
+        now=work.now(),
     )
 
 

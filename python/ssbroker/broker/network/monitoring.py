@@ -8,18 +8,19 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from ssbroker._arguments import epoch_microseconds
+from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker._text import host_and_port
 from ssbroker.broker import counters, serve_lock
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.receive import describe_failure
+from ssbroker.broker.dialogs.poison import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
 from ssbroker.broker.network.forwarding import ForwardingCounters
@@ -51,11 +52,11 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:
-    """Returns the databases, queues, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
+    """Returns the databases, queues, failed messages, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
     A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
     """
-    counted: dict[str, Rows] = {"queues": [], "leases": [], "conversations": [], "transmission_queue": []}
+    counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
     unread: dict[str, str] = {}
     for database in instance.databases:
         try:
@@ -96,8 +97,7 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "ready": ready,
                     "incomplete": incomplete,
                     "retained": retained,
-                    "first_queuing_order": first,
-                    "last_queuing_order": last,
+                    "oldest_seconds": _seconds_since(oldest, now),
                     "problem": None
                     if receives
                     else _problem(connection, queue_id, f"{bracket(schema)}.{bracket(queue)}"),
@@ -111,9 +111,19 @@ def _counted(database: Database) -> dict[str, Rows]:
                     ready,
                     incomplete,
                     retained,
-                    first,
-                    last,
+                    oldest,
                 ) in views.queue_counts(connection)
+            ],
+            "moved": [
+                {
+                    "database": name,
+                    "queue": f"{schema}.{queue}",
+                    "moved_to": f"{to_schema}.{to}",
+                    "groups": groups,
+                    "last_failed_at": str(EPOCH + timedelta(microseconds=failed_at)),
+                    "error": error,
+                }
+                for schema, queue, to_schema, to, groups, failed_at, error in views.moved_counts(connection)
             ],
             "leases": [
                 {
@@ -132,7 +142,7 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "state": state,
                     "state_desc": DESCRIPTIONS[ConversationState(state)],
                     "count": count,
-                    "oldest_seconds": None if oldest is None else max(0, (now - oldest) // SECOND),
+                    "oldest_seconds": _seconds_since(oldest, now),
                 }
                 for state, count, oldest in views.conversation_counts(connection)
             ],
@@ -142,12 +152,17 @@ def _counted(database: Database) -> dict[str, Rows]:
                     "to_service_name": service,
                     "messages": messages,
                     "conversations": dialogs,
-                    "oldest_seconds": max(0, (now - oldest) // SECOND),
+                    "oldest_seconds": _seconds_since(oldest, now),
                     "transmission_status": status,
                 }
                 for service, status, messages, dialogs, oldest in views.transmission_counts(connection)
             ],
         }
+
+
+def _seconds_since(time: int | None, now: int) -> int | None:
+    """Returns the age of something, 0 if the clock was set back; None if its time is not known."""
+    return None if time is None else max(0, (now - time) // SECOND)
 
 
 def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
@@ -198,48 +213,6 @@ _OTHERS: Final = "(others)"
 
 QueueName: TypeAlias = tuple[str, str]
 """The database and the queue."""
-
-
-class QueueAges:
-    """How long the oldest message of each queue has been there at least, from repeated observations.
-
-    Queues do not store when a message arrived, but queuing orders only grow: when a message is observed, all earlier ones have arrived.
-
-    Examples:
-        >>> def queue(first, last):
-        ...     return [{"database": "Sales", "queue": "dbo.Orders", "first_queuing_order": first, "last_queuing_order": last}]
-        >>> ages = QueueAges()
-        >>> [ages.update(queue(*orders), now=now) for now, orders in enumerate([(7, 9), (7, 9), (8, 12), (None, None)])]
-        [{('Sales', 'dbo.Orders'): 0}, {('Sales', 'dbo.Orders'): 1}, {('Sales', 'dbo.Orders'): 2}, {}]
-    """
-
-    def __init__(self) -> None:
-        self._observed: dict[QueueName, deque[tuple[float, int]]] = {}
-
-    def update(self, queues: Rows, *, now: float) -> dict[QueueName, float]:
-        """Returns the minimum age in seconds of the oldest message of each queue that has one, at a time in seconds."""
-        found: dict[QueueName, float] = {}
-        observed: dict[QueueName, deque[tuple[float, int]]] = {}
-        for row in queues:
-            key, first, last = (row["database"], row["queue"]), row["first_queuing_order"], row["last_queuing_order"]
-            if first is None:
-                continue
-            # When each last message was observed first, in the order of the messages.
-            times = self._observed.get(key, deque())
-            while times and times[0][1] < first:
-                times.popleft()
-            if not times or times[-1][1] < last:
-                times.append((now, last))
-            if len(times) > _OBSERVATIONS_MAX:
-                times = deque(each for number, each in enumerate(times) if number % 2 == 0 or number == len(times) - 1)
-            observed[key] = times
-            found[key] = max(0, now - times[0][0])  # the clock may be set back
-        self._observed = observed
-        return found
-
-
-_OBSERVATIONS_MAX: Final = 4_096
-"""The number of observations of a queue above which every second one is forgotten."""
 
 
 def metrics(instance: Instance) -> Metrics:
@@ -294,7 +267,6 @@ class Metrics:
         self._guard: Final = threading.RLock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
         self._services: Final[set[tuple[str, str]]] = set()
-        self._ages: Final = QueueAges()
         self._registry: Final = CollectorRegistry()
         self._registry.register(self)
         self._stop: Final = instance.subscribe(
@@ -419,7 +391,8 @@ class Metrics:
             is_on.add_metric(
                 [row["database"], row["queue"]], float(row["is_receive_enabled"] and row["is_enqueue_enabled"])
             )
-        yield from self._queue_states(found["queues"])
+        yield from _queue_states(found["queues"])
+        yield _moved(found["queues"], found["moved"])
         yield from _leases(found["leases"])
         conversations = GaugeMetricFamily(
             "ssbroker_conversations", "Conversation endpoints.", labels=["database", "state"]
@@ -431,27 +404,6 @@ class Metrics:
             rows = [{**row, "to_service_name": self._service_label(row)} for row in found["transmission_queue"]]
         yield from _transmission_queues(rows)
 
-    def _queue_states(self, rows: Rows) -> Iterator[Metric]:
-        """Yields the ages of the oldest messages, and which queues poison message handling has disabled."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
-
-        labels = ["database", "queue"]
-        age = GaugeMetricFamily(
-            "ssbroker_queue_oldest_seconds",
-            "Least age of the oldest ready message of a queue, in seconds, since this process began to observe.",
-            labels=labels,
-        )
-        poisoned = GaugeMetricFamily(
-            "ssbroker_queue_poisoned", "Whether poison message handling has disabled a queue.", labels=labels
-        )
-        with self._guard:
-            oldest = self._ages.update(rows, now=instance_context(self._instance).microseconds() / SECOND)
-        for row in rows:
-            key = (row["database"], row["queue"])
-            age.add_metric(key, oldest.get(key, 0))
-            poisoned.add_metric(key, float(row["problem"] is not None))
-        yield from (age, poisoned)
-
     def _service_label(self, row: dict[str, Any]) -> str:
         """Returns the label for the service of a row, which stays the same for the life of the process."""
         key = (row["database"], row["to_service_name"])
@@ -462,6 +414,43 @@ class Metrics:
     def _count(self, event: Event) -> None:
         with self._guard:
             self._events.update(name for name, (matches, _) in _EVENTS.items() if matches(event))
+
+
+def _queue_states(rows: Rows) -> Iterator[Metric]:
+    """Yields the ages of the oldest messages, and which queues poison message handling has disabled."""
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+    labels = ["database", "queue"]
+    age = GaugeMetricFamily(
+        "ssbroker_queue_oldest_seconds",
+        "Seconds since the oldest ready message of a queue arrived; 0 if there is none.",
+        labels=labels,
+    )
+    poisoned = GaugeMetricFamily(
+        "ssbroker_queue_poisoned", "Whether poison message handling has disabled a queue.", labels=labels
+    )
+    for row in rows:
+        key = (row["database"], row["queue"])
+        age.add_metric(key, row["oldest_seconds"] or 0)
+        poisoned.add_metric(key, float(row["problem"] is not None))
+    yield from (age, poisoned)
+
+
+def _moved(queues: Rows, moved: Rows) -> Metric:
+    """Returns the metric of conversation groups that failed, by the queue in which they failed."""
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+    family = GaugeMetricFamily(
+        "ssbroker_queue_moved_groups",
+        "Conversation groups that poison message handling has moved from a queue to another one.",
+        labels=["database", "queue"],
+    )
+    groups: Counter[QueueName] = Counter({(row["database"], row["queue"]): 0 for row in queues})
+    for row in moved:
+        groups[row["database"], row["queue"]] += row["groups"]
+    for key, number in groups.items():
+        family.add_metric(key, number)
+    return family
 
 
 def _leases(rows: Rows) -> Iterator[Metric]:

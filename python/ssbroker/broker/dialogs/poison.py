@@ -1,0 +1,167 @@
+"""Poison message handling: what becomes of messages that fail again and again, and of their queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from ssbroker._arguments import EPOCH, guid_bytes
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.dialogs.enqueue import queue_of, release_for
+from ssbroker.broker.effects import Effects
+from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
+from ssbroker.broker.validation import existing, queue_key
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.events import ConversationMoved, QueueDisabled
+from ssbroker.store import endpoints, failures, leases, object_changes, queues, transmission_queue
+from ssbroker.store.failures import Failure
+from ssbroker.store.leases import Lease
+from ssbroker.store.objects import Queue
+from ssbroker.store.sqlite import Connection
+
+FAILURES_MAX: Final = 5
+"""Rollbacks in a row of transactions that received from a queue, or failed jobs of a conversation group, that make it poisoned."""
+
+
+def received_from(effects: Effects) -> dict[int, bytes | None]:
+    """Returns the queues from which a transaction received messages, each with the conversation handle of its last call."""
+    return {
+        each.queue_id: each.conversation_handle for each in effects.received if not each.is_empty and not each.is_leased
+    }
+
+
+def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
+    """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
+    with instance_transaction(database) as work:
+        for queue_id, named in received.items():
+            if queues.count_rollback(work.connection, queue_id) < FAILURES_MAX:
+                continue
+            following = queues.next_endpoint(work.connection, queue_id, now=work.now())
+            endpoint = endpoints.by_handle(work.connection, named) if named else following
+            group = None if endpoint is None else endpoint.conversation_group_id
+            handle = named or (following and following.conversation_handle)
+            if _handle(work, queue_id, group, handle, error):
+                queues.reset_rollbacks(work.connection, [queue_id])
+
+
+def count_failure(work: Work, lease: Lease, error: str) -> Lease | None:
+    """Counts a failed job; returns its lease with the new count, or None if its messages have been moved to another queue."""
+    count = lease.failures + 1
+    if count < FAILURES_MAX:
+        return lease._replace(failures=count)
+    group = lease.conversation_group_id
+    handle = failures.first_handle(work.connection, group)
+    return None if _handle(work, lease.queue_id, group, handle, error) else lease._replace(failures=0)
+
+
+def requeue(database: DatabaseContext, name: str, conversation_handle: object) -> int:
+    """Implements `Database.requeue`."""
+    handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
+    with instance_transaction(database) as work:
+        return _put_back(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
+
+
+def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
+    """Puts groups back, except those that a job has leased now; returns the number of ready messages."""
+    groups = failures.moved_away(work.connection, queue.queue_id)
+    if handle is not None:
+        endpoint = endpoints.by_handle(work.connection, handle)
+        if endpoint is None or endpoint.conversation_group_id not in groups:
+            raise BrokerError(
+                f"conversation {uuid.UUID(bytes=handle)} was not moved away from the queue {queue.name!r}; "
+                "sys.dm_broker_failures lists the conversations that were"
+            )
+        groups = [endpoint.conversation_group_id]
+    ready = 0
+    for group in groups:
+        lease = leases.of_group(work.connection, group)
+        if lease is not None and lease.lease_id is not None and lease.until > work.now():
+            if handle is not None:
+                raise BrokerError(
+                    f"conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
+                )
+            continue
+        failures.forget_moved(work.connection, group)
+        ready += _settle(work, group)
+    return ready
+
+
+def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
+    """Returns error 9617, which says why the queue was disabled."""
+    error = broker_error(9617, queue=queue.name)
+    failure = failures.last_of(connection, queue.queue_id)
+    return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
+
+
+def describe_failure(failure: Failure) -> str:
+    """Returns why a queue was disabled."""
+    at = EPOCH + timedelta(microseconds=failure.failed_at)
+    handle = failure.conversation_handle
+    last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
+    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last one{last}: {failure.error}"
+
+
+def _handle(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:
+    """Moves the group or disables the queue, as the queue says; returns whether the group has been moved."""
+    queue = work.objects.queues_by_id.get(queue_id)
+    if queue is None or not queue.is_poison_message_handling_enabled:
+        return False
+    if queue.poison_queue_id is None:
+        _disable(work, queue, handle, error)
+        return False
+    if group is None:  # others have taken the messages meanwhile
+        return False
+    _move(work, queue, work.objects.queues_by_id[queue.poison_queue_id], group, handle, error)
+    return True
+
+
+def _move(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
+    failures.record(work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id))
+    work.group_moved()
+    _settle(work, group)
+    work.effects.events.append(
+        ConversationMoved(
+            at=work.now(),
+            database=work.database,
+            queue=queue_name(queue),
+            moved_to=queue_name(to),
+            conversation_group_id=uuid.UUID(bytes=group),
+            conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
+            error=error,
+        )
+    )
+
+
+def _settle(work: Work, group: bytes) -> int:
+    """Puts the messages of a group into the queue that is theirs now, ready to be taken; returns how many can be received."""
+    leases.remove(work.connection, group)
+    work.effects.is_catalog_changed = True  # what waits for a queue that is off is delivered if the other one is on
+    ready = 0
+    for endpoint in endpoints.in_group(work.connection, group):
+        queue = queue_of(work, endpoint)
+        ready += failures.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
+        if queue.is_enqueue_enabled and transmission_queue.has_arrived(work.connection, endpoint.endpoint_id):
+            release_for(work, endpoint, queue)
+        work.effects.arrived.add(queue.queue_id)
+    return ready
+
+
+def _disable(work: Work, queue: Queue, handle: bytes | None, error: str) -> None:
+    if not queue.is_receive_enabled:
+        return
+    disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
+    object_changes.alter(work.connection, "ssb_queues", queue.queue_id, disabled)
+    work.effects.is_catalog_changed = True
+    failures.record(work.connection, Failure(queue.queue_id, handle, work.now(), error))
+    work.effects.events.append(
+        QueueDisabled(
+            at=work.now(),
+            database=work.database,
+            queue=queue_name(queue),
+            conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
+            error=error,
+        )
+    )
