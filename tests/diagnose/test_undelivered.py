@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
+from ssbroker.broker.dialogs.transmission_status import dropped
 from ssbroker.diagnose import STUCK, Fleet, stuck
+from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import MSDB, here, route
 from tests.worlds.universe import NOW
@@ -251,6 +253,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "has not been acknowledged",
             "Message Undeliverable",
         ),
+        (str(dropped("TCP://south:4022", DropReason.NOT_FORWARDED)), "could not forward", "Forwarded Message Dropped"),
     ],
 )
 def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, remedy: str) -> None:
@@ -271,6 +274,14 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
         (
             '9792: the route to "Stock" leads through this instance to another one, but message forwarding is disabled',
             "the route led through an instance whose message forwarding was disabled",
+        ),
+        (
+            str(dropped("TCP://south:4022", DropReason.NO_RETURN_ROUTE)),
+            "the target received the message, but had no route back to the service that sent it, so that it could not acknowledge the message",
+        ),
+        (
+            str(dropped("TCP://south:4022", DropReason.NOT_ACCEPTED)),
+            "the instance to which the route led had no route or service for the message",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,7 +19,8 @@ from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.frames import WIRE, OwnIdentity
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import WIRE, DropReason, OwnIdentity
 from tests.system.proxy import HOST
 
 DEADLINE_SECONDS: Final = 60.0
@@ -134,6 +135,9 @@ class ControlledPeer:
         return [("unknown", 0) for _ in broker_instances]
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+        """See `Receiver`."""
+
+    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
         """See `Receiver`."""
 
 

@@ -128,6 +128,26 @@ _PATTERNS: Final = (
         "Find the message that cannot be processed and correct the program; then ALTER QUEUE <queue> WITH STATUS = ON.",
     ),
     _pattern(
+        r"cannot acknowledge it",
+        "when it was last tried, the target received the message, but had no route back to the service that sent it, so that it could not "
+        "acknowledge the message",
+        "In the target database: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service of the sender>', ADDRESS = N'TCP://<host>:<port>'; with the "
+        "address of the sender's instance.",
+        is_routing=True,
+    ),
+    _pattern(
+        r"no route or service for it and dropped it",
+        "when it was last tried, the instance to which the route led had no route or service for the message",
+        "Look there for the event Message Undeliverable, which gives the reason; check the address of the route here, and the services and the "
+        "routes of msdb there.",
+        is_routing=True,
+    ),
+    _pattern(
+        r"could not forward it and dropped it",
+        "the forwarder to which the route leads could not forward the message",
+        "Look there for the event Forwarded Message Dropped, which gives the reason; check the routes of its msdb.",
+    ),
+    _pattern(
         r"\b9792\b",
         "when it was last tried, the route led through an instance whose message forwarding was disabled",
         _FORWARDING_REMEDY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.frames import WIRE
+from ssbroker.protocol.storage import Key as Endpoint
+from ssbroker.protocol.wire.frames import WIRE, DropReason
 
 TARGET_SERVICE = "//Stock"
 SENDER_SERVICE = "//Shop"
@@ -122,6 +123,7 @@ class Outboxes:
     sent_by_priority: Counter[int] = field(default_factory=Counter)
     traffic: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    drops: list[tuple[bytes, Mapping[Endpoint, DropReason]]] = field(default_factory=list)
     on_dial: Callable[[str], None] = lambda address: None
 
     def box(self, address: str) -> SharedOutbox:
@@ -138,6 +140,9 @@ class Outboxes:
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         self.role_queries.append((address, broker_instance))
+
+    def report_drops(self, instance_id: bytes, reasons: Mapping[Endpoint, DropReason]) -> None:
+        self.drops.append((instance_id, reasons))
 
     def refusal_reason(self, address: str) -> str | None:
         return self.refused.get(address)

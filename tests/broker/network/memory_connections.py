@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,8 @@ from ssbroker.broker.network.exchange import EndpointEvents
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.server import ServeOptions, Server
 from ssbroker.protocol.events import Event
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason
 from tests.broker.conftest import Clock
 
 OUTBOX: Final = 8 << 20
@@ -116,6 +118,12 @@ class MemoryEndpoint:
             return
         ((role, number),) = self.network.network[address].receiver.mirroring_roles([broker_instance])
         self.receiver.role_received(address, broker_instance, role, number)
+
+    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+        """See `interfaces.NetworkEndpoint`."""
+        for sender in self.network.network.values():
+            if sender.name.encode().ljust(16) == instance_id:
+                sender.receiver.rows_dropped(self.address, reasons)
 
     def pause(self) -> None:
         """See `interfaces.NetworkEndpoint`."""

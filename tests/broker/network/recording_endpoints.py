@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,8 @@ from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.frames import OwnIdentity
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
 from ssbroker.security.certificates import CertificateWithKey, Validity, make_authority, make_certificate
 
 DEADLINE: Final = 60.0
@@ -62,6 +63,7 @@ class RecordingEndpoint:
         self.drained: Final[list[str]] = []
         self.own_addresses: Final[list[str]] = []
         self.roles: Final[list[tuple[str, bytes, MirroringRole, int]]] = []
+        self.drops: Final[list[tuple[str, dict[Key, DropReason]]]] = []
         self.events: Final[list[ConnectionEvent]] = []
         self.role: tuple[MirroringRole, int] = ("unknown", 0)
         self.role_reads = 0
@@ -137,6 +139,9 @@ class RecordingEndpoint:
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         self._record(self.roles, (address, broker_instance, role, number))
+
+    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+        self._record(self.drops, (address, dict(reasons)))
 
     def advance(self, microseconds: int) -> None:
         """Advances the frozen clock."""

@@ -149,6 +149,15 @@ def wait_until_sent(database: Database) -> None:
         time.sleep(0.01)
 
 
+def wait_for_status(database: Database) -> str:
+    """Waits until the first waiting message has a `transmission_status`; returns it."""
+    due = time.monotonic() + TIMEOUT
+    while not (status := instance_of(database).view("sys.transmission_queue")["transmission_status"][0].as_py()):
+        assert time.monotonic() < due, "no status was written in time"
+        time.sleep(0.01)
+    return str(status)
+
+
 def receive_and_reply(database: Database, count: int, reply: bytes) -> list[bytes]:
     """Receives `count` orders and replies to the last one; returns their bodies."""
     found: list[bytes] = []

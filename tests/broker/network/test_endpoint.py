@@ -17,7 +17,7 @@ from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire.connection import Link, LinkLimits
-from ssbroker.protocol.wire.frames import OwnIdentity
+from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
 from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered, table
 
@@ -244,6 +244,19 @@ def test_a_role_query_to_an_address_is_answered() -> None:
         shop.endpoint.query_role(bank.address, b"broker instance.")
         shop.wait_for(lambda: len(shop.roles) == 2)
         assert shop.roles[1][2:] == ("mirror", 4)
+
+
+def test_reasons_for_dropped_rows_reach_the_addresses_of_their_instance() -> None:
+    reasons = {(b"one conversation", True): DropReason.NO_RETURN_ROUTE}
+    with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank, RecordingEndpoint("depot") as depot:
+        for each in (bank, depot):
+            shop.endpoint.send(each.address, numbered(1))
+            each.wait_for(each.numbers)
+        bank.endpoint.report_drops(shop.instance_id, reasons)
+        shop.wait_for(lambda: shop.drops == [(bank.address, reasons)])
+        bank.endpoint.report_drops(depot.instance_id, reasons)  # not connected
+        depot.endpoint.report_drops(shop.instance_id, reasons)
+        shop.wait_for(lambda: shop.drops == [(bank.address, reasons), (depot.address, reasons)])
 
 
 def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
+from ssbroker.protocol.wire.frames import DropReason
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
@@ -104,6 +105,69 @@ def test_unacknowledged_messages_have_a_status(shop_and_bank: ShopAndBank) -> No
     shop_and_bank.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     shop_and_bank.network.settle(seconds=80)
     assert waiting(shop_and_bank.sales) == []
+
+
+def transmission_status(shop_and_bank: ShopAndBank, dialog: uuid.UUID) -> str:
+    with shop_and_bank.sales.transaction() as t:
+        return t.transmission_status(dialog)
+
+
+@pytest.mark.rule("R26")
+def test_the_sender_is_told_that_the_target_has_no_route_back(shop_and_bank: ShopAndBank) -> None:
+    shop_and_bank.stock.drop_route("Back")
+    dialog = shop_and_bank.send(b"two chairs")
+    shop_and_bank.network.settle(seconds=5)
+    status = transmission_status(shop_and_bank, dialog)
+    assert status.startswith(
+        "9753: sent to TCP://bank:4022, but that instance cannot acknowledge it, because none of its routes"
+    )
+    assert "CREATE ROUTE" in status
+    shop_and_bank.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    shop_and_bank.network.settle(seconds=80)
+    assert waiting(shop_and_bank.sales) == []
+
+
+@pytest.mark.rule("R26")
+def test_the_sender_is_told_that_the_target_dropped_a_message(shop_and_bank: ShopAndBank) -> None:
+    """Without which services or routes it has."""
+    shop_and_bank.sales.create_route("Typo", address="TCP://bank:4022", service_name="//Sotck")
+    dialog = shop_and_bank.send(b"two chairs", to="//Sotck")
+    shop_and_bank.network.settle()
+    status = transmission_status(shop_and_bank, dialog)
+    assert status.startswith(
+        "9753: sent to TCP://bank:4022, but that instance has no route or service for it and dropped it."
+    )
+    assert "Message Undeliverable" in status
+    assert "//" not in status.replace("TCP://", "")
+
+
+@pytest.mark.rule("R25")
+def test_the_sender_is_told_that_forwarding_is_disabled(shop_and_bank: ShopAndBank) -> None:
+    shop_and_bank.sales.create_route("Elsewhere", address="TCP://bank:4022", service_name="//Depot")
+    shop_and_bank.network.instances["bank"].msdb.create_route(
+        "Depot", address="TCP://depot:4022", service_name="//Depot"
+    )
+    dialog = shop_and_bank.send(b"two chairs", to="//Depot")
+    shop_and_bank.network.settle()
+    status = transmission_status(shop_and_bank, dialog)
+    assert status.startswith("9792: sent to TCP://bank:4022, but that instance would have to forward it")
+    assert "MESSAGE_FORWARDING = ENABLED" in status
+
+
+@pytest.mark.threat("T6")
+def test_an_instance_explains_only_what_is_sent_to_it(shop_and_bank: ShopAndBank) -> None:
+    shop_and_bank.network.lossy.add("TCP://bank:4022")
+    dialog = shop_and_bank.send(b"two chairs")
+    shop_and_bank.network.settle()
+    conversation = instance_of(shop_and_bank.sales).view("sys.conversation_endpoints")["conversation_id"][0].as_py()
+    reasons = {(conversation, True): DropReason.NOT_ACCEPTED}
+    receiver = shop_and_bank.network.pipe("shop").receiver
+    receiver.rows_dropped("TCP://stranger:4022", reasons)
+    shop_and_bank.network.settle()
+    assert transmission_status(shop_and_bank, dialog) == ""
+    receiver.rows_dropped("TCP://bank:4022", reasons)
+    shop_and_bank.network.settle()
+    assert "dropped it" in transmission_status(shop_and_bank, dialog)
 
 
 def test_a_full_outbox_holds_only_its_dialogs(shop_and_bank: ShopAndBank) -> None:

@@ -8,6 +8,7 @@ from ssbroker.broker.network.connection import SharedOutbox
 from ssbroker.broker.network.forwarding import PROGRESS_INTERVAL, ROW_BYTES, sizes_of
 from ssbroker.broker.views import INSTANCE_VIEWS
 from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.wire.frames import DropReason
 from tests.broker.network.forwarded_rows import (
     HOUR,
     SENDER_BROKER,
@@ -145,6 +146,9 @@ def test_rows_beyond_the_limit_are_dropped() -> None:
     forwarder.forwarding.forward(peer(), wire([row(each) for each in range(4)]), forward_to(NEXT, 4))
     assert forwarder.drop_errors == [11289]
     assert forwarder.dropped[0].message_sequence_number == 3
+    ((instance_id, reasons),) = forwarder.outboxes.drops
+    assert instance_id == peer().instance_id
+    assert list(reasons.values()) == [DropReason.NOT_FORWARDED]
     assert forwarder.forwarding.pending == (3, 3 * one)
     forwarder.outboxes.write(NEXT)
     assert forwarder.forwarding.pending == (0, 0)

@@ -17,6 +17,7 @@ from tests.broker.network.socket_instances import (
     order,
     receive_and_reply,
     receive_count,
+    wait_for_status,
 )
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK
 from tests.internals import instance_of
@@ -89,7 +90,20 @@ def test_nothing_is_forwarded_if_forwarding_is_off(
     event = recorder.events[0]
     assert isinstance(event, MessageUndeliverable)
     assert event.error == 9792
-    assert instance_of(sales).view("sys.transmission_queue").num_rows == 1
+    assert wait_for_status(sales).startswith(
+        f"9792: sent to {between.address}, but that instance would have to forward"
+    )
+
+
+@pytest.mark.rule("R43")
+def test_the_sender_is_told_that_a_forwarder_dropped_its_message(instance_group: InstanceGroup) -> None:
+    shop, between = (instance_group.create_instance(name) for name in ("near", "between"))
+    sales = socket_instances.shop(shop)
+    shop.add_route("Sales", STOCK, between.address)
+    between.add_route("msdb", STOCK, shop.address)  # back to where messages come from
+    between.enable_forwarding()
+    order(sales, b"two chairs")
+    assert wait_for_status(sales).startswith(f"9753: sent to {between.address}, but that instance could not forward it")
 
 
 @pytest.mark.rule("R42")

@@ -28,6 +28,7 @@ FRAMES: Final = {
     FrameKind.PING: encode_frame(FrameKind.PING),
     FrameKind.PONG: encode_frame(FrameKind.PONG),
     FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
+    FrameKind.DROPPED: encode_frame(FrameKind.DROPPED, bytes(16) + b"\x01\x01"),
 }
 ANSWER_BYTES_MAX: Final = 1024
 """Maximum bytes of an answer beyond its input: HELLO and GOODBYE."""

@@ -13,8 +13,17 @@ from ssbroker.protocol.wire.connection import (
     PeerLeft,
     RoleQuery,
     RoleReply,
+    RowsDropped,
 )
-from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame, pack_batch
+from ssbroker.protocol.wire.frames import (
+    DROPS_MAX,
+    DropReason,
+    FrameKind,
+    GoodbyeReason,
+    PeerIdentity,
+    encode_frame,
+    pack_batch,
+)
 from tests.protocol.wire.link_fuzz import figures
 from tests.protocol.wire.links import (
     BANK,
@@ -53,6 +62,7 @@ def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
         FrameKind.ROLE_QUERY: DATABASE,
         FrameKind.ROLE_REPLY: DATABASE + b"\x01" + bytes(8),
         FrameKind.GOODBYE: b"\x01",
+        FrameKind.DROPPED: bytes(16) + b"\x01\x01",
     }
     both = linked(greet=False)
     with pytest.raises(PeerError, match=f"{kind.name}: not allowed while the connection is GREETING"):
@@ -180,6 +190,27 @@ def test_an_unrequested_role_ends_the_connection() -> None:
         both.shop.receive(answer, now=0)
 
 
+def test_reasons_for_dropped_rows_arrive() -> None:
+    both = linked()
+    reasons = {
+        (b"one conversation", True): DropReason.NOT_ACCEPTED,
+        (b"two conversation", False): DropReason.NO_RETURN_ROUTE,
+    }
+    both.bank.report_drops(reasons)
+    assert both.to_shop() == [RowsDropped(reasons)]
+    assert both.to_shop() == []
+
+
+@pytest.mark.threat("T6")
+def test_reasons_that_wait_are_limited() -> None:
+    both = linked()
+    for number in range(2 * DROPS_MAX):
+        both.bank.report_drops({(b"%016d" % number, True): DropReason.NOT_ACCEPTED})
+    (arrived,) = both.to_shop()
+    assert isinstance(arrived, RowsDropped)
+    assert list(arrived.reasons) == [(b"%016d" % number, True) for number in range(DROPS_MAX)]
+
+
 def test_answering_without_a_query_is_an_error() -> None:
     both = linked()
     with pytest.raises(ProtocolError, match="no unanswered query"):
@@ -232,6 +263,7 @@ def test_any_sequence_of_frames_is_processed_or_rejected(kinds: list[FrameKind],
         FrameKind.PING: encode_frame(FrameKind.PING),
         FrameKind.PONG: encode_frame(FrameKind.PONG),
         FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, b"\x04"),
+        FrameKind.DROPPED: encode_frame(FrameKind.DROPPED, bytes(16) + b"\x01\x01"),
     }
     bank = linked(greet=False).bank
     rows = 0

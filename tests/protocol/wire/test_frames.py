@@ -14,6 +14,7 @@ from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import (
     BODY_LENGTHS,
     HEADER_BYTES,
+    DropReason,
     FrameKind,
     FrameReader,
     GoodbyeReason,
@@ -29,6 +30,7 @@ FRAMES = [
     encode_frame(FrameKind.PING),
     encode_frame(FrameKind.PONG),
     encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "no traffic")),
+    encode_frame(FrameKind.DROPPED, frames.pack_drops({(bytes(16), True): DropReason.NOT_ACCEPTED})),
 ]
 
 
@@ -249,3 +251,9 @@ def test_a_role_has_a_failover_number(role: MirroringRole) -> None:
 def test_an_invalid_role_or_number_is_rejected(tail: bytes) -> None:
     with pytest.raises(PeerError, match="ROLE_REPLY"):
         frames.unpack_role(bytes(16) + tail)
+
+
+@pytest.mark.parametrize("body", [bytes(17), bytes(19), bytes(17) + b"\x00", bytes(17) + b"\x05"])
+def test_an_invalid_reason_for_dropped_rows_is_rejected(body: bytes) -> None:
+    with pytest.raises(PeerError, match="DROPPED"):
+        frames.unpack_drops(body)

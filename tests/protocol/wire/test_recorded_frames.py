@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, encode_frame, unpack_batch
+from ssbroker.protocol.wire.frames import DropReason, FrameKind, FrameReader, GoodbyeReason, encode_frame, unpack_batch
 from tests.guards.repository import ROOT
 from tests.protocol.wire.links import bytes_of, own, row, table
 
@@ -19,6 +19,10 @@ ROWS = [
     row(message_body=b"one book", key_exchange=b"under certificates"),
     row(message_sequence_number=1, message_signature=None, acked_sequence_number=7, acked_ahead=b""),
 ]
+DROPS = {
+    (b"one conversation", True): DropReason.FORWARDING_DISABLED,
+    (b"two conversation", False): DropReason.NO_RETURN_ROUTE,
+}
 
 
 def body_of(frame: bytes) -> tuple[FrameKind, bytes]:
@@ -43,6 +47,7 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
         FrameKind.PING: bytes,
         FrameKind.PONG: bytes,
         FrameKind.GOODBYE: frames.unpack_goodbye,
+        FrameKind.DROPPED: frames.unpack_drops,
     }
     expected = {
         FrameKind.HELLO: "shop",
@@ -52,6 +57,7 @@ def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
         FrameKind.PING: b"",
         FrameKind.PONG: b"",
         FrameKind.GOODBYE: (GoodbyeReason.STOPPING, "back at 7"),
+        FrameKind.DROPPED: DROPS,
     }
     was, body = body_of(RECORDED[kind])
     assert was is kind
@@ -68,5 +74,6 @@ def test_equal_frames_are_written_as_equal_bytes() -> None:
         FrameKind.PING: encode_frame(FrameKind.PING),
         FrameKind.PONG: encode_frame(FrameKind.PONG),
         FrameKind.GOODBYE: encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),
+        FrameKind.DROPPED: encode_frame(FrameKind.DROPPED, frames.pack_drops(DROPS)),
     }
     assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[FrameKind.FRAGMENTS])[1])

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ssbroker._text import quoted, restore_spaces
 from ssbroker.advice import Advice, advice
 from ssbroker.explain import Explanation
+from ssbroker.protocol.wire.frames import DropReason
 
 LENGTH_MAX: Final = 4000
 """Maximum number of characters of `transmission_status`, as in SQL Server."""
@@ -109,6 +110,25 @@ def unacknowledged(address: str) -> TransmissionStatus:
         f"sent to {address}, but not acknowledged yet. The message is retransmitted automatically. If this status persists, check the "
         "target's events (Message Undeliverable, Message Classify), its route back to this instance's service, and the forwarders between.",
     )
+
+
+def dropped(address: str, reason: DropReason) -> TransmissionStatus:
+    """Returns the status of messages that the next hop has received and does not acknowledge."""
+    return TransmissionStatus(
+        9792 if reason is DropReason.FORWARDING_DISABLED else 9753,
+        f"sent to {address}, but {_DROPPED[reason]} The message is retransmitted automatically.",
+    )
+
+
+_DROPPED: Final = {
+    DropReason.NOT_ACCEPTED: "that instance has no route or service for it and dropped it. Its event Message Undeliverable gives the "
+    "reason. If this instance should send it elsewhere: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
+    DropReason.FORWARDING_DISABLED: "that instance would have to forward it, and message forwarding is disabled there. Change the route to lead "
+    "to the instance that has the service, or run there: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);",
+    DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. Its event Forwarded Message Dropped gives the reason.",
+    DropReason.NO_RETURN_ROUTE: "that instance cannot acknowledge it, because none of its routes leads back to the service of this "
+    "conversation. Run in the target database there: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'TCP://<host>:<port>';",
+}
 
 
 def without_keys(why: str) -> TransmissionStatus:

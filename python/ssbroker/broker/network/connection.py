@@ -7,7 +7,7 @@ import logging
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,8 +24,9 @@ from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.connection import Link, LinkEvent, PeerGreeted, PeerLeft
-from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
+from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
 """Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""
@@ -318,6 +319,11 @@ class SecureLink:
         """Answers a role query."""
         if self._link is not None and self.is_usable:
             self._link.reply_role(broker_instance, role, number)
+
+    def report_drops(self, reasons: Mapping[Key, DropReason]) -> None:
+        """Tells the peer why rows are not acknowledged."""
+        if self._link is not None and self.is_usable:
+            self._link.report_drops(reasons)
 
     def leave(self, reason: GoodbyeReason, text: str) -> bool:
         """Sends GOODBYE after the waiting rows; returns False if the peer has not sent HELLO, so that it cannot."""

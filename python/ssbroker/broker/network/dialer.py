@@ -9,7 +9,7 @@ import socket
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -35,7 +35,8 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.frames import GoodbyeReason, OwnIdentity
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason, OwnIdentity
 
 _Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -648,6 +649,11 @@ class Dialer:
                 destination.pending_queries.discard(broker_instance)
                 report = partial(self._setup.listener.role_received, destination.address, broker_instance, role, number)
                 self._setup.call_listener(report)
+
+    def rows_dropped(self, connection: PeerConnection, reasons: Mapping[Key, DropReason]) -> None:
+        """Handles the reasons why a peer does not acknowledge rows."""
+        for destination in self._by_connection.get(connection, ()):
+            self._setup.call_listener(partial(self._setup.listener.rows_dropped, destination.address, reasons))
 
     def ended(self, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None) -> None:
         """Handles a closed connection."""

@@ -30,6 +30,7 @@ from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.connection import (
     EstablishedConnection,
     FragmentsArrived,
@@ -38,9 +39,10 @@ from ssbroker.protocol.wire.connection import (
     PeerGreeted,
     RoleQuery,
     RoleReply,
+    RowsDropped,
     choose_connection,
 )
-from ssbroker.protocol.wire.frames import GoodbyeReason, check_rows
+from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason, check_rows
 
 ANSWER_INTERVAL: Final = 0.01
 """Minimum seconds between two answers, unless many queries wait."""
@@ -214,6 +216,15 @@ class ConnectionManager:
                 self._roles.query_received(connection, broker_instance)
             case RoleReply(broker_instance=broker_instance, role=role, number=number):
                 self.dialer.role_received(connection, broker_instance, role, number)
+            case RowsDropped(reasons=reasons):
+                self.dialer.rows_dropped(connection, reasons)
+
+    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+        """Tells a connected instance why its rows are not acknowledged."""
+        for peer_key in self._by_peer:
+            if peer_key[0] == instance_id and (connection := self.usable_connection(peer_key)) is not None:
+                connection.link.report_drops(reasons)
+                connection.pump()
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a GOODBYE of either side, or a silent peer."""
@@ -474,6 +485,10 @@ class SocketEndpoint:
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.dialer.query_role(address, broker_instance))
+
+    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+        """See `NetworkEndpoint`."""
+        self._call(lambda: self._manager.report_drops(instance_id, reasons))
 
     def pause(self) -> None:
         """See `NetworkEndpoint`."""

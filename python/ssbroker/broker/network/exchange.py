@@ -25,6 +25,7 @@ from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
@@ -39,6 +40,9 @@ OWN_ADDRESSES_MAX: Final = 100
 """How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
+
+DROPS_MAX: Final = 64
+"""How many frames with reasons for dropped rows may wait."""
 
 
 class MessageExchange:
@@ -87,6 +91,7 @@ class MessageExchange:
             all_dialogs=self._dialogs.all,
             dialogs_by_name=self._dialogs.by_name,
             forwards=forwards,
+            report_drops=lambda peer, reasons: events.endpoint.report_drops(peer.instance_id, reasons),
         )
         self._processor: Final = InboundProcessor(
             self._dialogs, self._router, FirstRowCheck(keys, self._router), self._in_transit, events=instance.events
@@ -121,6 +126,8 @@ class MessageExchange:
         now = self._now()
         while self._events.callbacks:
             self._events.callbacks.popleft()(self)
+        while self._events.drops:
+            self._rows_dropped(*self._events.drops.popleft())
         self._follow_catalog()
         if not 0 <= now - self._polled_at < self._poll_interval:
             self._poll(now)
@@ -250,6 +257,11 @@ class MessageExchange:
             self._status_writer.mark_changed()
         return blocked_by is None
 
+    def _rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+        for dialogs in self._dialogs.all():
+            self._in_transit.set_drop_reasons(dialogs.database.database_id, address, reasons)
+        self._status_writer.mark_changed([address])
+
     def _on_full(self, address: str) -> None:
         """Stops forwarding to an address with a full buffer, so that this instance's own messages get the space."""
         if self._forwards is not None:
@@ -284,6 +296,7 @@ class EndpointEvents:
         mirrors: Resolves the roles of databases, if the instance has mirrored routes.
         inbox: Received batches.
         callbacks: Callbacks to run in the exchange's thread, in order.
+        drops: Why addresses do not acknowledge rows; the oldest reasons are forgotten if peers send too many.
     """
 
     endpoint: NetworkEndpoint
@@ -293,6 +306,7 @@ class EndpointEvents:
         self.mirrors: MirrorResolver | None = None
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
         self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
+        self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=DROPS_MAX)
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `EndpointListener`."""
@@ -326,6 +340,11 @@ class EndpointEvents:
         mirrors = self.mirrors
         if mirrors is not None:
             self.post(lambda _: mirrors.role_received(address, broker_instance, role, number))
+
+    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+        """See `EndpointListener`."""
+        self.drops.append((address, reasons))
+        self._wake()
 
     def post(self, callback: Callable[[MessageExchange], None]) -> None:
         """Schedules a callback in the exchange's thread."""

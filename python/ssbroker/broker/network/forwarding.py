@@ -17,12 +17,13 @@ from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE, DropReason
 
 ROW_BYTES: Final = 512
 """The size that a row counts in addition to its values of variable length."""
 
-Key: TypeAlias = tuple[bytes, bool, int, int, bytes]
+RowKey: TypeAlias = tuple[bytes, bool, int, int, bytes]
 """Identifies a row: conversation, direction, numbers, and the signature of the header."""
 
 _KEY_COLUMNS: Final = (
@@ -86,7 +87,7 @@ def rows_by_route(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
     return {**routes}
 
 
-def keys_of(rows: pa.Table) -> list[Key]:
+def keys_of(rows: pa.Table) -> list[RowKey]:
     """Returns the keys of rows of `WIRE`."""
     return [*zip(*(values(rows, name) for name in _KEY_COLUMNS), strict=True)]
 
@@ -117,7 +118,7 @@ class ForwardedRows:
     """
 
     rows: pa.Table
-    keys: list[Key]
+    keys: list[RowKey]
     sizes: list[int]
     since: int
     source_instance_id: bytes
@@ -238,11 +239,18 @@ class ForwardingBuffer:
         counters: The rows forwarded and dropped so far.
     """
 
-    def __init__(self, *, max_bytes: Callable[[], int], events: EventLog) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: Callable[[], int],
+        report_drops: Callable[[bytes, Mapping[Key, DropReason]], None],
+        events: EventLog,
+    ) -> None:
+        self._report_drops: Final = report_drops
         self.counters: Final = ForwardingCounters()
         self._max_bytes: Final = max_bytes
         self._log: Final = events
-        self._keys: Final[set[Key]] = set()
+        self._keys: Final[set[RowKey]] = set()
         self._bytes = 0
         self._events: list[Event] = []
 
@@ -314,6 +322,9 @@ class ForwardingBuffer:
 
     def _discard(self, batch: ForwardedRows, dropped_rows: Mapping[int, int], *, now: int, why: str = "") -> None:
         self.counters.discarded += len(dropped_rows)
+        senders = {batch.keys[row][:2] for row, error in dropped_rows.items() if error != DUPLICATE}
+        if senders:
+            self._report_drops(batch.source_instance_id, dict.fromkeys(senders, DropReason.NOT_FORWARDED))
         if not dropped_rows or not self._log.wants(ForwardedMessageDropped):
             return
         for error in sorted({*dropped_rows.values()}):
@@ -379,7 +390,7 @@ class MessageForwarder:
         self._hops: Final[defaultdict[str, ForwardingHop]] = defaultdict(ForwardingHop)
         self._awaiting_mirror: list[ForwardedRows] = []
         self._next_expiry: int | None = None
-        self._buffer: Final = ForwardingBuffer(max_bytes=max_bytes, events=events)
+        self._buffer: Final = ForwardingBuffer(max_bytes=max_bytes, report_drops=endpoint.report_drops, events=events)
 
     @property
     def counters(self) -> ForwardingCounters:

@@ -33,6 +33,7 @@ from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
+from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
 from ssbroker.store.registry import MSDB_NAME
@@ -173,7 +174,9 @@ class InboundRouter:
         all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
         dialogs_by_name: Callable[[str], DatabaseDialogs | None],
         forwards: ForwardingService | None,
+        report_drops: Callable[[Peer, Mapping[Key, DropReason]], None],
     ) -> None:
+        self.report_drops: Final = report_drops
         self._instance: Final = instance
         self._background: Final = background
         self._all_dialogs: Final = all_dialogs
@@ -247,8 +250,12 @@ class InboundRouter:
             self._forwards.forward(peer, unrouted.take(chosen), decisions.take(chosen))
         if dropped:
             self._request_routes(peer, unrouted, decisions, dropped.values())
-        for number in dropped.values():
+        reasons: dict[Key, DropReason] = {}
+        for key, number in dropped.items():
             reason = decisions["reason"][number].as_py()
+            reasons[_sender(key)] = (
+                DropReason.FORWARDING_DISABLED if reason == "forwarding_disabled" else DropReason.NOT_ACCEPTED
+            )
             error = _ERRORS.get(reason, _DEFAULT_ERROR)
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
@@ -258,6 +265,8 @@ class InboundRouter:
                 text=f"{reason}: no service or route for {service}; received from {peer.address}",
                 principal=peer.principal,
             )
+        if reasons:
+            self.report_drops(peer, reasons)
 
     def _request_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """Requests missing routes, so that the retransmitted rows find them (R14).
@@ -307,6 +316,11 @@ class InboundRouter:
                 text=text,
             )
         )
+
+
+def _sender(receiver: Key) -> Key:
+    """Returns the other endpoint of a conversation."""
+    return receiver[0], not receiver[1]
 
 
 def _conversations(rows: pa.Table) -> pa.Table:
@@ -533,6 +547,9 @@ class InboundProcessor:
             result = dialogs.take(rows, peer=principal, session_keys=keys, now=now)
             if not isinstance(result, StalePlan):
                 self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
+                if unroutable := dialogs.without_route(part.keys):
+                    no_return = {_sender(key): DropReason.NO_RETURN_ROUTE for key in unroutable}
+                    self._router.report_drops(peer, no_return)
                 return
             if result.is_database_changed:
                 self._dialogs.drop(dialogs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +18,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.dialogs.transmission_status import (
     DELIVERED,
     TransmissionStatus,
+    dropped,
     no_principal,
     unacknowledged,
     unreachable,
@@ -34,6 +35,7 @@ from ssbroker.broker.network.database_dialogs import (
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import NetworkEndpoint
@@ -219,6 +221,7 @@ class ConversationInTransit:
         outgoing: The conversation as delivery last passed it.
         since: When it was added, or last acknowledged.
         blocked_by: The status that blocks its messages; None for nothing.
+        drop_reason: Why the next hop does not acknowledge its messages; None if it has given no reason since `since`.
         status_text: The `transmission_status` that was last written.
         last_seen: When delivery last passed it.
     """
@@ -226,6 +229,7 @@ class ConversationInTransit:
     outgoing: OutgoingConversation
     since: int
     blocked_by: TransmissionStatus | None = None
+    drop_reason: DropReason | None = None
     status_text: str = ""
     last_seen: int = 0
 
@@ -323,13 +327,24 @@ class ConversationsInTransit:
             if conversation is not None:
                 conversation.blocked_by = status
 
+    def set_drop_reasons(self, database_id: int, address: str, reasons: Mapping[Key, DropReason]) -> None:
+        """Notes why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
+        with self._guard:
+            for key, reason in reasons.items():
+                conversation = self._conversations.get((database_id, key))
+                if conversation is None:
+                    continue
+                decision = conversation.outgoing.decision
+                if address in (decision.next_hop_address, decision.mirror_address):
+                    conversation.drop_reason = reason
+
     def acknowledged(self, database_id: int, keys: Iterable[Key], *, now: int) -> None:
         """Notes that conversations were acknowledged."""
         with self._guard:
             for key in keys:
                 conversation = self._conversations.get((database_id, key))
                 if conversation is not None:
-                    conversation.since = now
+                    conversation.since, conversation.drop_reason = now, None
 
     def remove_idle(self, *, now: int) -> None:
         """Removes idle conversations, and the errors of addresses that none uses any more."""
@@ -397,6 +412,8 @@ class ConversationsInTransit:
             address = principal
         if address in self.unreachable:
             return unreachable(address, self.unreachable[address])
+        if conversation.drop_reason is not None:
+            return dropped(address, conversation.drop_reason)
         return unacknowledged(address) if conversation.since + UNACKNOWLEDGED_AFTER <= now else None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -13,11 +15,14 @@ from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import (
     BYTES_MAX,
+    DROPS_MAX,
     ROWS_MAX,
     Data,
+    DropReason,
     FrameKind,
     FrameReader,
     GoodbyeReason,
@@ -295,6 +300,17 @@ class RoleReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsDropped:
+    """The peer says why it does not acknowledge rows.
+
+    Attributes:
+        reasons: The reason for each sending endpoint.
+    """
+
+    reasons: Mapping[Key, DropReason]
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLeft:
     """The peer has sent GOODBYE or fallen silent: nothing more will arrive.
 
@@ -307,7 +323,7 @@ class PeerLeft:
     text: str = ""
 
 
-LinkEvent: TypeAlias = PeerGreeted | FragmentsArrived | RoleQuery | RoleReply | PeerLeft
+LinkEvent: TypeAlias = PeerGreeted | FragmentsArrived | RoleQuery | RoleReply | RowsDropped | PeerLeft
 
 
 UNREAD_QUERIES_MAX: Final = 1_024
@@ -468,6 +484,7 @@ class Link:
 
     __slots__ = (
         "_deadlines",
+        "_drops",
         "_frames",
         "_goodbye",
         "_hello",
@@ -490,6 +507,7 @@ class Link:
         self._frames = FrameReader(body_max=limits.hello_bytes_max)
         self._outbox = Outbox(first_bytes=FIRST_FRAME_BYTES)
         self._role_queries = OpenRoleQueries()
+        self._drops: dict[Key, DropReason] = {}
         self._ping = self._pong = False
         self._hello: bytes | None = encode_frame(FrameKind.HELLO, frames.pack_hello(own))
         self._goodbye: bytes | None = None
@@ -542,6 +560,11 @@ class Link:
         """
         if not self.is_leaving:
             self._role_queries.reply(broker_instance, role, number)
+
+    def report_drops(self, reasons: Mapping[Key, DropReason]) -> None:
+        """Tells the peer why rows of its endpoints are not acknowledged; does nothing beyond `DROPS_MAX`, or if the link is leaving."""
+        if not self.is_leaving:
+            self._drops |= islice(reasons.items(), DROPS_MAX - len(self._drops))
 
     def leave(self, reason: GoodbyeReason, text: str = "", *, now: int) -> None:
         """Sends GOODBYE after the queued data; further calls have no effect.
@@ -663,6 +686,8 @@ class Link:
             return self._role_queries.query_received(body)
         if kind is FrameKind.ROLE_REPLY:
             return self._role_queries.reply_received(body)
+        if kind is FrameKind.DROPPED:
+            return RowsDropped(frames.unpack_drops(body))
         reason, text = frames.unpack_goodbye(body)
         self._deadlines.leaving(now)
         if self._goodbye is None and self._phase is Phase.LEFT:
@@ -691,6 +716,9 @@ class Link:
             self._deadlines.carried(now)
             if kind is FrameKind.ROLE_QUERY:
                 self._deadlines.await_answer(now)
+        if self._drops:
+            parts.append(encode_frame(FrameKind.DROPPED, frames.pack_drops(self._drops)))
+            self._drops = {}
         return parts
 
     def _close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
@@ -17,6 +17,7 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import MalformedDataError, OptionError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.storage import Key
 
 MAGIC: Final = b"SSBW"
 TLS_PREFIX: Final = b"\x16\x03"
@@ -47,6 +48,8 @@ class FrameKind(IntEnum):
     """The answer to PING; also sent unasked by a side that has paused reading."""
     GOODBYE = 7
     """The last frame of a side, with its reason."""
+    DROPPED = 8
+    """Why conversations of the peer are not acknowledged."""
 
 
 BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
@@ -57,6 +60,7 @@ BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
     FrameKind.PING: (0, 0),
     FrameKind.PONG: (0, 0),
     FrameKind.GOODBYE: (1, 513),
+    FrameKind.DROPPED: (18, 18 << 10),
 }
 """The minimum and maximum body length of each kind."""
 
@@ -334,6 +338,52 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
     if role is None or number > NUMBER_MAX:
         raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number, got {code}, {number}")
     return broker_instance, role, number
+
+
+class DropReason(IntEnum):
+    """Why a peer does not acknowledge the rows of a conversation. No reason tells which services, databases or routes it has."""
+
+    NOT_ACCEPTED = 1
+    """It has no service or route for them, or refuses them."""
+    FORWARDING_DISABLED = 2
+    """They are for another instance, and it does not forward."""
+    NOT_FORWARDED = 3
+    """It forwards, but dropped them."""
+    NO_RETURN_ROUTE = 4
+    """It received them, but its routes do not lead back to the sender."""
+
+
+DROPS_MAX: Final = 1 << 10
+"""The maximum number of conversations in a DROPPED frame."""
+_DROP: Final = struct.Struct(">16s?B")
+
+
+def pack_drops(drops: Mapping[Key, DropReason]) -> bytes:
+    """Packs the body of DROPPED: 18 bytes for each endpoint of the peer, at most `DROPS_MAX`.
+
+    Examples:
+        >>> pack_drops({(bytes(16), True): DropReason.FORWARDING_DISABLED})[16:].hex()
+        '0102'
+    """
+    return b"".join(_DROP.pack(*key, reason) for key, reason in drops.items())
+
+
+def unpack_drops(body: bytes) -> dict[Key, DropReason]:
+    """Unpacks the body of DROPPED.
+
+    Raises:
+        PeerError: The length or a reason is invalid.
+
+    Examples:
+        >>> unpack_drops(pack_drops({(bytes(16), False): DropReason.NOT_ACCEPTED})).values()
+        dict_values([<DropReason.NOT_ACCEPTED: 1>])
+    """
+    if len(body) % _DROP.size:
+        raise PeerError(f"DROPPED: expected a multiple of {_DROP.size} bytes, got {len(body)}")
+    try:
+        return {(conversation, side): DropReason(reason) for conversation, side, reason in _DROP.iter_unpack(body)}
+    except ValueError as error:
+        raise PeerError(f"DROPPED: expected a reason of 1 to {max(DropReason)}; {error}") from None
 
 
 HOPS_MAX: Final = 16
