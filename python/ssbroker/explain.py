@@ -14,6 +14,8 @@ from ssbroker._text import quantity, quoted, restore_spaces, route_name, route_t
 from ssbroker.advice import advice
 
 _WIDTH: Final = 100
+_HANGING: Final = "\ue001"
+"""Where the other lines of a paragraph start; a private-use character, which `printable` escapes in names."""
 _LAST_STEP: Final = 7
 _NOTE_FOUND: Final = "found"
 """The note of a step that found routes; it adds nothing to the count."""
@@ -64,8 +66,8 @@ _PICKS: Final = {
 }
 
 
-def render(details: dict[str, Any]) -> str:
-    """Returns the text of an explanation; its last line is the decision, without a line break."""
+def render(details: dict[str, Any], *, width: int = _WIDTH) -> str:
+    """Returns the text of an explanation, with prose of at most `width` columns; its last line is the decision, without a line break."""
     lines = list(_conversation(details))
     for table in details["passes"]:
         lines += ["", *_table(table, details)]
@@ -87,7 +89,8 @@ def render(details: dict[str, Any]) -> str:
     meanwhile = _meanwhile(details)
     if meanwhile is not None:
         lines += ["", *_wrapped(meanwhile, "Meanwhile: ")]
-    return restore_spaces("\n".join([*lines, "", _decision(details)]))
+    fitted = (part for line in lines for part in _fitted(line, min(width, _WIDTH)))
+    return restore_spaces("\n".join([*fitted, "", _decision(details)]))
 
 
 def _conversation(details: dict[str, Any]) -> Iterator[str]:
@@ -277,10 +280,17 @@ def _by_route(details: dict[str, Any]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    """Wraps a text; the first line starts with `indent`, the others with as many spaces."""
+    """Returns a paragraph that is wrapped later; the first line starts with `indent`, the others with as many spaces."""
+    return [f"{indent}{_HANGING}{text}"]
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    indent, mark, text = line.partition(_HANGING)
+    if not mark:
+        return [line]
     return textwrap.wrap(
         text,
-        _WIDTH,
+        width,
         initial_indent=indent,
         subsequent_indent=" " * len(indent),
         break_long_words=False,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker import Instance
-from ssbroker.cli.text import RowsView
+from ssbroker.cli.text import rows_table
 
 NAMES = ["name", "creation", "rows"]
 SQL = "CREATE ROUTE Orders WITH SERVICE_NAME = '//shop/Orders', ADDRESS = 'TCP://orders.example:4022'"
@@ -21,7 +21,7 @@ ROWS = [[Text("Orders"), Text(SQL), Text("7")], [Text("Stock"), Text("one\ntwo")
 
 def printed(width: int) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width).print(RowsView(NAMES, ROWS, title="Routes"), crop=False)
+    Console(file=out, width=width).print(rows_table(NAMES, ROWS, title="Routes"), crop=False)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

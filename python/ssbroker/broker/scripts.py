@@ -707,43 +707,71 @@ def execute(
     instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
 ) -> list[ScriptNote]:
     """Runs a script; returns what it left undone. Until the first USE, it applies to the only user database."""
-    run = _Execution(instance, options)
-    source = substitute(text, file, variables=options.variables, read_file=options.read_file)
-    try:
-        for batch in batches(source):
-            if batch.server is not None:
-                position = batch.tokens[0].start if batch.tokens else 0
-                raise source.error(
-                    position,
-                    f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
-                    "of its own, and run each on its instance",
-                )
-            run.batch(source, batch)
-        if not run.runner.seen_count and not options.lenient:
-            raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
-    except DdlError as error:
-        raise run.failed(error) from None
-    finally:
-        run.announce()
+    run = _Execution(instance, options, database=None)
+    run.script(text, file, may_be_empty=options.lenient)
     return run.runner.notes
 
 
 def execute_file(instance: InstanceContext, path: Path, *, options: ScriptOptions = STRICT) -> list[ScriptNote]:
     """Runs a script file, in UTF-8 or the encoding of its byte order mark; returns what it left undone."""
+    return execute(instance, _read_script(path, options), file=str(path), options=options)
+
+
+def _read_script(path: Path, options: ScriptOptions) -> str:
     try:
-        text = options.read_file(path)
+        return options.read_file(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}", value=str(path)) from error
-    return execute(instance, text, file=str(path), options=options)
+
+
+class ScriptSession:
+    """Runs statements one after the other, in the database that the last USE selected.
+
+    Args:
+        instance: The instance.
+        options: How scripts are read.
+    """
+
+    def __init__(self, instance: InstanceContext, options: ScriptOptions = STRICT) -> None:
+        self._instance: Final = instance
+        self._options: Final = options
+        self._selected: str | None = None
+
+    @property
+    def database(self) -> str | None:
+        """The current database: the one selected, or the only user database; None if there are several or none."""
+        names = [database.name for database in self._instance.databases]
+        if self._selected in names:
+            return self._selected
+        users = [name for name in names if name != MSDB_NAME]
+        return users[0] if len(users) == 1 else None
+
+    def execute(self, text: str) -> list[ScriptNote]:
+        """Runs a script, which need not be about Service Broker; returns what it left undone."""
+        return self._execute(text, None, may_be_empty=True)
+
+    def execute_file(self, path: Path) -> list[ScriptNote]:
+        """Runs a script file; returns what it left undone."""
+        return self._execute(_read_script(path, self._options), str(path), may_be_empty=self._options.lenient)
+
+    def _execute(self, text: str, file: str | None, *, may_be_empty: bool) -> list[ScriptNote]:
+        run = _Execution(self._instance, self._options, database=self.database)
+        try:
+            run.script(text, file, may_be_empty=may_be_empty)
+        finally:
+            self._selected = run.database
+        return run.runner.notes
 
 
 class _Execution:
     """The run of a script on an instance, batch by batch."""
 
-    def __init__(self, instance: InstanceContext, options: ScriptOptions) -> None:
+    def __init__(self, instance: InstanceContext, options: ScriptOptions, *, database: str | None) -> None:
         self.runner: Final = ScriptRunner(lenient=options.lenient)
+        self.database = database
+        """The database that USE selected."""
         self._instance: Final = instance
-        self._current: str | None = None
+        self._options: Final = options
         self._before: Final = {database.name for database in instance.databases}
         self._last_line = 0
         """The last line that was committed."""
@@ -751,7 +779,28 @@ class _Execution:
         # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
         self._changed: Final[set[DatabaseContext]] = set()
 
-    def batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
+    def script(self, text: str, file: str | None, *, may_be_empty: bool) -> None:
+        """Runs a script; raises if it has no statement about Service Broker, unless it `may_be_empty`."""
+        options = self._options
+        source = substitute(text, file, variables=options.variables, read_file=options.read_file)
+        try:
+            for batch in batches(source):
+                if batch.server is not None:
+                    position = batch.tokens[0].start if batch.tokens else 0
+                    raise source.error(
+                        position,
+                        f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
+                        "of its own, and run each on its instance",
+                    )
+                self._batch(source, batch)
+            if not self.runner.seen_count and not may_be_empty:
+                raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
+        except DdlError as error:
+            raise self._failed(error) from None
+        finally:
+            self._announce()
+
+    def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
         """Runs a batch as often as its GO says; each time in one transaction."""
         parsed = self.runner.parse(source, batch)
         for position, key, _ in parsed.instance_annotations:
@@ -759,17 +808,17 @@ class _Execution:
             self.runner.notes.append(ScriptNote("ignored", f"the annotation {key}", text, source.position(position)))
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             with InstanceChange(self._instance, changed=self._changed) as change:
-                script = ScriptRun(self._instance, change, self._current)
+                script = ScriptRun(self._instance, change, self.database)
                 names = set(_changed_databases(parsed, script))
                 change.lock(names)
                 has_run = self.runner.run(script, source, parsed, is_repeated=repetition > 0)
-            self._current = script.current
+            self.database = script.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
             if not has_run:
                 break
 
-    def failed(self, error: DdlError) -> DdlError:
+    def _failed(self, error: DdlError) -> DdlError:
         """Drops the databases that the script created, and returns the error with what remains in effect."""
         if not self._last_line:
             return error
@@ -784,7 +833,7 @@ class _Execution:
         message = f"{error}; {effect}"
         return DdlError(message, number=error.number, file=error.file, line=error.line)
 
-    def announce(self) -> None:
+    def _announce(self) -> None:
         """Tells the instance which databases have changed."""
         for database in self._instance.databases:
             if database in self._changed:

@@ -92,7 +92,7 @@ _COMMANDS: Final = {
     "compare": "Show which conversations change between two catalogs, and why.",
     "certificates": "Create an authority, and certificates for instances that it signs.",
     "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",
-    "sql": "Run T-SQL scripts or a query on an instance.",
+    "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
     "doctor": "Check the installation, and whether a folder can hold an instance.",
 }

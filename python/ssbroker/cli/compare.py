@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 
 from ssbroker._text import count_of, terminal_safe
 from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, load_fleet, write_text
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
-from ssbroker.cli.text import cell
+from ssbroker.cli.text import FittedTable, cell, print_prose, ruled_table
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Comparer, Comparison, Expiry
+    from ssbroker.diagnose.compare import Change
 
 
 EXAMPLES = """Examples:
@@ -144,23 +144,22 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
     """Prints the causes, the largest changes, the load of the copies of services, and the next expiries."""
 
     def line(text: str) -> None:
-        console.print(terminal_safe(text), markup=False, highlight=False, soft_wrap=True)
+        print_prose(console, text)
 
     has_traffic = comparison.conversations is not None
     if comparison:
         causes = comparison.causes.to_pylist()
-        console.print(_causes_table(causes, has_traffic=has_traffic))
+        console.print(_causes_table(causes, has_traffic=has_traffic), crop=False)
+        line("")
         for change in comparison.changes[:_SHOWN_ROWS_MAX]:
-            service = "every other service" if change.service is None else change.service
-            number = f"{change.conversations:,} x " if change.conversations is not None else ""
-            start = f"{change.instance}/{change.database or 'from outside'}"
-            line(f"  {number}{start} for {service}: {change.before} -> {change.after}")
+            _print_change(change, console)
         if len(comparison.changes) > _SHOWN_ROWS_MAX:
             line(f"  and {len(comparison.changes) - _SHOWN_ROWS_MAX:,} more; --json lists all")
         line("")
     load = comparison.load.to_pylist()
     if load and comparison:
-        console.print(_load_table(load[:_SHOWN_ROWS_MAX]))
+        console.print(_load_table(load[:_SHOWN_ROWS_MAX]), crop=False)
+        line("")
     for expiry in next_expiries:
         line(f"Next expiry: {expiry.moment:%Y-%m-%d %H:%M:%S} UTC, {', '.join(expiry.routes)}")
     if has_traffic:
@@ -169,26 +168,28 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
         line(f"{count_of(len(comparison.changes), 'change')}." if comparison else "No conversation changes.")
 
 
-def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("Cause", "Effect"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("Conversations" if has_traffic else "Classes", justify="right")
+def _print_change(change: Change, console: Console) -> None:
+    service = "every other service" if change.service is None else change.service
+    number = f"{change.conversations:,} x " if change.conversations is not None else ""
+    start = f"  {number}{change.instance}/{change.database or 'from outside'} for {service}:"
+    line = f"{start} {change.before} -> {change.after}"
+    if console.is_terminal and cell_len(terminal_safe(line)) > console.width:
+        before, after = (side.replace(" | ", "\n         or ") for side in (change.before, change.after))
+        line = f"{start}\n     before {before}\n      after {after}"
+    print_prose(console, line)
+
+
+def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> FittedTable:
+    table = ruled_table("Cause", "Effect", "Conversations" if has_traffic else "Classes", numbers=1)
     for row in rows[:_SHOWN_ROWS_MAX]:
         number = row["conversations"] if has_traffic else row["changes"]
         table.add_row(cell(f"{row['cause']}: {row['instance']}/{row['object']}"), row["kind"], f"{number:,}")
-    table.add_row()
-    return table
+    return FittedTable(table)
 
 
-def _load_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("Service", "Copy"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("Before", "After", "Skew before", "Skew after"):
-        table.add_column(heading, justify="right")
+def _load_table(rows: list[dict[str, Any]]) -> FittedTable:
+    table = ruled_table("Service", "Copy", "Before", "After", "Skew before", "Skew after", numbers=4)
     for row in rows:
         skews = ("-" if row[side] is None else f"{row[side]:.2f}" for side in ("skew_before", "skew_after"))
         table.add_row(cell(row["service"]), cell(row["copy"]), f"{row['before']:,}", f"{row['after']:,}", *skews)
-    table.add_row()
-    return table
+    return FittedTable(table)

@@ -12,7 +12,9 @@ from rich.text import Text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
+from ssbroker.cli.text import fitted
 from ssbroker.exceptions import OptionError
+from ssbroker.explain import render
 from ssbroker.router import Router
 
 EXAMPLES = """Examples:
@@ -84,7 +86,8 @@ def explain(
         return
     console = Console()
     if console.is_terminal:
-        console.print(_coloured(str(explanation)), soft_wrap=True)
+        text = fitted(render(explanation.details, width=console.width), console.width)
+        console.print(_coloured(text), soft_wrap=True)
     else:
         typer.echo(str(explanation))
 

@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 
 from ssbroker import ddl
-from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog, load_instances
 from ssbroker.catalog.details import ConversationCount
 from ssbroker.catalog.instance_folder import is_instance_folder
@@ -35,6 +34,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
+from ssbroker.cli.text import print_prose
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 
@@ -198,8 +198,8 @@ def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str
     """Prints the findings grouped by code, the most severe first; without findings, what was not checked."""
     from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
-    def line(text: str, style: str | None = None) -> None:
-        console.print(terminal_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    def line(text: str, style: str = "") -> None:
+        print_prose(console, text, style)
 
     for (code, severity), group in groupby(found, key=lambda finding: (finding.code, finding.severity)):
         findings = list(group)

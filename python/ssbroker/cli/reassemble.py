@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import pyarrow as pa
 import pyarrow.compute
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from ssbroker import schemas
 from ssbroker._arrow import null_where
@@ -47,7 +45,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.session_keys import load_session_keys
-from ssbroker.cli.text import ProgressBar
+from ssbroker.cli.text import ProgressBar, print_prose, share_table
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler
@@ -163,19 +161,13 @@ class ReassembleSummary:
     def print(self, console: Console) -> None:
         """Prints the summary."""
         if self.counts.reasons:
-            console.print(self._table())
+            table = share_table("Rejected", "Fragments")
+            for reason, rows in self.counts.by_frequency().items():
+                table.add_row(reason, f"{rows:,}", f"{rows / self.counts.rows:.1%}")
+            console.print(table)
+            console.print()
         for sentence in self._sentences():
-            console.print(sentence, soft_wrap=True, markup=False, highlight=False)
-
-    def _table(self) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title_justify="left")
-        table.add_column("Rejected", min_width=36, overflow="fold")
-        table.add_column("Fragments", justify="right", min_width=14)
-        table.add_column("Share", justify="right", min_width=7)
-        for reason, rows in self.counts.by_frequency().items():
-            table.add_row(reason, f"{rows:,}", f"{rows / self.counts.rows:.1%}")
-        table.add_row()
-        return table
+            print_prose(console, sentence)
 
     def _sentences(self) -> list[str]:
         counts = self.counts

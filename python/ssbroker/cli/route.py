@@ -16,9 +16,7 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from ssbroker import _frames as frames
 from ssbroker import schemas
@@ -53,7 +51,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
-from ssbroker.cli.text import ProgressBar, cell
+from ssbroker.cli.text import FittedTable, ProgressBar, cell, print_prose, share_table
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -224,20 +222,18 @@ class RouteSummary:
             ("Target databases", self.target_databases),
         ):
             if counts.values:
-                console.print(self._table(title, counts))
+                console.print(self._table(title, counts), crop=False)
+                console.print()
         speed = f"{self.rows_per_second:,}"
         lines = [
             f"{count_of(self.rows, 'conversation')} routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"
         ]
         if self.rejected is not None:
             lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected to {self.rejected.output}")
-        console.print("\n".join(lines), soft_wrap=True, markup=False, highlight=False)
+        print_prose(console, "\n".join(lines))
 
-    def _table(self, title: str, counts: ValueCounts) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title_justify="left")
-        table.add_column(title, min_width=36, overflow="fold")
-        table.add_column("Conversations", justify="right", min_width=14)
-        table.add_column("Share", justify="right", min_width=7)
+    def _table(self, title: str, counts: ValueCounts) -> FittedTable:
+        table = share_table(title, "Conversations")
         for value, rows in counts.values:
             label = (
                 f"{'-' if value is None else value} {_STEP_LABELS[value]}"
@@ -245,8 +241,7 @@ class RouteSummary:
                 else str(value)
             )
             table.add_row(cell(label), f"{rows:,}", f"{rows / self.rows:.1%}")
-        table.add_row()
-        return table
+        return FittedTable(table)
 
 
 EXAMPLES = """Examples:

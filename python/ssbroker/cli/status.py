@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.text import RowsView, cell
+from ssbroker.cli.text import FittedTable, cell, print_prose, rows_table
 
 EXAMPLES = """Examples:
 
@@ -54,7 +54,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    _print(Console(), _parts(found))
+    print_parts(Console(), _parts(found))
 
 
 def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
@@ -68,36 +68,59 @@ def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: b
             if as_json:
                 typer.echo(json.dumps(found, ensure_ascii=False))
             elif live is None:
-                _print(console, parts)
+                print_parts(console, parts)
             else:
                 live.update(Group(*parts), refresh=True)
             time.sleep(seconds)
 
 
-def _print(console: Console, parts: Iterable[Text | RowsView]) -> None:
-    """Prints tables, and lines that only the terminal wraps, so that statements in them can be copied."""
+def print_parts(console: Console, parts: Iterable[Text | FittedTable]) -> None:
+    """Prints tables, and lines of prose."""
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text), crop=False)
+        if isinstance(part, Text):
+            print_prose(console, part.plain, str(part.style))
+        else:
+            console.print(part, crop=False)
 
 
-def _parts(found: dict[str, Any]) -> Iterator[Text | RowsView]:
+def _parts(found: dict[str, Any]) -> Iterator[Text | FittedTable]:
     """Yields the tables and lines that show a state."""
     yield cell(f"Instance {found['instance']}", "bold")
-    for title, rows, empty_text in (
-        ("Databases", [_database_row(row) for row in found["databases"]], ""),
-        ("Queues", [_queue_row(row) for row in found["queues"]], "There are no queues."),
-        ("Conversations", [_conversation_row(row) for row in found["conversations"]], "There are no conversations."),
-        (
-            "Transmission queue",
-            [_transmission_row(row) for row in found["transmission_queue"]],
-            "The transmission queue is empty.",
-        ),
+    for part in (
+        database_rows(found),
+        queue_rows(found),
+        conversation_rows(found),
+        waiting_rows(found),
     ):
         yield Text()
-        yield _table(title, rows) if rows else Text(empty_text)
+        yield part
+    yield from database_problems(found)
+    yield from queue_problems(found)
+    yield from waiting_reasons(found)
+    yield Text()
+    yield from _serving(found["serving"])
+
+
+def database_rows(found: dict[str, Any]) -> Text | FittedTable:
+    """Returns the databases."""
+    return _table("Databases", [_database_row(row) for row in found["databases"]])
+
+
+def database_problems(found: dict[str, Any]) -> Iterator[Text]:
+    """Yields why databases cannot be read."""
     for row in found["databases"]:
         if row["problem"] is not None:
             yield cell(f"database {row['name']}: {row['problem']}")
+
+
+def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
+    """Returns the queues."""
+    rows = [_queue_row(row) for row in found["queues"]]
+    return _table("Queues", rows) if rows else Text("There are no queues.")
+
+
+def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
+    """Yields why queues are off, and which messages were moved to another queue."""
     for row in found["queues"]:
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
@@ -107,15 +130,28 @@ def _parts(found: dict[str, Any]) -> Iterator[Text | RowsView]:
             f"queue {row['queue']}, in {row['database']}: {groups} failed five times and moved to {row['moved_to']}, the last at "
             f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
         )
+
+
+def conversation_rows(found: dict[str, Any]) -> Text | FittedTable:
+    """Returns the numbers of conversations by state."""
+    rows = [_conversation_row(row) for row in found["conversations"]]
+    return _table("Conversations", rows) if rows else Text("There are no conversations.")
+
+
+def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
+    """Returns the undelivered messages by service."""
+    rows = [_transmission_row(row) for row in found["transmission_queue"]]
+    return _table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
+
+
+def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
+    """Yields why messages are not delivered: below the table, so that statements in the advice can be copied."""
     for row in found["transmission_queue"]:
-        # Below the table, so that statements in the advice can be copied.
         reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
-    yield Text()
-    yield from _serving(found["serving"])
 
 
-def _serving(serving: dict[str, Any] | None) -> Iterator[Text | RowsView]:
+def _serving(serving: dict[str, Any] | None) -> Iterator[Text | FittedTable]:
     if serving is None:
         yield Text("No process serves the instance.")
         return
@@ -183,8 +219,8 @@ def _connection_row(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _table(title: str, rows: list[dict[str, str]]) -> RowsView:
-    return RowsView(
+def _table(title: str, rows: list[dict[str, str]]) -> FittedTable:
+    return rows_table(
         list(rows[0]), [[cell(value, _style(value)) for value in row.values()] for row in rows], title=title
     )
 

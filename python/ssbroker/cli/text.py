@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -157,59 +160,138 @@ def cell(text: str, style: str = "") -> Text:
     return Text(terminal_safe(text), style=style)
 
 
-class RowsView:
-    """Rows to print with `crop=False`: a table, or records with a value on each line if the table is wider than the terminal.
+class FittedTable:
+    """A table to print with `crop=False`: as it is, or as records with a value on each line if it is wider than the terminal.
 
     Args:
-        names: The columns.
-        rows: The cells of each row.
-        title: The title.
+        table: The table; its title is that of the records too.
+        as_records: Whether to print records, whatever the width.
     """
 
-    def __init__(self, names: list[str], rows: list[list[Text]], *, title: str | None = None) -> None:
-        self._names = names
-        self._rows = rows
-        self._title = title
+    def __init__(self, table: Table, *, as_records: bool = False) -> None:
+        self._table = table
+        self._as_records = as_records
+
+    def with_records(self) -> FittedTable:
+        """Returns the same rows as records."""
+        return FittedTable(self._table, as_records=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the table or the records."""
-        table = self._table()
-        width = console.measure(table, options=options.update(width=_UNLIMITED_WIDTH)).maximum
-        if not self._rows or width <= options.max_width:
-            yield table
+        width = console.measure(self._table, options=options.update(width=_UNLIMITED_WIDTH)).maximum
+        if not self._table.row_count or (width <= options.max_width and not self._as_records):
+            yield self._table
         else:
             yield from self._records()
 
-    def _table(self) -> Table:
-        table = Table(
-            title=self._title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
-        )
-        for number, name in enumerate(self._names):
-            is_number = all(row[number].plain.isdigit() for row in self._rows) and bool(self._rows)
-            table.add_column(cell(name), justify="right" if is_number else "left", overflow="fold")
-        for row in self._rows:
-            table.add_row(*row)
-        return table
-
     def _records(self) -> Iterator[Text]:
-        if self._title is not None:
-            yield _whole(cell(self._title, "bold"))
-        width = max(map(len, self._names))
-        for number, row in enumerate(self._rows, start=1):
+        if self._table.title is not None:
+            yield _whole(cell(str(self._table.title), "bold"))
+        names = [str(column.header) for column in self._table.columns]
+        width = max(map(cell_len, names))
+        rows = zip(*(column.cells for column in self._table.columns), strict=True)
+        for number, row in enumerate(rows, start=1):
             yield cell(f"-- {number} --", "dim")
-            for name, value in zip(self._names, row, strict=True):
-                first, *others = list(value.split("\n")) or [Text()]
-                yield _whole(cell(f"{name:<{width}}  ", "dim") + first)
+            for name, value in zip(names, row, strict=True):
+                first, *others = list(_as_text(value).split("\n")) or [Text()]
+                yield _whole(Text(set_cell_size(name, width) + "  ", "dim") + first)
                 yield from (_whole(Text(" " * (width + 2)) + line) for line in others)
 
 
 _UNLIMITED_WIDTH: Final = 10_000
 
 
+def rows_table(names: Sequence[str], rows: Sequence[Sequence[Text]], *, title: str | None = None) -> FittedTable:
+    """Returns a table without lines; columns of integers are aligned to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for number, name in enumerate(names):
+        is_number = all(row[number].plain.isdigit() for row in rows) and bool(rows)
+        table.add_column(cell(name), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return FittedTable(table)
+
+
+def ruled_table(*names: str, numbers: int) -> Table:
+    """Returns an empty table with a line below its header; the last `numbers` columns are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if number >= len(names) - numbers else "left", overflow="fold")
+    return table
+
+
+def share_table(title: str, unit: str) -> Table:
+    """Returns an empty table of values, each with its number and its share."""
+    table = ruled_table(title, unit, "Share", numbers=2)
+    for column, width in zip(table.columns, (36, 14, 7), strict=True):
+        column.min_width = width
+    return table
+
+
+def _as_text(value: RenderableType) -> Text:
+    return value if isinstance(value, Text) else Text(str(value))
+
+
 def _whole(line: Text) -> Text:
     """Returns a line that the terminal wraps, so that it can be copied."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
+
+
+_MARKER: Final = re.compile(r"\s*(?:[-+] |[0-9]+\. |=> )?")
+_STATEMENT: Final = (
+    r"(?:USE|(?:CREATE|ALTER|DROP|GRANT|DENY|REVOKE|BACKUP|OPEN)(?: [A-Z_:]+)+) "
+    r"(?=[\[<\w])(?:[^;:'\[\"]|::|'[^']*'|\[[^\]]*\]|\"[^\"]*\")*(?:;|\Z)"
+)
+_STATEMENTS: Final = re.compile(rf"\b{_STATEMENT}(?: {_STATEMENT})*")
+
+
+def fitted(text: str, width: int) -> str:
+    """Breaks long lines of prose at words; statements of T-SQL stay whole, so that they can be copied.
+
+    Examples:
+        >>> print(fitted("- Create a route to it: USE [Sales]; CREATE ROUTE <name> WITH ADDRESS = N'LOCAL'; then try again.", 30))
+        - Create a route to it:
+            USE [Sales]; CREATE ROUTE <name> WITH ADDRESS = N'LOCAL';
+          then try again.
+    """
+    return "\n".join(part for line in text.split("\n") for part in _fitted_line(line, width))
+
+
+def _fitted_line(line: str, width: int) -> Iterator[str]:
+    if cell_len(line) <= width:
+        yield line
+        return
+    first = _MARKER.match(line)
+    start = first[0] if first else ""
+    indent, position = " " * len(start), len(start)
+    for found in _STATEMENTS.finditer(line, position):
+        if found.start() == position and not start.strip():  # nothing before it
+            yield start + found[0]
+        else:
+            yield from _wrapped(line[position : found.start()], width, start, indent)
+            yield f"{indent}  {found[0]}"
+        start, position = indent, found.end()
+    yield from _wrapped(line[position:], width, start, indent)
+
+
+def _wrapped(text: str, width: int, start: str, indent: str) -> Iterator[str]:
+    line, is_empty = start, True
+    for word in text.strip(" ").split(" "):
+        if not is_empty and cell_len(line) + 1 + cell_len(word) > width:
+            yield line
+            line, is_empty = indent, True
+        line = line + word if is_empty else f"{line} {word}"
+        is_empty = False
+    if line.strip():
+        yield line
+
+
+def print_prose(console: Console, text: str, style: str = "") -> None:
+    """Prints lines that fit the terminal; whole lines where the output is no terminal."""
+    text = "\n".join(terminal_safe(line) for line in text.split("\n"))
+    shown = fitted(text, console.width) if console.is_terminal else text
+    console.print(Text(shown, style), soft_wrap=True)
 
 
 class ProgressBar:

@@ -21,6 +21,7 @@ from ssbroker.cli.diagnose_options import (
 )
 from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+from ssbroker.cli.text import fitted
 from ssbroker.cli.writers import refuse_overwriting
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _print(found: Trace) -> None:
     if not console.is_terminal:
         typer.echo(str(found))
         return
-    coloured = Text(str(found))
+    coloured = Text(fitted(str(found), console.width))
     coloured.highlight_regex(r"(?m)^  => DELIVERED.*$", "green")
     coloured.highlight_regex(r"(?m)^  => (?:DELAYED|ELSEWHERE).*$", "yellow")
     coloured.highlight_regex(r"(?m)^  => (?:DROPPED|LOOP|REFUSED).*$|^It does not (?:arrive|return).*$", "red")

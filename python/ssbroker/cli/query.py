@@ -1,0 +1,167 @@
+"""Queries in DuckDB's SQL on the views and queues of an instance."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from rich.text import Text
+
+from ssbroker._arrow import guid_text
+from ssbroker.cli.text import FittedTable, cell, rows_table
+from ssbroker.ddl.parser_base import most_similar
+from ssbroker.exceptions import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+Rows = list[dict[str, Any]]
+
+_PART: Final = r'(?:\w++|"[^"]+"|\[[^\]]+\])'
+_TABLE: Final = re.compile(
+    rf"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|(\bfrom\s+|\bjoin\s+|,\s*)({_PART})(?:\s*\.\s*({_PART}))?(?!\s*[.(])",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A string, a comment, or what may be the name of a table: FROM, JOIN or a comma, and one or two parts."""
+_MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
+_BRACKETED: Final = re.compile(r"\[([^\]]+)\]")
+
+
+def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
+    """Runs a query on the views (`sys.databases`) and queues (`dbo.Orders`) that it names; returns column names and rows.
+
+    Names may be in any case, in brackets, and without the schema after FROM and JOIN.
+    """
+    try:
+        import duckdb  # noqa: PLC0415 - DuckDB is optional
+    except ImportError:
+        raise MissingDependencyError("queries require DuckDB: pip install duckdb") from None
+    objects = readable_objects(instance)
+    with duckdb.connect(config={"enable_external_access": "false"}) as connection:
+        try:
+            for number, (place, (schema, name)) in enumerate(referenced_objects(objects, text)):
+                connection.register(f"view_{number}", _with_uuids(read_object(instance, schema, name)))
+                connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{place}"')
+                connection.execute(f'CREATE VIEW "{place}"."{name}" AS FROM view_{number}')
+            connection.execute(_without_brackets(text))
+            names = _unique_names([str(column[0]) for column in connection.description or ()])
+            rows = connection.fetchall()
+        except duckdb.CatalogException as error:  # a name; DuckDB would suggest names of its own
+            raise InputError(_without_object(str(error), objects)) from None
+        except duckdb.Error as error:
+            raise InputError(str(error)) from None
+    return names, [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def rows_as_json(names: list[str], rows: Rows) -> str:
+    """Returns the rows of a query as JSON."""
+    return json.dumps([{name: _json_value(row[name]) for name in names} for row in rows], indent=2, ensure_ascii=False)
+
+
+def result_table(names: Sequence[str], rows: Rows) -> FittedTable:
+    """Returns the rows of a query for the terminal."""
+    return rows_table(names, [[_cell(row[name]) for name in names] for row in rows])
+
+
+def readable_objects(instance: Instance) -> list[tuple[str, str]]:
+    """Returns the schema and name of the queues and views that a query can read."""
+    from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS  # noqa: PLC0415 - keeps --help fast
+
+    views = [("sys", name.removeprefix("sys.")) for name in (*INSTANCE_VIEWS, *DATABASE_VIEWS)]
+    queues = [(row["schema_name"], row["name"]) for row in instance.view("sys.service_queues").to_pylist()]
+    return [*dict.fromkeys(queues), *views]
+
+
+def read_object(instance: Instance, schema: str, name: str) -> pa.Table:
+    """Returns the rows of a view or queue."""
+    return instance.view(f"sys.{name}" if schema == "sys" else f"[{schema}].[{name}]")
+
+
+def referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yields the views and queues that a query names, each with the schema in which the query looks for it."""
+    by_name = {f"{schema}.{name}".casefold(): (schema, name) for schema, name in reversed(objects)}
+    by_name |= {f"{schema}.{name}": (schema, name) for schema, name in objects}
+    by_last_part = {name.casefold(): (schema, name) for schema, name in reversed(objects)}
+    found: dict[tuple[str, tuple[str, str]], None] = {}
+    for schema, name in _table_names(text):
+        if schema is None:
+            key = by_last_part.get(name.casefold())
+        else:
+            key = by_name.get(f"{schema}.{name}") or by_name.get(f"{schema}.{name}".casefold())
+        if key is not None:
+            found["main" if schema is None else key[0], key] = None
+    yield from found
+
+
+def _table_names(text: str) -> Iterator[tuple[str | None, str]]:
+    """Yields schema, if any, and name of what may be a table of a query."""
+    for _, first, second in _TABLE.findall(text):
+        if first:
+            parts = [part if part[0] not in '"[' else part[1:-1] for part in (first, second) if part]
+            yield (parts[0] if second else None), parts[-1]
+
+
+def _without_brackets(text: str) -> str:
+    """Converts table names in brackets to names in quotation marks, as DuckDB writes them; `, [1]` remains a list."""
+
+    def converted(found: re.Match[str]) -> str:
+        is_name = found[3] or (found[2] and not found[1].startswith(","))
+        return _BRACKETED.sub(r'"\1"', found[0]) if is_name else found[0]
+
+    return _TABLE.sub(converted, text)
+
+
+def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
+    """Returns the error about a view or queue that does not exist, with the most similar one."""
+    missing = _MISSING.match(message)
+    if missing is None:
+        return message
+    known = {name.casefold(): f"{schema}.{name}" for schema, name in reversed(objects)}
+    similar = most_similar(missing[1].rpartition(".")[2].casefold(), known)
+    question = "" if similar is None else f"; did you mean {known[similar]}?"
+    return f"{missing[1]}: there is no view or queue of this name{question}"
+
+
+def _unique_names(names: list[str]) -> list[str]:
+    """Appends numbers to duplicate names."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1) if f"{name}_{number}" not in names)
+        found[next(one for one in chain([name], numbered) if one not in found)] = None
+    return list(found)
+
+
+def _uuid_column(ids: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    if not hasattr(pa, "uuid"):  # pyarrow 17 and older; text compares with text too
+        return pa.chunked_array(map(guid_text, ids.chunks), pa.large_string())
+    uuid_type: Any = pa.uuid()  # the stubs do not know arrays of extension types
+    return pa.chunked_array([pa.ExtensionArray.from_storage(uuid_type, chunk) for chunk in ids.chunks], uuid_type)
+
+
+def _with_uuids(table: pa.Table) -> pa.Table:
+    """Converts ids to UUIDs, which a query can compare with text."""
+    for number, field in enumerate(table.schema):
+        if field.type == pa.binary(16):
+            table = table.set_column(number, field.name, _uuid_column(table.column(number)))
+    return table
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return f"0x{value.hex()}"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def _cell(value: Any) -> Text:
+    """Returns a table cell with the lines of a value."""
+    return Text("\n").join(map(cell, "" if value is None else str(_json_value(value)).split("\n")))
