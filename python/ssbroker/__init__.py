@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
+    from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
     from ssbroker.broker.network.limits import EndpointLimits
@@ -77,6 +78,7 @@ __all__ = [
     "Message",
     "MissingDependencyError",
     "NullError",
+    "ObjectChange",
     "OptionError",
     "OutputError",
     "ProtocolSettings",
@@ -120,6 +122,7 @@ _HOMES = {
     "Message": "broker.transaction",
     "metrics": "broker.network.monitoring",
     "ProtocolSettings": "protocol.config",
+    "ObjectChange": "broker.ensure",
     "Queue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
     **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),

@@ -22,6 +22,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
+from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.object_definitions import OnPoison
 from ssbroker.broker.work_queue import Queue
 from ssbroker.catalog.catalog import Catalog
@@ -425,13 +426,57 @@ class Instance:
             ...     instance.view("sys.service_queues")["name"].to_pylist()
             ['Orders']
         """
-        given: object = ddl
-        if not isinstance(given, str):
-            raise OptionError(f"ddl: expected the text of a script, got {type(given).__name__}")
-        options = ScriptOptions(variables=check_variables(variables), lenient=lenient)
+        options = _script_options(ddl, variables, lenient=lenient)
         notes = scripts.execute(self._context, ddl, file=file, options=options)
         for line in summary(notes, about="Service Broker"):
             warnings.warn(line, DdlWarning, stacklevel=2)
+
+    def ensure(
+        self, ddl: str, *, file: str | None = None, variables: Mapping[str, str] | None = None, lenient: bool = False
+    ) -> tuple[ObjectChange, ...]:
+        """Brings databases and their objects to what a T-SQL script says: for the set-up of an application that may run at each start.
+
+        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. Clauses that the script does
+        not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and when a route expires,
+        whose LIFETIME counts from its creation. Objects that the script does not name are left alone; so are messages, conversations,
+        the password of the master key and the content of certificates. The whole script is one transaction, also across batches: if a
+        statement is rejected, nothing has changed. (Files of several databases are committed one after the other.)
+
+        Args:
+            ddl: The text of the script, as for `execute`.
+            file: The name of the script, for errors and warnings.
+            variables: Values of the sqlcmd variables in the script.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
+
+        Returns:
+            What was created, altered and dropped, and what still differs because no statement can alter it. Empty if everything was so
+            already.
+
+        Raises:
+            DdlError: A statement is rejected or has a syntax error, or does something new each time, such as `SET NEW_BROKER`.
+            OptionError: `ddl` is not a string, or `variables` is not valid.
+            StorageError: A file cannot be written.
+
+        Warns:
+            DdlWarning: Statements do not apply to an instance and were skipped, or could not be carried out.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     setup = "CREATE DATABASE Sales; USE Sales; CREATE QUEUE Orders"
+            ...     print(*instance.ensure(setup), sep="; ")
+            ...     print(instance.ensure(setup))
+            ...     print(*instance.ensure(f"{setup} WITH RETENTION = ON"))
+            created database Sales; created queue [dbo].[Orders] in Sales
+            ()
+            altered queue [dbo].[Orders] in Sales: retention: off -> on
+        """
+        options = _script_options(ddl, variables, lenient=lenient)
+        changes, notes = scripts.ensure(self._context, ddl, file=file, options=options)
+        for line in summary(notes, about="Service Broker"):
+            warnings.warn(line, DdlWarning, stacklevel=2)
+        return changes
 
     def view(self, name: str, database: str | None = None) -> pa.Table:
         """Returns the current rows of a system view or a queue as an Arrow table.
@@ -673,6 +718,12 @@ class Instance:
 
     def __repr__(self) -> str:
         return f"Instance({self.name!r}, folder={str(self.folder)!r})"
+
+
+def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient: bool) -> ScriptOptions:
+    if not isinstance(ddl, str):
+        raise OptionError(f"ddl: expected the text of a script, got {type(ddl).__name__}")
+    return ScriptOptions(variables=check_variables(variables), lenient=lenient)
 
 
 def context_of(instance: Instance) -> InstanceContext:

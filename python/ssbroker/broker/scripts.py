@@ -11,8 +11,10 @@ from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import database_lifecycle, object_definitions, principals
+from ssbroker.broker import ensure as ensuring
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.principals import GivenCertificate, KeyStore
 from ssbroker.broker.validation import existing, queue_text, refusal
 from ssbroker.ddl import catalog_views, statements
@@ -474,13 +476,27 @@ def _similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
 class ScriptRun:
     """Runs the statements of a batch on an instance, in one transaction.
 
+    Args:
+        instance: The instance.
+        change: The transaction.
+        current: The database that an earlier batch selected.
+        differing: If given, objects that exist are brought to what the script says, and those that cannot be are added to this list.
+
     Attributes:
         current: The database that USE selected.
     """
 
-    def __init__(self, instance: InstanceContext, change: InstanceChange, current: str | None) -> None:
+    def __init__(
+        self,
+        instance: InstanceContext,
+        change: InstanceChange,
+        current: str | None,
+        *,
+        differing: list[ObjectChange] | None = None,
+    ) -> None:
         self._instance: Final = instance
         self._instance_change: Final = change
+        self._differing: Final = differing
         self.current = current
 
     @property
@@ -493,12 +509,38 @@ class ScriptRun:
         """Runs one statement; returns what was not done, if anything."""
         del position  # an instance does not record it
         try:
-            return self._run(statement, annotations)
+            if self._differing is None:
+                return self._run(statement, annotations)
+            return self._ensure(statement, annotations, self._differing)
         except BrokerError as error:
             reason = str(error).removeprefix(f"{error.number}: ")
             raise RefusalError(reason, error.number) from None
         except UnknownDatabaseError as error:
             raise RefusalError(str(error), 911) from None
+
+    def _ensure(
+        self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
+    ) -> Remark | None:
+        """Runs the statements that make so what a statement says."""
+        remark = None
+        known = ensuring.Existing(
+            databases=lambda: self._instance_change.names,
+            endpoint=lambda: self._instance_change.objects(self._instance_change.database(MSDB_NAME)).endpoint,
+            objects=lambda: self._objects_of(statement),
+            now=epoch_microseconds(self._instance.clock()),
+        )
+        for one in ensuring.needed(statement, annotations, known):
+            if isinstance(one, ensuring.Differs):
+                place = None if one.kind in ("database", "endpoint") else self._context_name()
+                differing.append(ObjectChange("left", one.kind, one.name, place, one.text))
+            else:
+                remark = self._run(one, annotations) or remark
+        return remark
+
+    def _objects_of(self, statement: Statement) -> Objects:
+        """Returns the objects of the database to which a statement applies."""
+        database = self._database_of(statement)
+        return database.lazy_objects(self._instance_change.connection(database))
 
     def restore(self, current: str | None) -> None:
         """Makes a database the current one again."""
@@ -627,14 +669,15 @@ class ScriptRun:
         database_lifecycle.detach(self._instance_change, name, is_dropped=True)
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> Remark | None:
-        queue = getattr(statement, "queue", None)
-        is_about_queue = isinstance(statement, QueueStatement)
-        database_name = queue.database if is_about_queue and queue is not None else None
-        database = self._database(self._context_name() if database_name is None else self.resolve(database_name))
+        database = self._database_of(statement)
         connection = self._instance_change.connection(database)
         return change_objects(
             connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
         )
+
+    def _database_of(self, statement: Statement) -> DatabaseContext:
+        named = statement.queue.database if isinstance(statement, QueueStatement) else None
+        return self._database(self._context_name() if named is None else self.resolve(named))
 
     def _secure(self, statement: SecurityStatement) -> Remark | None:
         database = self._database(self._context_name())
@@ -763,6 +806,77 @@ class ScriptSession:
         return run.runner.notes
 
 
+def ensure(
+    instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
+) -> tuple[tuple[ObjectChange, ...], list[ScriptNote]]:
+    """Brings the objects to what a script says, in one transaction; returns what has changed, and what was left undone."""
+    while True:
+        known = {database.name for database in instance.databases}
+        try:
+            return _ensure(instance, text, file, options)
+        except DdlError as error:
+            # Another process has created the same database meanwhile.
+            if error.number != _DATABASE_EXISTS or known == {database.name for database in instance.databases}:
+                raise
+
+
+_DATABASE_EXISTS: Final = 1801
+
+
+def _ensure(
+    instance: InstanceContext, text: str, file: str | None, options: ScriptOptions
+) -> tuple[tuple[ObjectChange, ...], list[ScriptNote]]:
+    runner = ScriptRunner(lenient=options.lenient)
+    source = substitute(text, file, variables=options.variables, read_file=options.read_file)
+    parsed = []
+    for batch in batches(source):
+        if batch.server is not None:
+            position = batch.tokens[0].start if batch.tokens else 0
+            raise source.error(position, f":connect {batch.server}: ensure changes one instance, without :connect")
+        parsed.append(runner.parse(source, batch))
+    differing: list[ObjectChange] = []
+    with InstanceChange(instance) as change:
+        script = ScriptRun(instance, change, None, differing=differing)
+        # Which database a batch changes depends on the USE of those before it.
+        names: set[str] = set()
+        current: str | None = None
+        for one in parsed:
+            names.update(_changed_databases(one, script, current=current))
+            current = next(
+                (
+                    script.resolve(each.statement.name)
+                    for each in reversed([*walk(one.statements)])
+                    if isinstance(each.statement, statements.UseDatabase)
+                ),
+                current,
+            )
+        change.lock(names)
+        before = _described(change)
+        for one in parsed:
+            runner.run(script, source, one)
+        if not runner.seen_count and not options.lenient:
+            raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
+        after = _described(change)
+    changed: list[ObjectChange] = []
+    for name in dict.fromkeys([*before, *after]):
+        if name not in after:
+            changed.append(ObjectChange("dropped", "database", name, None))
+            continue
+        changed += ensuring.changes(before.get(name, {}), after[name], database=name)
+    return (*changed, *differing), runner.notes
+
+
+def _described(change: InstanceChange) -> dict[str, ensuring.Described]:
+    """Returns the objects of all databases within a change, and the endpoint."""
+    found: dict[str, ensuring.Described] = {}
+    for name in change.names:
+        objects = change.visible_objects(change.database(name))
+        found[name] = ensuring.described(objects)
+        if name == MSDB_NAME:
+            found[name] |= ensuring.described_endpoint(objects.endpoint)
+    return found
+
+
 class _Execution:
     """The run of a script on an instance, batch by batch."""
 
@@ -840,9 +954,9 @@ class _Execution:
                 self._instance.listener.changed(database)
 
 
-def _changed_databases(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
-    """Yields the databases that a batch changes, as far as known in advance."""
-    current = script.current or script.only_database or ""
+def _changed_databases(batch: ParsedBatch, script: ScriptRun, *, current: str | None = None) -> Iterator[str]:
+    """Yields the databases that a batch changes, as far as known in advance; `current` is that of the batches before."""
+    current = current or script.current or script.only_database or ""
     for parsed in walk(batch.statements):
         match parsed.statement:
             case statements.UseDatabase(name):

@@ -1,0 +1,511 @@
+"""`Instance.ensure`: the statements that bring existing objects to what a script says, and what they have changed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from ssbroker.broker import object_definitions
+from ssbroker.broker.validation import queue_text
+from ssbroker.ddl import statements
+from ssbroker.ddl.expressions import folded
+from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.model import find_name
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
+from ssbroker.ddl.statements import Clauses, QueueName, QueueSettings, Statement
+from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
+from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Route, Service
+
+Action: TypeAlias = Literal["created", "altered", "dropped", "left"]
+"""What `Instance.ensure` did with an object; `left` means that it still differs from the script."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """What `Instance.ensure` did with one object.
+
+    Attributes:
+        action: `created`, `altered`, `dropped`, or `left`: it differs from the script, but no statement can change it.
+        kind: The kind of the object, such as `queue`.
+        name: Its name; that of a queue has its schema.
+        database: Its database; None for a database or the endpoint.
+        text: The properties that were changed, with their values before and after, or why the object was left.
+
+    Examples:
+        >>> print(ObjectChange("altered", "queue", "[dbo].[Orders]", "Sales", "retention: off -> on"))
+        altered queue [dbo].[Orders] in Sales: retention: off -> on
+    """
+
+    action: Action
+    kind: str
+    name: str
+    database: str | None
+    text: str = ""
+
+    def __str__(self) -> str:
+        place = "" if self.database is None else f" in {self.database}"
+        named = f"{self.kind} {self.name}".rstrip()
+        return f"{self.action} {named}{place}{self.text and ': '}{self.text}"
+
+
+class Existing(NamedTuple):
+    """What there is where a statement applies."""
+
+    databases: Callable[[], Iterable[str]]
+    """The names of the databases."""
+    endpoint: Callable[[], BrokerEndpoint | None]
+    objects: Callable[[], Objects]
+    """The objects of the database to which the statement applies."""
+    now: int
+    """Microseconds since 1970."""
+
+
+class Differs(NamedTuple):
+    """An object that differs from the script, and that no statement can change."""
+
+    kind: str
+    name: str
+    text: str
+
+
+def needed(statement: Statement, annotations: Mapping[str, str], existing: Existing) -> Iterator[Statement | Differs]:
+    """Yields the statements to run instead of one of the script: none if what it says is so already."""
+    if isinstance(statement, statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase):
+        yield from _database(statement, existing.databases())
+    elif isinstance(statement, statements.CreateEndpoint | statements.DropEndpoint):
+        yield from _endpoint(statement, existing.endpoint())
+    elif isinstance(statement, _DROPS):
+        if _is_there(statement, existing.objects()):
+            yield statement
+    elif isinstance(statement, statements.AlterService):
+        yield from _altered_service(statement, existing.objects())
+    elif isinstance(statement, _CREATES) and _is_there(statement, existing.objects()):
+        yield from _as_created(statement, annotations, existing)
+    else:
+        yield statement
+
+
+def _database(
+    statement: statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase, names: Iterable[str]
+) -> Iterator[Statement | Differs]:
+    match statement:
+        case statements.CreateDatabase(name, attached):
+            if find_name(name, names) is None:
+                yield statement
+            elif attached:
+                yield Differs("database", name, "it exists; ensure does not attach another file in its place")
+        case statements.DropDatabase(dropped):
+            there = tuple(name for name in dropped if find_name(name, names) is not None)
+            if there:
+                yield replace(statement, names=there)
+        case statements.AlterDatabase(name, option, new_name):
+            if option in _ONCE:
+                raise RefusalError(f"ensure cannot run SET {option}, which does something new each time; use execute")
+            is_renamed = name is not None and new_name is not None and find_name(new_name, names) is not None
+            if not is_renamed or find_name(str(name), names) is not None:
+                yield statement
+
+
+_ONCE: Final = ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
+
+
+def _altered_service(statement: statements.AlterService, objects: Objects) -> Iterator[Statement]:
+    """ADD and DROP CONTRACT fail if they are done already."""
+    service = objects.services.get(statement.name)
+    if service is None:
+        yield statement
+        return
+    known = _contracts(objects, service)
+    added = tuple(name for name in statement.add_contracts if name not in known)
+    dropped = tuple(name for name in statement.drop_contracts if name in known)
+    if statement.queue is not None or added or dropped:
+        yield replace(statement, add_contracts=added, drop_contracts=dropped)
+
+
+_DROPS: Final = (
+    statements.DropMessageType,
+    statements.DropContract,
+    statements.DropQueue,
+    statements.DropService,
+    statements.DropRoute,
+    statements.DropPriority,
+    statements.DropUser,
+    statements.DropBinding,
+    statements.DropCertificate,
+    statements.DropMasterKey,
+)
+_CREATES: Final = (
+    statements.CreateMessageType,
+    statements.CreateContract,
+    statements.CreateQueue,
+    statements.CreateService,
+    statements.CreateRoute,
+    statements.CreatePriority,
+    statements.CreateUser,
+    statements.CreateBinding,
+    statements.CreateCertificate,
+    statements.CreateMasterKey,
+)
+
+
+def _is_there(statement: Any, objects: Objects) -> bool:
+    """Whether the object of a CREATE or DROP exists; names of some kinds compare without case."""
+    if isinstance(statement, statements.CreateMasterKey | statements.DropMasterKey):
+        return objects.security.master_key is not None
+    if isinstance(statement, statements.CreateQueue | statements.DropQueue):
+        return _queue(objects, statement.queue) is not None
+    if isinstance(statement, statements.CreateMessageType | statements.DropMessageType):
+        return statement.name in objects.message_types
+    if isinstance(statement, statements.CreateContract | statements.DropContract):
+        return statement.name in objects.contracts
+    if isinstance(statement, statements.CreateService | statements.DropService):
+        return statement.name in objects.services
+    known: Iterable[str] = objects.routes
+    if isinstance(statement, statements.CreatePriority | statements.DropPriority):
+        known = objects.priorities
+    elif isinstance(statement, statements.CreateUser | statements.DropUser):
+        known = objects.security.principals
+    elif isinstance(statement, statements.CreateBinding | statements.DropBinding):
+        known = objects.security.bindings
+    elif isinstance(statement, statements.CreateCertificate | statements.DropCertificate):
+        known = objects.security.certificates
+    return find_name(statement.name, known) is not None
+
+
+def _as_created(statement: Any, annotations: Mapping[str, str], existing: Existing) -> Iterator[Statement | Differs]:
+    """Yields the statements that make an existing object what CREATE says."""
+    objects = existing.objects()
+    match statement:
+        case statements.CreateMessageType():
+            yield from _as_message_type(statement, objects)
+        case statements.CreateContract(name, messages):
+            if {*messages} != _messages(objects, name):
+                yield Differs(
+                    "contract", name, f"it has {_sent(_messages(objects, name))}; T-SQL cannot alter contracts"
+                )
+        case statements.CreateQueue(name, settings):
+            yield from _as_queue(name, settings, objects)
+        case statements.CreateService():
+            yield from _as_service(statement, objects)
+        case statements.CreateRoute():
+            yield from _as_route(statement, annotations, objects, existing.now)
+        case statements.CreatePriority():
+            yield from _as_priority(statement, objects)
+        case _:
+            yield from _as_created_security(statement, objects)
+
+
+def _as_created_security(statement: Any, objects: Objects) -> Iterator[Statement]:
+    if isinstance(statement, statements.CreateBinding):
+        yield from _as_binding(statement, objects)
+    elif isinstance(statement, statements.CreateCertificate):
+        yield from _as_certificate(statement, objects)
+
+
+def _as_message_type(statement: statements.CreateMessageType, objects: Objects) -> Iterator[Statement]:
+    name, validation, collection = astuple(statement)
+    wanted = "WELL_FORMED_XML" if validation == "VALID_XML" else validation
+    if objects.message_types[name].validation != object_definitions.VALIDATIONS[wanted]:
+        yield statements.AlterMessageType(name, validation, collection)
+
+
+def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iterator[Statement]:
+    priority = objects.priorities[find_name(statement.name, objects.priorities) or statement.name]
+    given = {**_ANY, **{key: value for key, value in statement.settings.options if value is not None}}
+    if given != _priority(objects, priority):
+        yield statements.AlterPriority(priority.name, statements.PrioritySettings(tuple(given.items())))
+
+
+def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterator[Statement]:
+    known = objects.security.bindings
+    binding = known[find_name(statement.name, known) or statement.name]
+    user = _principal(objects, binding.remote_principal_id)
+    if binding.remote_service_name != statement.service:
+        yield statements.DropBinding(binding.name)
+        yield replace(statement, name=binding.name)
+    elif (folded(statement.user), statement.anonymous) != (folded(user), binding.is_anonymous_on):
+        yield statements.AlterBinding(binding.name, statement.user, statement.anonymous)
+
+
+def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -> Iterator[Statement]:
+    known = objects.security.certificates
+    certificate = known[find_name(statement.name, known) or statement.name]
+    if certificate.is_active_for_begin_dialog != statement.is_active:
+        yield statements.AlterCertificate(certificate.name, statement.is_active)
+    owner = statement.owner
+    if owner is not None and folded(owner) != folded(_principal(objects, certificate.principal_id)):
+        yield statements.SetOwner("certificate", certificate.name, owner)
+
+
+def _endpoint(
+    statement: statements.CreateEndpoint | statements.DropEndpoint, known: BrokerEndpoint | None
+) -> Iterator[Statement | Differs]:
+    if isinstance(statement, statements.DropEndpoint):
+        if known is not None:
+            yield statement
+    elif known is None:
+        yield statement
+    elif folded(known.name) != folded(statement.name):
+        yield Differs(
+            "endpoint", known.name, f"it has another name than {statement.name!r}, and an instance has only one"
+        )
+    else:
+        yield statements.AlterEndpoint(known.name, statement.settings, for_broker=True)
+
+
+def _as_queue(name: QueueName, settings: QueueSettings, objects: Objects) -> Iterator[Statement]:
+    """STATUS changes only if the script has it, so that a queue that was disabled stays so; other clauses have their defaults."""
+    queue = _queue(objects, name)
+    wanted = {
+        **_QUEUE_DEFAULTS,
+        **object_definitions.queue_values(settings),
+        **object_definitions.activation_values(settings),
+    }
+    if queue is None or all(getattr(queue, column) == value for column, value in wanted.items()):
+        return
+    procedure = wanted["activation_procedure"]
+    yield statements.AlterQueue(
+        replace(name, schema=queue.schema_name, name=queue.name),
+        QueueSettings(
+            None if settings.status is None or settings.status == queue.is_receive_enabled else settings.status,
+            bool(wanted["is_retention_enabled"]),
+            bool(wanted["is_activation_enabled"]),
+            "" if procedure is None else str(procedure),
+            int(str(wanted["max_readers"])),
+            bool(wanted["is_poison_message_handling_enabled"]),
+        ),
+    )
+
+
+_QUEUE_DEFAULTS: Final = {
+    "is_retention_enabled": False,
+    "is_activation_enabled": False,
+    "activation_procedure": None,
+    "max_readers": 0,
+    "is_poison_message_handling_enabled": True,
+}
+
+
+def _as_service(statement: statements.CreateService, objects: Objects) -> Iterator[Statement]:
+    service = objects.services[statement.name]
+    known, wanted = _contracts(objects, service), set(statement.contracts)
+    queue = _queue(objects, statement.queue)
+    is_moved = queue is None or queue.queue_id != service.queue_id
+    if is_moved or known != wanted:
+        yield statements.AlterService(
+            service.name,
+            statement.queue if is_moved else None,
+            tuple(sorted(wanted - known)),
+            tuple(sorted(known - wanted)),
+        )
+    if statement.owner is not None and folded(statement.owner) != folded(_principal(objects, service.principal_id)):
+        yield statements.SetOwner("service", service.name, statement.owner)
+
+
+def _as_route(
+    statement: statements.CreateRoute, annotations: Mapping[str, str], objects: Objects, now: int
+) -> Iterator[Statement]:
+    """LIFETIME counts from the creation of the route, or from its last expiry, and not from each run."""
+    route = objects.routes[find_name(statement.name, objects.routes) or statement.name]
+    clauses = statement.clauses
+    is_ended = route.lifetime is not None and route.lifetime <= now
+    if clauses.lifetime is not None and route.lifetime is not None and not is_ended:
+        clauses = replace(clauses, lifetime=None)
+        keeps_lifetime = True
+    else:
+        keeps_lifetime = route.lifetime is None or clauses.lifetime is not None or "lifetime" in annotations
+    before = _route(route)
+    given = {key: value for key in before if (value := getattr(clauses, key)) is not None}
+    differing = {key: value for key, value in given.items() if not _is_same(key, value, before[key])}
+    # ALTER ROUTE cannot remove a clause.
+    if not keeps_lifetime or any(before[key] is not None and key not in given for key in before):
+        yield statements.DropRoute(route.name)
+        yield replace(statement, name=route.name)
+    elif differing or clauses.lifetime is not None or annotations:
+        yield statements.AlterRoute(route.name, Clauses(**differing, lifetime=clauses.lifetime))
+
+
+def _is_same(key: str, value: str, before: str | None) -> bool:
+    if key == "broker_instance":
+        return before is not None and folded(value) == folded(before)
+    return value == before
+
+
+_ANY: Final[dict[str, str | int | None]] = {
+    "contract": None,
+    "local_service": None,
+    "remote_service": None,
+    "level": statements.DEFAULT_LEVEL,
+}
+
+
+def _queue(objects: Objects, name: QueueName) -> Queue | None:
+    wanted = (folded(name.schema), folded(name.name))
+    return next((one for key, one in objects.queues.items() if (folded(key[0]), folded(key[1])) == wanted), None)
+
+
+def _contracts(objects: Objects, service: Service) -> set[str]:
+    return {objects.contracts_by_id[number].name for number in service.contracts}
+
+
+def _messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
+    """Returns the message types of a contract, each with who sends it."""
+    senders = {(True, True): "ANY", (True, False): "INITIATOR", (False, True): "TARGET"}
+    return {
+        (objects.message_types_by_id[number].name, senders[rule.is_sent_by_initiator, rule.is_sent_by_target])
+        for number, rule in objects.contracts[contract].messages.items()
+    }
+
+
+def _sent(messages: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{kind} SENT BY {sender}" for kind, sender in sorted(messages))
+
+
+def _route(route: Route) -> dict[str, str | None]:
+    guid = route.broker_instance
+    return {
+        "service_name": route.remote_service_name,
+        "broker_instance": None if guid is None else str(uuid.UUID(bytes=guid)),
+        "address": route.address,
+        "mirror_address": route.mirror_address,
+    }
+
+
+def _priority(objects: Objects, priority: Priority) -> dict[str, str | int | None]:
+    contract, service = priority.service_contract_id, priority.local_service_id
+    return {
+        "contract": None if contract is None else objects.contracts_by_id[contract].name,
+        "local_service": None if service is None else objects.services_by_id[service].name,
+        "remote_service": priority.remote_service_name,
+        "level": priority.priority,
+    }
+
+
+def _principal(objects: Objects, principal_id: int) -> str:
+    return next(one.name for one in objects.security.principals.values() if one.principal_id == principal_id)
+
+
+Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
+"""The objects of a database by kind and name, each with its properties."""
+
+
+def described(objects: Objects) -> Described:
+    """Returns what a script can change of a database, without ids."""
+    found: Described = {
+        ("database", ""): {
+            "broker": "enabled" if objects.broker.is_broker_enabled else "disabled",
+            "broker id": str(uuid.UUID(bytes=objects.broker.service_broker_guid)),
+            "honor broker priority": _on_off(objects.broker.is_honor_broker_priority_on),
+        }
+    }
+    for kind in objects.message_types.values():
+        if kind.name not in SYSTEM_MESSAGE_TYPES:
+            found["message type", kind.name] = {"validation": _VALIDATION_NAMES[kind.validation]}
+    for contract in objects.contracts:
+        if contract not in SYSTEM_CONTRACTS:
+            found["contract", contract] = {"messages": _sent(_messages(objects, contract))}
+    for queue in objects.queues.values():
+        found["queue", queue_text(queue.schema_name, queue.name)] = {
+            "status": _on_off(queue.is_receive_enabled),
+            "retention": _on_off(queue.is_retention_enabled),
+            "activation": _on_off(queue.is_activation_enabled),
+            "procedure": queue.activation_procedure,
+            "max_queue_readers": queue.max_readers,
+            "poison_message_handling": _on_off(queue.is_poison_message_handling_enabled),
+        }
+    for service in objects.services.values():
+        of = objects.queues_by_id[service.queue_id]
+        found["service", service.name] = {
+            "queue": queue_text(of.schema_name, of.name),
+            "contracts": ", ".join(sorted(_contracts(objects, service))) or None,
+            "owner": _principal(objects, service.principal_id),
+        }
+    for route in objects.routes.values():
+        found["route", route.name] = {**_route(route), "lifetime": route.lifetime}
+    for priority in objects.priorities.values():
+        found["broker priority", priority.name] = _priority(objects, priority)
+    return {**found, **_described_security(objects)}
+
+
+def _described_security(objects: Objects) -> Described:
+    security = objects.security
+    found: Described = {("user", name): {} for name in security.principals}
+    if security.master_key is not None:
+        found["master key", ""] = {}
+    for certificate in security.certificates.values():
+        found["certificate", certificate.name] = {
+            "owner": _principal(objects, certificate.principal_id),
+            "active for begin dialog": _on_off(certificate.is_active_for_begin_dialog),
+            "private key": "present" if certificate.private_key is not None else None,
+        }
+    for binding in security.bindings.values():
+        found["remote service binding", binding.name] = {
+            "service": binding.remote_service_name,
+            "user": _principal(objects, binding.remote_principal_id),
+            "anonymous": _on_off(binding.is_anonymous_on),
+        }
+    services = {one.service_id: one.name for one in objects.services.values()}
+    for (service, principal), state in security.permissions.items():
+        name = f"{services[service]} to {_principal(objects, principal)}"
+        found[_PERMISSION, name] = {"state": "granted" if state == "G" else "denied"}
+    return found
+
+
+def described_endpoint(endpoint: BrokerEndpoint | None) -> Described:
+    """Returns the endpoint of an instance."""
+    if endpoint is None:
+        return {}
+    _, state, port, ip, forwarding, size = astuple(endpoint)
+    forwards = _on_off(forwarding)
+    return {
+        ("endpoint", endpoint.name): {
+            "state": state,
+            "port": port,
+            "ip": ip,
+            "forwarding": forwards,
+            "forward size": size,
+        }
+    }
+
+
+def changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
+    """Yields how objects differ, in the order of a script that creates them."""
+    for (kind, name), properties in after.items():
+        if not before and kind in ("route", "user") and name in (AUTO_CREATED_LOCAL, *SYSTEM_PRINCIPALS):
+            continue  # every new database has them
+        if (
+            kind == _PERMISSION
+            and name.endswith(_TO_PUBLIC)
+            and ("service", name.removesuffix(_TO_PUBLIC)) not in before
+        ):
+            continue  # every new service has it
+        was = before.get((kind, name))
+        shown, place = (database or "", None) if kind == "database" else (name, database)
+        if was is None:
+            yield ObjectChange("created", kind, shown, place)
+        elif was != properties:
+            text = ", ".join(
+                f"{key}: {_shown(was.get(key))} -> {_shown(value)}"
+                for key, value in properties.items()
+                if was.get(key) != value
+            )
+            yield ObjectChange("altered", kind, shown, place, text)
+    for kind, name in reversed(before):
+        if (kind, name) not in after:
+            yield ObjectChange("dropped", kind, name, database)
+
+
+def _shown(value: object) -> str:
+    return "(none)" if value is None else str(value)
+
+
+def _on_off(is_on: object) -> str:
+    return "on" if is_on else "off"
+
+
+_PERMISSION: Final = "SEND permission on"
+_TO_PUBLIC: Final = " to public"
+SYSTEM_PRINCIPALS: Final = ("public", "dbo")
+_VALIDATION_NAMES: Final = {short: name for name, short in object_definitions.VALIDATIONS.items()}
