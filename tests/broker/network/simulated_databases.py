@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.job import Job
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.exceptions import LeaseLostError
 from ssbroker.protocol import config
 from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key, MessageRange, Refusal, StoredFragmentInfo
@@ -35,6 +40,7 @@ class SimulatedDatabase:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder / name
         self._random = random.Random(name)
+        self._now = _START
         self._received: dict[Key, list[StoredMessage]] = {}
         with self._open_instance(is_new=True) as instance:
             database = instance.create_database("Sales")
@@ -48,9 +54,9 @@ class SimulatedDatabase:
     def _open_instance(self, *, is_new: bool = False) -> Instance:
         if is_new:
             return Instance.create(
-                self._folder, name="shop", clock=lambda: _START, random=self._random, background=False
+                self._folder, name="shop", clock=lambda: self._now, random=self._random, background=False
             )
-        return Instance.open(self._folder, clock=lambda: _START, random=self._random, background=False)
+        return Instance.open(self._folder, clock=lambda: self._now, random=self._random, background=False)
 
     def _open(self) -> None:
         self.instance = self._open_instance()
@@ -171,3 +177,107 @@ class SimulatedDatabase:
     def _row(self, key: Key) -> Row | None:
         with database_context(self.database).file.read() as connection:
             return endpoints.by_sides(connection, [key]).get(key)
+
+
+LEASE: Final = 60.0
+_DAY: Final = timedelta(days=1)
+
+
+class LeasedDatabase(SimulatedDatabase):
+    """A database whose messages workers take with leases, while the simulation runs. Their effect is a row for each message.
+
+    Workers fail, are killed, retry, extend, and overrun their leases; the clock of the instance jumps. Messages that failed five times are
+    moved to another queue, and put back now and then.
+
+    Attributes:
+        ends: How often jobs ended in each way.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder, name)
+        self.ends: Final[Counter[str]] = Counter()
+        self._jobs: list[Job] = []
+        self._now += 100 * _DAY
+        self.database.create_queue("Failed")
+        self.database.alter_queue("Inbox", on_poison="move", poison_queue="Failed")
+        with self.database.transaction() as t:
+            t.connection.execute("CREATE TABLE processed (conversation, is_initiator, number, kind, body)")
+
+    def commit(self, effects: BatchChanges) -> StalePlan | None:
+        """Lets the workers do some steps after each batch that arrives."""
+        refused = super().commit(effects)
+        for _ in range(4):
+            self._step()
+        return refused
+
+    def restart(self) -> None:
+        """Kills the workers too."""
+        self.ends["killed"] += len(self._jobs)
+        self._jobs.clear()
+        self.close()
+        self._open()
+
+    def received(self, key: Key) -> Sequence[StoredMessage]:
+        """Lets the workers do the rest, and returns what they have processed of a conversation."""
+        self._now += _DAY
+        self.instance.run_due()
+        self.database.requeue("Inbox")
+        while job := self._take():
+            self._finish(job)
+        for job in self._jobs:  # the others have lost their messages
+            self._finish(job)
+        self._jobs.clear()
+        with self.database.transaction() as t:
+            rows: list[Any] = t.connection.execute(
+                "SELECT number, body, kind FROM processed WHERE conversation = ? AND is_initiator = ? ORDER BY rowid",
+                key,
+            ).fetchall()
+        return [StoredMessage(number, body, kind) for number, body, kind in rows]
+
+    def _step(self) -> None:
+        match self._random.choice(["take", "take", "take", "end", "end", "end", "time", "requeue", "extend"]):
+            case "take":
+                job = self._take(top=self._random.choice([None, None, 1, 2]))
+                if job:
+                    self._jobs.append(job)
+            case "time":
+                self._now += timedelta(seconds=self._random.choice([1, 30, 61, 3600, -30, -3600]))
+                self.instance.run_due()
+            case "requeue":
+                self.ends["requeued"] += self.database.requeue("Inbox")
+            case "extend" if self._jobs:
+                with suppress(LeaseLostError):
+                    self._random.choice(self._jobs).extend(LEASE)
+            case "end" if self._jobs:
+                self._end(self._jobs.pop(self._random.randrange(len(self._jobs))))
+
+    def _take(self, top: int | None = None) -> Job:
+        job = self.database.take("Inbox", lease=LEASE, timeout=0, top=top)
+        return job.__enter__()
+
+    def _end(self, job: Job) -> None:
+        match self._random.choice(["finish", "finish", "fail", "kill", "retry"]):
+            case "finish":
+                self._finish(job)
+            case "fail":
+                self.ends["failed"] += 1
+                job.__exit__(ValueError, ValueError("no reason"), None)
+            case "kill":
+                self.ends["killed"] += 1
+            case "retry":
+                with suppress(LeaseLostError):
+                    job.retry(after=self._random.choice([0, 5, 90]))
+
+    def _finish(self, job: Job) -> None:
+        """Commits the rows together with the acknowledgement; a worker that has lost its lease commits nothing."""
+        try:
+            with job.transaction() as t:
+                for message in job.messages:
+                    is_initiator = not message.is_initiator  # of this side
+                    kind = config.END_DIALOG if message.message_type_name == BYE else message.message_type_name
+                    body = message.message_body or b""
+                    row = (message.conversation_id.bytes, is_initiator, message.message_sequence_number, kind, body)
+                    t.connection.execute("INSERT INTO processed VALUES (?, ?, ?, ?, ?)", row)
+            self.ends["committed"] += 1
+        except LeaseLostError:
+            self.ends["lost"] += 1
