@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,25 @@ def test_spark_equals_the_local_run(tmp_path: Path, catalog: Path, run: Run, run
     assert "round_robin" in refused[2].err
     assert len(rows(outputs[0])) == 300
     assert sorted(folder.iterdir()) == sorted(outputs)
+
+
+def test_invalid_rows_are_a_second_folder(tmp_path: Path, catalog: Path, run_on_spark: SparkProcess) -> None:
+    given = tmp_path / "mixed.csv"
+    header = "conversation_id,database,to_service_name\n"
+    ids = [str(uuid.UUID(int=number)) for number in range(3)]
+    given.write_text(f"{header}{ids[0]},Sales,//Stock\n7,Sales,//Stock\n{ids[1]},Nowhere,//Stock\n{ids[2]},,//Stock\n")
+    outputs = ("-o", tmp_path / "out", "--rejected", tmp_path / "bad")
+    result = run_on_spark("route", catalog, "--spark", "--conversations", given, *outputs, "--json")
+    assert (result.status, result.noise) == (0, "")
+    summary = json.loads(result.out)
+    assert (summary["rows"], summary["rejected"]) == (2, {"rows": 2, "output": str(tmp_path / "bad")})
+    assert sorted(
+        (row["conversation_id"], row["column"], row["value"], row["reason"]) for row in rows(tmp_path / "bad")
+    ) == [
+        (ids[1], "database", "Nowhere", "unknown_database"),
+        ("7", "conversation_id", "7", "invalid_guid"),
+    ]
+    assert sorted(row["conversation_id"] for row in rows(tmp_path / "out")) == [ids[0], ids[2]]
 
 
 def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:

@@ -295,7 +295,7 @@ def route(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write invalid rows to this file, with column, value and reason, and route the others. Default: stop at the first one.",
+            help="Write invalid rows to this file, with column, value and reason, and route the others; with --spark, a folder. Default: stop at the first one.",
         ),
     ] = None,
     format: FormatOption = None,  # noqa: A002
@@ -556,9 +556,8 @@ _SPARK_FORMATS: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
 
 def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     """Routes files on Spark into a folder of Parquet files; returns the counts and the input files."""
-    if job.rejected is not None:
-        raise OptionError("--rejected: not supported with --spark, which stops at the first invalid row")
-    _check_output(job)
+    for output in (job.output, *([] if job.rejected is None else [job.rejected])):
+        _check_output(output, job.format)
     files = expand_patterns(job.conversations)
     file_format = _common_format(files)
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
@@ -571,23 +570,22 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
 
     quiet = not sys.stderr.isatty()
     counts = RouteCounts()
-    with spark_formats.spark_errors_translated(), replacing_folder(job.output) as part:
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(spark_formats.spark_errors_translated())
+        part = opened.enter_context(replacing_folder(job.output))
+        rejected_part = None if job.rejected is None else opened.enter_context(replacing_folder(job.rejected))
         catalog = job.loaded_catalog
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
             conversations = spark_formats.read(session, files, kind=file_format)
-            decided = route(
-                conversations,
-                catalog,
-                now=job.now,
-                tie_break=job.tie_break,
-                pending_request=job.pending_request,
-                engine="arrow",  # its errors name the row
-            )
-            decided.write.parquet(str(part))
-            if not part.is_dir():
-                raise OutputError(
-                    f"{job.output}: Spark wrote the output on another machine; use a path that both machines reach"
-                )
+            routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
+            routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # its errors name the row
+            if job.rejected is None or rejected_part is None:
+                _write_folder(route(conversations, catalog, **routing), part, job.output)
+            else:
+                decided, rejected = route(conversations, catalog, errors="reject", **routing)
+                _write_folder(decided, part, job.output)
+                _write_folder(rejected, rejected_part, job.rejected)
+                counts.rejected = session.read.parquet(str(rejected_part)).count()
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
             routed = session.read.parquet(str(part))
             value_counts = spark_formats.count(routed, COUNTED_COLUMNS, top=top)
@@ -597,9 +595,15 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     return counts, files
 
 
-def _check_output(job: RouteJob) -> None:
-    if job.format not in (None, Format.PARQUET) or options.by_suffix(job.output) not in (None, Format.PARQUET):
-        raise OptionError(f"{job.output}: --spark writes only a folder of Parquet files")
+def _check_output(output: Path, requested: Format | None) -> None:
+    if requested not in (None, Format.PARQUET) or options.by_suffix(output) not in (None, Format.PARQUET):
+        raise OptionError(f"{output}: --spark writes only a folder of Parquet files")
+
+
+def _write_folder(frame: Any, part: Path, output: Path) -> None:
+    frame.write.parquet(str(part))
+    if not part.is_dir():
+        raise OutputError(f"{output}: Spark wrote the output on another machine; use a path that both machines reach")
 
 
 def _common_format(files: list[Path]) -> Format:

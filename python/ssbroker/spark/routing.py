@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, overload
 
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import InputError
-from ssbroker.router import PendingRequest, Router, TieBreak, with_similar_database
+from ssbroker.exceptions import InputError, OptionError
+from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns, compat, engines
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engines import Engine, RouteEngine
+from ssbroker.spark.rejection import split_invalid
 from ssbroker.spark.transfer import SharedValue, TransferredColumns, share_catalog
 
 if TYPE_CHECKING:
@@ -275,6 +276,7 @@ def _string_array(spark: SparkSession, strings: Sequence[str]) -> Column:
     return query.scalar()
 
 
+@overload
 def route(
     conversations_df: DataFrame,
     catalog: Catalog,
@@ -283,7 +285,33 @@ def route(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
     engine: Engine = "auto",
-) -> DataFrame:
+    errors: Literal["raise"] = "raise",
+) -> DataFrame: ...
+
+
+@overload
+def route(
+    conversations_df: DataFrame,
+    catalog: Catalog,
+    *,
+    now: datetime | None = None,
+    tie_break: TieBreak = "hash",
+    pending_request: PendingRequest = "continue",
+    engine: Engine = "auto",
+    errors: Literal["reject"],
+) -> Routed[DataFrame]: ...
+
+
+def route(
+    conversations_df: DataFrame,
+    catalog: Catalog,
+    *,
+    now: datetime | None = None,
+    tie_break: TieBreak = "hash",
+    pending_request: PendingRequest = "continue",
+    engine: Engine = "auto",
+    errors: OnErrors = "raise",
+) -> DataFrame | Routed[DataFrame]:
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains the error
@@ -298,12 +326,18 @@ def route(
         pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
         engine: `native` joins the rows with the decisions for each service name, without Python in the executors. `arrow` routes in
             Python, and its error messages name the row too. `auto` uses the faster one, which `route_engine` returns.
+        errors: What to do with a row that has a null service name or direction, an invalid GUID or an unknown database: `raise` fails the
+            job, `reject` routes the other rows.
 
     Returns:
-        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes.
+        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes. With `errors="reject"`, a
+        `Routed` of this DataFrame without the invalid rows, and of the invalid rows, with the first invalid column, its value and the
+        reason in `column`, `value` and `reason` (see `schemas.REJECTED_CONVERSATIONS`). Each reads the input when it is used; if that
+        is expensive or not repeatable, `persist` the input first. The rejected rows need no decisions and no Python.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type or the name of a decision column.
+        SchemaError: A column is missing, has an unsupported type or the name of a decision column; with `errors="reject"`, also the name
+            `column` or `value`.
         OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter; `native` is invalid if a
             route for all services has the address TRANSPORT, because the next hop then is in names that the catalog does not list.
 
@@ -318,16 +352,49 @@ def route(
         >>> routed = ssbroker.spark.route(conversations, Catalog(pa.table(routes)))
         >>> routed.select("to_service_name", "outcome", "next_hop_address").first()
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
+        >>> wrong = spark.createDataFrame([(bytes(16), "//Orders"), (bytes(16), None)], "conversation_id binary, to_service_name string")
+        >>> routed, rejected = ssbroker.spark.route(wrong, Catalog(pa.table(routes)), errors="reject")
+        >>> routed.count(), rejected.select("column", "value", "reason").collect()
+        (1, [Row(column='to_service_name', value=None, reason='null')])
         >>> spark.stop()
     """
     moment = utc_datetime(now)
     types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
+    if errors not in ("raise", "reject"):
+        raise OptionError(f"errors: expected one of raise, reject, got {errors!r:.80}")
+    rejected = None
+    if errors == "reject":
+        conversations_df, rejected = split_invalid(conversations_df, types, catalog, tie_break)
+    decided = _decided(
+        conversations_df,
+        catalog,
+        types,
+        labels,
+        now=moment,
+        tie_break=tie_break,
+        pending_request=pending_request,
+        engine=engine,
+    )
+    return decided if rejected is None else Routed(decided, rejected)
+
+
+def _decided(
+    conversations_df: DataFrame,
+    catalog: Catalog,
+    types: dict[str, pa.DataType],
+    labels: Labels,
+    *,
+    now: datetime,
+    tie_break: TieBreak,
+    pending_request: PendingRequest,
+    engine: Engine,
+) -> DataFrame:
     _, relation = engines.choose_engine(
         conversations_df,
         catalog,
         labels,
         engine,
-        now=moment,
+        now=now,
         tie_break=tie_break,
         pending_request=pending_request,
     )
@@ -337,7 +404,7 @@ def route(
         return join.routed()
     task = RouteTask(
         catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
-        now=moment,
+        now=now,
         tie_break=tie_break,
         pending_request=pending_request,
     )
