@@ -39,7 +39,7 @@ _REJECTED: Final = {
     "other_broker_id": "has another broker id, {broker_instance}",
     "names_broker_id": "has a broker id, {broker_instance}",
     "names_no_broker_id": "has no broker id",
-    "name_differs_in_case": "for {name}: differs in upper and lower case",
+    "name_differs_in_case": "for {name}: differs only in case",
     "name_differs_in_white_space": "for {name}: differs in white space",
     "name_differs_in_unicode_form": "for {name}: looks the same, but uses other Unicode code points",
     "pending_request": "not asked again: a route request for this service is pending",

@@ -368,5 +368,5 @@ def test_queue_that_is_off_is_found_in_an_instance_folder(run: Run, tmp_path: Pa
         )
     found = run("lint", tmp_path / "shop")
     assert "SSB027 error" in found.out
-    assert 'shop/Sales/queue "dbo.Orders": is off' in found.out
+    assert 'shop/Sales/queue "dbo.Orders": is disabled' in found.out
     assert "USE [Sales]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;" in found.out

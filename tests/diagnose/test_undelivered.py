@@ -214,7 +214,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "endpoint of the sending instance is stopped or missing",
             "STATE = STARTED",
         ),
-        ("The target queue is currently disabled.", "queue of the target is off", "STATUS = ON"),
+        ("The target queue is currently disabled.", "queue of the target is disabled", "STATUS = ON"),
         (
             "9754: the next hop TCP://south:4022 cannot be reached: [Errno 111] Connection refused",
             "nothing listens",

@@ -154,7 +154,7 @@ PROTOCOL: Final = (
         "P33",
         "A message to a queue of the same instance goes directly into it, or into the sender's transmission queue if that fails",
     ),
-    Rule("P34", "While a queue is off, messages for it wait in the transmission queue of the receiving database"),
+    Rule("P34", "While a queue is disabled, messages for it wait in the transmission queue of the receiving database"),
 )
 
 IDENTITY: Final = (

@@ -247,7 +247,7 @@ _ALL: Final = (
         code="SSB027",
         name="queue-off",
         severity="error",
-        title="The queue of a service is off",
+        title="The queue of a service is disabled",
         why="Nothing can be received from the queue, and messages for it wait. Five rollbacks in a row of transactions that receive from "
         "it switch a queue off; it stays off until it is switched on again.",
     ),

@@ -163,8 +163,8 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
             yield problem_about(
                 "SSB027",
                 f"queue {quoted_name(f'{state.schema}.{state.name}')}",
-                f"is off: messages for {', '.join(map(quoted_name, services[:3]))} wait in the transmission queue",
-                "Find the message that cannot be processed, then switch the queue on.",
+                f"is disabled: messages for {', '.join(map(quoted_name, services[:3]))} wait in the transmission queue",
+                "Find the message that cannot be processed, then enable the queue.",
                 instance=instance,
                 database=database,
                 related=[f"service {quoted_name(service)}" for service in services[:10]],
