@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.monitoring import metrics
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
+    from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Message, Transaction
     from ssbroker.broker.work_queue import Queue
     from ssbroker.catalog.catalog import Catalog
@@ -107,6 +108,7 @@ __all__ = [
     "summarize",
     "testing",
     "tie_break_hash",
+    "traces",
 ]
 
 # Imported on first use: most programs need only some of them, and a Spark worker needs few.
@@ -121,6 +123,7 @@ _HOMES = {
     "LinkLimits": "protocol.wire.connection",
     "Message": "broker.transaction",
     "metrics": "broker.network.monitoring",
+    "traces": "broker.traces",
     "ProtocolSettings": "protocol.config",
     "ObjectChange": "broker.ensure",
     "Queue": "broker.work_queue",

@@ -72,6 +72,7 @@ LIBRARIES: dict[str, set[str] | None] = {
     "prompt_toolkit": {"cli"},
     "pygments": {"cli"},
     "anyio": {"broker"},
+    "opentelemetry": {"broker"},
     "apsw": {"store"},
     "cryptography": {"security"},
 }

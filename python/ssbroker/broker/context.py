@@ -7,6 +7,7 @@ import random as randomness
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
@@ -127,6 +128,39 @@ class LocalRouting(Protocol):
         """Returns a function that routes endpoints of a database."""
 
 
+class MessageIdentity(NamedTuple):
+    """A message, by what both sides of its conversation know."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    """Whether the initiator sent it."""
+    message_sequence_number: int
+
+    @property
+    def conversation(self) -> str:
+        """The conversation as text."""
+        return str(uuid.UUID(bytes=self.conversation_id))
+
+    def __bytes__(self) -> bytes:
+        return self.conversation_id + bytes([self.is_initiator]) + self.message_sequence_number.to_bytes(8, signed=True)
+
+    def __str__(self) -> str:
+        sender = "initiator" if self.is_initiator else "target"
+        return f"{self.conversation}/{sender}/{self.message_sequence_number}"
+
+
+class Tracing(Protocol):
+    """Observes receives and jobs."""
+
+    def received(self, database: str, queue: str, messages: Iterable[MessageIdentity]) -> None:
+        """Is called with the messages of a RECEIVE."""
+
+    def job(
+        self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int
+    ) -> AbstractContextManager[None]:
+        """Returns a context manager for the time in which a job runs."""
+
+
 class InstanceContext:
     """The shared state of an open instance.
 
@@ -147,6 +181,7 @@ class InstanceContext:
         events: Delivers events to subscribers.
         counters: Counts what this process does.
         row_sources: Functions that return the rows of views about this process, by view name.
+        tracing: Observes receives and jobs; None if nobody does.
     """
 
     databases_list: DatabaseList
@@ -179,6 +214,7 @@ class InstanceContext:
         self.events: Final = EventLog()
         self.counters: Final = Counters()
         self.row_sources: Final[dict[str, Callable[[], Iterable[Sequence[Any]]]]] = {}
+        self.tracing: Tracing | None = None
 
     @property
     def databases(self) -> tuple[DatabaseContext, ...]:

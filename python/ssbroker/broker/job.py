@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -16,7 +17,15 @@ from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
-from ssbroker.broker.transaction import COUNT_MAX, Message, ReceiveWait, Transaction, messages_of, work_of
+from ssbroker.broker.transaction import (
+    COUNT_MAX,
+    Message,
+    ReceiveWait,
+    Transaction,
+    identities_of,
+    messages_of,
+    work_of,
+)
 from ssbroker.broker.unit_of_work import Work, error_text, instance_transaction
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
@@ -67,6 +76,7 @@ class Job:
         "_on_acknowledge",
         "_options",
         "_queue",
+        "_span",
         "_timeout",
         "messages",
     )
@@ -92,6 +102,7 @@ class Job:
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
+        self._span: AbstractContextManager[None] | None = None
         self.messages: tuple[Message, ...] = ()
         """The messages in reading order; empty if none arrived before the timeout."""
 
@@ -106,6 +117,10 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._ended_span(kind, error, trace):
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         if self._is_over:
             return
         if error is None:
@@ -114,6 +129,22 @@ class Job:
             return
         # An interrupt, or the end of the program, says nothing about the messages.
         self._give_back(error_text(error) if isinstance(error, Exception) else None)
+
+    @contextmanager
+    def _ended_span(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Iterator[None]:
+        """Ends the span of the job after the block, with the error of the job or of its acknowledgement."""
+        span, self._span = self._span, None
+        try:
+            yield
+        except BaseException as failure:
+            if span is not None:
+                span.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        if span is not None:
+            with suppress(BaseException):  # the block raises its own error
+                span.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
         deadline = self._begin()
@@ -126,7 +157,8 @@ class Job:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await async_calls.leave(self.__exit__, kind, error, trace)
+        with self._ended_span(kind, error, trace):
+            await async_calls.leave(lambda _kind, failure, _trace: self._end(failure), kind, error, trace)
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -315,6 +347,11 @@ class Job:
             self._lease = claimed.lease
             self._is_over = False
             self.messages = messages_of(claimed.messages)
+            tracing = self._context.instance.tracing
+            if tracing is not None:
+                identities, attempt = identities_of(self.messages), claimed.lease.attempts
+                self._span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
+                self._span.__enter__()
 
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self.messages])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
@@ -17,7 +17,7 @@ from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker import async_calls
-from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.context import DatabaseContext, MessageIdentity
 from ssbroker.broker.dialogs import begin_end, poison, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects
@@ -206,6 +206,14 @@ def messages_of(table: pa.Table) -> tuple[Message, ...]:
     """Returns received messages (`schemas.RECEIVED`) as objects."""
     columns = (table[name].to_pylist() for name in _ROW)
     return tuple(Message(row) for row in zip(*columns, strict=True))
+
+
+def identities_of(messages: Iterable[Message]) -> list[MessageIdentity]:
+    """Returns by what both sides know the messages."""
+    return [
+        MessageIdentity(each.conversation_id.bytes, each.is_initiator, each.message_sequence_number)
+        for each in messages
+    ]
 
 
 _Received = TypeVar("_Received")
@@ -479,7 +487,9 @@ class Transaction:
                 schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX, self._native_now()
             ),
         )
-        return found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
+        table = found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
+        self._trace(queue, messages_of, table)
+        return table
 
     def receive_one(
         self,
@@ -522,9 +532,9 @@ class Transaction:
             timeout=timeout,
             fast_path=lambda: self._session.receive_one(queue, self._native_now()),
         )
-        if not isinstance(found, pa.Table):
-            return Message(found)
-        return next(iter(messages_of(found)), None)
+        message = next(iter(messages_of(found)), None) if isinstance(found, pa.Table) else Message(found)
+        self._trace(queue, lambda one: () if one is None else (one,), message)
+        return message
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """Returns the conversation group that `receive` would take next, and locks it until the transaction ends.
@@ -850,6 +860,11 @@ class Transaction:
                 self._context.file.write_lock.record_call(LockCall.RECEIVE)
             if table.num_rows or not self._wait(wait):
                 return table
+
+    def _trace(self, queue: str, messages: Callable[[_Received], tuple[Message, ...]], received: _Received) -> None:
+        tracing = self._context.instance.tracing
+        if tracing is not None:
+            tracing.received(self._context.name, queue, identities_of(messages(received)))
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""

@@ -1,0 +1,309 @@
+"""OpenTelemetry traces: send, receive and work find each other across processes and instances."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import ssbroker
+from ssbroker import Database, Instance, LeaseLostError, MissingDependencyError, OptionError
+from tests.broker.conftest import QUEUE, TARGET, Clock
+
+Spans = Callable[[], list[ReadableSpan]]
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exporter: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider
+
+
+@pytest.fixture
+def spans(instance: Instance, exporter: InMemorySpanExporter, provider: TracerProvider) -> Iterator[Spans]:
+    """Returns the spans that ended since the last call."""
+    traces = ssbroker.traces(instance, tracer_provider=provider)
+
+    def ended() -> list[ReadableSpan]:
+        found = [*exporter.get_finished_spans()]
+        exporter.clear()
+        return found
+
+    yield ended
+    traces.close()
+
+
+def send(database: Database, *bodies: bytes) -> uuid.UUID:
+    with database.transaction() as t:
+        dialog = t.begin_dialog("//Shop", TARGET)
+        for body in bodies:
+            t.send(dialog, body)
+    return dialog
+
+
+def conversation_of(instance: Instance) -> bytes:
+    (conversation,) = {*instance.view("sys.conversation_endpoints")["conversation_id"].to_pylist()}
+    assert isinstance(conversation, bytes)
+    return conversation
+
+
+def trace_id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.trace_id)
+
+
+def parent(span: ReadableSpan) -> tuple[int, int] | None:
+    return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
+
+
+def links(span: ReadableSpan) -> list[tuple[int, int]]:
+    return [(link.context.trace_id, link.context.span_id) for link in span.links]
+
+
+def test_send_receive_and_work_of_a_message_are_one_trace(instance: Instance, sales: Database, spans: Spans) -> None:
+    """Its id is the conversation id, so that nothing has to travel with the message."""
+    send(sales, b"one")
+    conversation = conversation_of(instance)
+    with sales.take(QUEUE) as job:
+        job.retry()
+    with sales.transaction() as t:
+        assert t.receive_one(QUEUE)
+    sent, processed, received = spans()
+    assert [one.name for one in (sent, processed, received)] == ["send DEFAULT", f"process {QUEUE}", f"receive {QUEUE}"]
+    assert [one.kind for one in (sent, processed, received)] == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.CLIENT]
+    assert {trace_id(one) for one in (sent, processed, received)} == {int.from_bytes(conversation)}
+    assert parent(sent) == parent(processed) == parent(received) == links(sent)[0]
+    assert links(sent) == links(processed) == links(received)
+
+
+def test_each_message_of_both_directions_has_its_own_context(sales: Database, spans: Spans) -> None:
+    send(sales, b"one", b"two")
+    with sales.take(QUEUE) as job, job.transaction() as t:
+        t.send(job.messages[0].conversation_handle, b"reply")
+    first, second, reply, processed = spans()
+    assert links(processed) == [*links(first), *links(second)]
+    assert len({links(one)[0] for one in (first, second, reply)}) == 3
+    assert len({links(one)[0][0] for one in (first, second, reply)}) == 1
+
+
+def test_within_a_span_of_the_application(sales: Database, spans: Spans, provider: TracerProvider) -> None:
+    """Spans stay in its trace; links lead from one trace to the other."""
+    tracer = provider.get_tracer("shop")
+    with tracer.start_as_current_span("order") as order:
+        send(sales, b"one")
+    with sales.take(QUEUE), tracer.start_as_current_span("reserve"):
+        pass
+    sent, ordered, reserved, processed = spans()
+    assert ordered.context == order.get_span_context()
+    assert parent(sent) == (trace_id(ordered), order.get_span_context().span_id)
+    assert links(sent) == links(processed)
+    assert parent(processed) == links(sent)[0]
+    assert processed.context is not None
+    assert parent(reserved) == (trace_id(processed), processed.context.span_id)
+
+
+def test_what_a_job_sends_belongs_to_its_trace(sales: Database, spans: Spans) -> None:
+    send(sales, b"one")
+    with sales.take(QUEUE) as job, job.transaction() as t:
+        t.send(t.begin_dialog(TARGET, "//Shop"), b"another conversation")
+    _, sent, processed = spans()
+    assert processed.context is not None
+    assert parent(sent) == (trace_id(processed), processed.context.span_id)
+    assert links(sent)[0][0] != trace_id(processed)
+
+
+def test_attributes(instance: Instance, sales: Database, spans: Spans) -> None:
+    send(sales, b"one")
+    conversation = conversation_of(instance)
+    name = str(uuid.UUID(bytes=conversation))
+    with sales.take(QUEUE):
+        pass
+    sent, processed = (dict(one.attributes or {}) for one in spans())
+    common = {
+        "messaging.system": "ssbroker",
+        "messaging.message.conversation_id": name,
+        "messaging.message.id": f"{name}/initiator/0",
+        "ssbroker.instance": "shop",
+        "ssbroker.database": "Sales",
+    }
+    operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    assert sent == {**common, **operation, "ssbroker.message_type": "DEFAULT"}
+    assert processed == {
+        **common,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": QUEUE,
+        "messaging.batch.message_count": 1,
+        "ssbroker.attempt": 1,
+    }
+
+
+def test_a_rolled_back_send_has_no_span(sales: Database, spans: Spans) -> None:
+    with pytest.raises(ZeroDivisionError), sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", TARGET), b"one")
+        raise ZeroDivisionError
+    assert spans() == []
+
+
+def test_an_empty_receive_has_no_span(sales: Database, spans: Spans) -> None:
+    with sales.transaction() as t:
+        assert t.receive_one(QUEUE) is None
+        assert t.receive(QUEUE).num_rows == 0
+    with sales.take(QUEUE, timeout=0) as job:
+        assert not job
+    assert spans() == []
+
+
+def test_the_error_of_a_job_is_that_of_its_span(sales: Database, spans: Spans) -> None:
+    send(sales, b"one")
+    with pytest.raises(ZeroDivisionError, match="no price"), sales.take(QUEUE):
+        raise ZeroDivisionError("no price")
+    _, processed = spans()
+    assert processed.status.status_code is StatusCode.ERROR
+    assert [event.name for event in processed.events] == ["exception"]
+
+
+def test_a_lease_that_is_lost_at_the_end_is_an_error_of_the_span(sales: Database, spans: Spans, clock: Clock) -> None:
+    send(sales, b"one")
+    with suppress(LeaseLostError), sales.take(QUEUE, lease=60):
+        clock.advance(seconds=61)
+        with sales.take(QUEUE):
+            pass
+    _, second, first = spans()
+    assert (second.status.status_code, first.status.status_code) == (StatusCode.UNSET, StatusCode.ERROR)
+    assert (dict(second.attributes or {})["ssbroker.attempt"], dict(first.attributes or {})["ssbroker.attempt"]) == (
+        2,
+        1,
+    )
+
+
+def test_the_span_of_a_coroutine_is_that_of_its_task(
+    instance: Instance, sales: Database, spans: Spans, provider: TracerProvider
+) -> None:
+    del instance
+    send(sales, b"one")
+    send(sales, b"two")
+    tracer = provider.get_tracer("shop")
+
+    async def work() -> None:
+        async with sales.take(QUEUE, timeout=0) as job:
+            assert job
+            await asyncio.sleep(0)
+            with tracer.start_as_current_span("inner"):
+                await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work(), work())
+
+    asyncio.run(both())
+    found = spans()
+    processed = [one for one in found if one.name.startswith("process")]
+    inner = [one for one in found if one.name == "inner"]
+    assert {parent(one) for one in inner} == {(trace_id(one), one.context.span_id) for one in processed if one.context}
+    assert len({trace_id(one) for one in processed}) == 2
+
+
+def test_spans_of_two_processes_are_one_trace(instance: Instance, spans: Spans) -> None:
+    instance.queue("Jobs")
+    program = (
+        "import json, sys, ssbroker\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import SimpleSpanProcessor\n"
+        "from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter\n"
+        "exporter, provider = InMemorySpanExporter(), TracerProvider()\n"
+        "provider.add_span_processor(SimpleSpanProcessor(exporter))\n"
+        "with ssbroker.Instance.open(sys.argv[1], background=False) as instance:\n"
+        "    ssbroker.traces(instance, tracer_provider=provider)\n"
+        "    instance.queue('Jobs').put(b'one')\n"
+        "    (span,) = exporter.get_finished_spans()\n"
+        "    print(json.dumps([span.context.trace_id, span.parent.span_id]))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program, str(instance.folder)], capture_output=True, check=True)
+    with instance.queue("Jobs").take():
+        pass
+    (processed,) = spans()
+    assert parent(processed) == tuple(json.loads(child.stdout))
+
+
+def test_spans_of_two_instances_are_one_trace(
+    tmp_path: Path, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    with (
+        Instance.create(tmp_path / "shop", name="shop") as shop,
+        Instance.create(tmp_path / "stock", name="stock") as stock,
+    ):
+        for instance, queue, service in ((shop, "Replies", "//Shop"), (stock, "Orders", "//Stock")):
+            database = instance.create_database("D")
+            database.create_queue(queue)
+            database.create_service(service, queue=queue)
+        with (
+            shop.serve(host="127.0.0.1", port=0, allow_unencrypted=True) as shop_server,
+            stock.serve(host="127.0.0.1", port=0, allow_unencrypted=True) as stock_server,
+        ):
+            shop.database("D").create_route("Stock", service_name="//Stock", address=stock_server.address)
+            stock.database("D").create_route("Shop", service_name="//Shop", address=shop_server.address)
+            traced = [ssbroker.traces(each, tracer_provider=provider) for each in (shop, stock)]
+            with shop.database("D").transaction() as t:
+                t.send(t.begin_dialog("//Shop", "//Stock", encryption=False), b"two chairs")
+            with stock.database("D").take("Orders", timeout=60) as job, job.transaction() as t:
+                t.send(job.messages[0].conversation_handle, b"reserved")
+            with shop.database("D").take("Replies", timeout=60) as job:
+                assert job.value == b"reserved"
+            for each in traced:
+                each.close()
+    found = exporter.get_finished_spans()
+    assert [one.name for one in found] == ["send DEFAULT", "send DEFAULT", "process Orders", "process Replies"]
+    assert len({trace_id(one) for one in found}) == 1
+    order, reply, ordered, replied = found
+    assert links(order) == links(ordered)
+    assert links(reply) == links(replied)
+    assert [dict(one.attributes or {})["ssbroker.instance"] for one in found] == ["shop", "stock", "stock", "shop"]
+
+
+def test_an_instance_is_traced_once_until_it_is_closed(
+    instance: Instance, sales: Database, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    traces = ssbroker.traces(instance, tracer_provider=provider)
+    with pytest.raises(OptionError, match="it is traced already"):
+        ssbroker.traces(instance)
+    traces.close()
+    traces.close()
+    send(sales, b"one")
+    with sales.take(QUEUE):
+        pass
+    assert exporter.get_finished_spans() == ()
+    ssbroker.traces(instance, tracer_provider=provider).close()
+
+
+def test_the_library_is_needed_only_for_traces(tmp_path: Path) -> None:
+    program = (
+        "import sys, ssbroker\n"
+        "with ssbroker.Instance.open(sys.argv[1], create=True) as instance:\n"
+        "    queue = instance.queue('Jobs'); queue.put(b'one')\n"
+        "    with queue.take(): pass\n"
+        "    assert 'opentelemetry' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "shop")], check=True)
+
+
+def test_a_missing_library_is_named(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(MissingDependencyError, match="pip install opentelemetry-api"):
+        ssbroker.traces(instance)
