@@ -17,8 +17,10 @@ import pyarrow.compute
 from ssbroker import schemas
 from ssbroker._compat import (
     MINIMUMS,
+    cast,
     chunked_array_from_stream,
     exportable_column,
+    importable,
     is_binary_view,
     is_bool8,
     is_older,
@@ -90,7 +92,7 @@ def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatc
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Casts the columns to those of a schema with the same names; `RecordBatch.cast` is newer than the oldest pyarrow."""
-    columns: list[Any] = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    columns: list[Any] = [cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -111,7 +113,7 @@ _GUID_DIGIT_POSITIONS: Final = [position for position in range(36) if position n
 
 def guid_text(column: Any) -> Any:
     """Converts GUIDs of 16 bytes to their 36 characters."""
-    compact = pa.concat_arrays([_compute.cast(column, pa.binary(16))])  # a copy starts at offset 0
+    compact = pa.concat_arrays([cast(column, pa.binary(16))])  # a copy starts at offset 0
     if len(compact) == 0:
         return pa.nulls(0, pa.large_string())
     digits = memoryview(compact.buffers()[1])[: 16 * len(compact)].hex().encode()
@@ -175,7 +177,7 @@ def as_arrow(value: Any, *, name: str) -> Any:
         return _from_pandas(value, name=name)
     if isinstance(value, list):
         return _from_rows(value, name=name)
-    return value
+    return importable(value)
 
 
 def _from_pandas(frame: Any, *, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -50,6 +51,8 @@ _pa: Final[Any] = pa  # the stubs describe one version
 _HAS_VIEWS: Final = hasattr(pa, "string_view")  # pyarrow 16
 _LACKS_VIEW_BUFFERS: Final = _HAS_VIEWS and is_older(pa.__version__, "25")
 """Whether casts to views of short values lack a buffer; see `with_exportable_views`."""
+_CRASHES_ON_SLICES: Final = is_older(pa.__version__, "17")
+"""Whether casts of fixed-size binary read beside a slice; see `cast`."""
 
 
 def is_bool8(kind: pa.DataType) -> bool:
@@ -78,6 +81,40 @@ def binary_view() -> pa.DataType:
     except ValueError:
         return pa.binary()
     return pa.binary_view()
+
+
+def cast(column: Any, kind: pa.DataType) -> Any:
+    """Casts an array or a chunked array, also where older versions of pyarrow do not.
+
+    Version 14 has no cast from binary to fixed-size binary. Up to version 16, the cast of a slice of fixed-size binary reads outside of its
+    buffer, and can crash the process.
+
+    Examples:
+        >>> cast(pa.array([b"ab", b"cd"], pa.binary(2))[1:], pa.binary()).to_pylist()
+        [b'cd']
+    """
+    if not _CRASHES_ON_SLICES or kind == column.type:
+        return column.cast(kind)
+    if isinstance(column, pa.ChunkedArray):
+        return _pa.chunked_array([cast(chunk, kind) for chunk in column.chunks], kind)
+    if pa.types.is_fixed_size_binary(column.type):
+        return pa.concat_arrays([column]).cast(kind)
+    if pa.types.is_fixed_size_binary(kind) and (
+        pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    ):
+        return pa.array(column.to_pylist(), kind)
+    return column.cast(kind)
+
+
+def importable(value: Any) -> Any:
+    """Converts an object that newer versions of pyarrow import: a Polars DataFrame, whose text are views, or a chunked array of structs."""
+    if _HAS_VIEWS:
+        return value
+    if isinstance(value, pa.ChunkedArray) and pa.types.is_struct(value.type):
+        return pa.Table.from_batches(map(_pa.RecordBatch.from_struct_array, value.chunks), pa.schema(list(value.type)))
+    if type(value).__module__ == "polars.dataframe.frame":
+        return value.to_arrow(compat_level=sys.modules["polars"].CompatLevel.oldest())
+    return value
 
 
 def reader_from_stream(value: Any) -> pa.RecordBatchReader:

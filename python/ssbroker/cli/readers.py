@@ -30,7 +30,7 @@ from ssbroker._arrow import (
     with_column,
     without_views,
 )
-from ssbroker._compat import is_binary_view, is_string_view
+from ssbroker._compat import cast, is_binary_view, is_string_view
 from ssbroker._text import one_line
 from ssbroker.cli import options
 from ssbroker.cli.chunks import (
@@ -737,7 +737,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column: Any = batch.column(field.name)
         if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(field.type):
             column = column.dictionary_decode()
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        columns.append(column if column.type == field.type else cast(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ssbroker._arrow import guid_text, null_where
-from ssbroker._compat import is_binary_view, is_string_view
+from ssbroker._compat import cast, is_binary_view, is_string_view
 from ssbroker._text import terminal_safe
 
 ArrowColumn: TypeAlias = Any
@@ -34,7 +34,7 @@ def hex_text(column: ArrowColumn) -> ArrowColumn:
     """Converts bytes to hexadecimal digits."""
     if len(column) == 0:
         return pa.nulls(0, pa.large_string())
-    compact = pa.concat_arrays([pc.cast(column, pa.large_binary())])  # a copy starts at offset 0
+    compact = pa.concat_arrays([cast(column, pa.large_binary())])  # a copy starts at offset 0
     _, offsets, data = compact.buffers()
     ends = pa.Array.from_buffers(pa.int64(), len(compact) + 1, [None, offsets])
     start, stop = ends[0].as_py(), ends[-1].as_py()
@@ -123,7 +123,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 
 def _all_guids(column: ArrowColumn) -> bool:
-    lengths = pc.binary_length(pc.cast(column, pa.large_binary()))
+    lengths = pc.binary_length(cast(column, pa.large_binary()))
     return bool(pc.all(pc.equal(lengths, 16), min_count=0).as_py())
 
 

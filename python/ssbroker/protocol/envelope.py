@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
-from ssbroker._compat import is_binary_view
+from ssbroker._compat import cast, is_binary_view
 
 
 class Protection(IntEnum):
@@ -284,7 +284,7 @@ def column_values(column: pa.ChunkedArray[Any]) -> list[Any]:
         [b'ab', None]
     """
     if len(column) >= _CAST_VALUES_MIN and pa.types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
+        column = cast(column, pa.binary())
     return column.to_pylist()
 
 

@@ -21,6 +21,7 @@ import pyarrow.compute
 from ssbroker import reassembly as keys
 from ssbroker._arguments import boolean, integer_argument, utc_datetime
 from ssbroker._arrow import cast_batch
+from ssbroker._compat import cast
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
@@ -221,7 +222,7 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
         ids = ids.cast(ids.type.value_type)
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
         ids = _normalized_ids(ids)
-    joined = pc.binary_join_element_wise(secret, ids.cast(pa.binary()), b"")
+    joined = pc.binary_join_element_wise(secret, cast(ids, pa.binary()), b"")
     digest_heads = memoryview(md5(joined).buffers()[1]).cast("Q")[: 2 * len(ids) : 2]
     numbers = pa.array([head % count for head in digest_heads.tolist()], pa.int32())
     return pc.if_else(pc.is_valid(ids), numbers, pa.scalar(0, pa.int32()))
