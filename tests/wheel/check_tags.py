@@ -1,5 +1,6 @@
-"""A wheel is one for every Python from 3.11 on, whole, and free of what belongs to the sources. Run: check_tags.py WHEEL.
+"""A wheel is whole and free of what belongs to the sources. Run: check_tags.py WHEEL.
 
+It is for every Python from 3.11 on, or for Python 3.14 without the GIL.
 If auditwheel is installed, the symbols of the native module must be those of the wheel's platform.
 """
 
@@ -11,12 +12,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+TAGS = ("cp311-abi3", "cp314-cp314t")
 OWN = ("ssbroker/", "pyspark_ssbroker/", "ssbroker-")
 
 
 def problems(wheel: Path) -> list[str]:
     """What is wrong with a wheel."""
-    found = [] if "-cp311-abi3-" in wheel.name else [f"{wheel.name} is not tagged cp311-abi3"]
+    tag = next((each for each in TAGS if f"-{each}-" in wheel.name), TAGS[0])
+    found = [] if f"-{tag}-" in wheel.name else [f"{wheel.name} is not tagged {' or '.join(TAGS)}"]
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         tags = [archive.read(name).decode() for name in names if name.endswith(".dist-info/WHEEL")]
@@ -28,12 +31,11 @@ def problems(wheel: Path) -> list[str]:
     wanted.append("pyspark_ssbroker/__init__.py")  # Spark finds the format by this name
     found += [f"{name} is missing" for name in wanted if name not in names]
     native = [name for name in names if name.startswith("ssbroker/_core.") and not name.endswith(".pyi")]
-    if not (len(native) == 1 and (".abi3." in native[0] or native[0].endswith(".pyd"))):
+    suffix = ".abi3." if tag == TAGS[0] else ".cpython-314t-"
+    if not (len(native) == 1 and (suffix in native[0] or native[0].endswith(".pyd"))):
         found.append(f"the native module is {native}")
     found += [f"{name} does not belong here" for name in names if not name.startswith(OWN)]
-    return (
-        found if tags and all("Tag: cp311-abi3-" in tag for tag in tags) else [*found, "the metadata say another tag"]
-    )
+    return found if tags and all(f"Tag: {tag}-" in text for text in tags) else [*found, "the metadata say another tag"]
 
 
 def platform_problems(wheel: Path) -> list[str]:

@@ -35,6 +35,14 @@ def test_a_whole_wheel_has_no_problem(tmp_path: Path) -> None:
     assert problems(wheel(tmp_path, NAME, WHOLE)) == []
 
 
+def test_a_wheel_without_the_gil_has_a_native_module_of_its_own(tmp_path: Path) -> None:
+    name, tag = "ssbroker-0.1.0-cp314-cp314t-manylinux_2_17_x86_64.whl", "cp314-cp314t-manylinux_2_17_x86_64"
+    (wrong,) = problems(wheel(tmp_path, name, WHOLE, tag))
+    assert "the native module is" in wrong
+    members = [each.replace("_core.abi3.", "_core.cpython-314t-x86_64-linux-gnu.") for each in WHOLE]
+    assert problems(wheel(tmp_path, name, members, tag)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "members", "tag", "says"),
     [
