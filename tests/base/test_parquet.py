@@ -24,7 +24,7 @@ offsets = pa.py_buffer(b"".join((width * row).to_bytes(4, "little") for row in r
 bodies = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(os.urandom(width * rows))])
 file = RowGroupWriter(Path(sys.argv[1]), pa.schema({"body": pa.binary()}), use_dictionary=False, compression="snappy")
 before = pa.default_memory_pool().max_memory()
-file.write(pa.record_batch({"body": bodies}))
+file.write(pa.RecordBatch.from_arrays([bodies], ["body"]))
 file.close()
 print(pa.default_memory_pool().max_memory() - before)
 """

@@ -11,6 +11,13 @@ QUARTER = ROWS // 4
 CATEGORY: DataType = pa.dictionary(pa.int8(), pa.string())
 STRUCT_OF_CATEGORY: DataType = pa.struct([("a", CATEGORY), ("b", pa.int8())])
 LISTS: DataType = pa.list_(pa.int8())
+
+
+def newer(name: str, *arguments: object) -> list[DataType]:
+    """Returns a type, unless this version of pyarrow lacks it."""
+    return [getattr(pa, name)(*arguments)] if hasattr(pa, name) else []
+
+
 NULLS: list[DataType] = [
     pa.null(),
     pa.bool_(),
@@ -30,25 +37,25 @@ NULLS: list[DataType] = [
     pa.binary(5),
     pa.large_string(),
     pa.binary_view(),
-    pa.decimal32(5, 2),
-    pa.decimal64(10, 2),
+    *newer("decimal32", 5, 2),
+    *newer("decimal64", 10, 2),
     pa.decimal128(20, -2),
     pa.decimal256(50, 2),
     pa.list_(pa.int8()),
     pa.list_(pa.int8(), 2),
     pa.list_(pa.int8(), 0),
     pa.large_list(pa.string()),
-    pa.list_view(pa.int8()),
-    pa.large_list_view(pa.string()),
+    *newer("list_view", pa.int8()),
+    *newer("large_list_view", pa.string()),
     pa.map_(pa.string(), pa.int8()),
     pa.struct([("a", pa.int8()), ("b", pa.list_(pa.string_view()))]),
     pa.struct([]),
     pa.dictionary(pa.uint64(), LISTS),
     pa.uuid(),
-    pa.json_(),
-    pa.bool8(),
+    *newer("json_"),
+    *newer("bool8"),
     pa.fixed_shape_tensor(pa.int8(), [2]),
-    pa.opaque(pa.int8(), "kind", "vendor"),
+    *newer("opaque", pa.int8(), "kind", "vendor"),
 ]
 NUMBERS = pa.array(range(ROWS), pa.int8())
 WORDS = pa.array([f"word {row}" for row in range(ROWS)])
@@ -65,7 +72,10 @@ COLUMNS: dict[str, Array] = {
     "maps": pa.array([[("a", 1)], None, [], [("b", None)]] * QUARTER, pa.map_(pa.string(), pa.int8())),
     "views": pa.array(["a", None, "a text that does not fit into a view", ""] * QUARTER, pa.string_view()),
     "lists of two": pa.array([[1, 2], None, [None, 3], [4, 5]] * QUARTER, pa.list_(pa.int8(), 2)),
-    "list views": pa.array([[1, 2], None, [], [4, 5]] * QUARTER, pa.list_view(pa.int8())),
+    **{
+        f"values of {kind}": pa.array([[1, 2], None, [], [4, 5]] * QUARTER, kind)
+        for kind in newer("list_view", pa.int8())
+    },
     "numbers": pa.array([None if row % 3 else row / 7 for row in range(ROWS)]),
     "decimals": pa.array([None if row % 3 else row for row in range(ROWS)], pa.decimal128(20, 2)),
     "guids": pa.array([None if row % 3 else bytes([row] * 16) for row in range(ROWS)], pa.uuid()),

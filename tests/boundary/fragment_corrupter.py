@@ -27,7 +27,7 @@ ITEMS = pa.array([[row] * (row % 3) if row % 7 else None for row in range(FRAGME
 VALID: Any = pa.record_batch(
     {**dict(zip(FRAGMENTS.schema.names, FRAGMENTS.columns, strict=True)), "word": WORDS, "items": ITEMS}
 )
-KINDS: Any = BINARIES
+KINDS: Any = tuple(BINARIES.values())
 SHAPED_BINARY: list[Layout] = [
     shaped
     for layout in (*map(as_type, KINDS), as_dictionary(pa.int16()), as_dictionary(pa.uint8(), pa.binary_view()))

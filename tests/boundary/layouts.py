@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from ssbroker._compat import cast
+
 # The stubs of pyarrow have a class for the array of every type; any of them is valid here.
 Array: TypeAlias = Any
 DataType: TypeAlias = Any
@@ -23,13 +25,21 @@ KEYS: tuple[DataType, ...] = (
     pa.uint32(),
     pa.uint64(),
 )
-TEXTS: tuple[DataType, ...] = (pa.string(), pa.large_string(), pa.string_view())
-BINARIES: tuple[DataType, ...] = (pa.binary(), pa.large_binary(), pa.binary_view())
+TEXTS: dict[str, DataType] = {
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "string_view": pa.string_view(),
+}
+BINARIES: dict[str, DataType] = {
+    "binary": pa.binary(),
+    "large_binary": pa.large_binary(),
+    "binary_view": pa.binary_view(),
+}
 
 
 def as_type(kind: DataType) -> Layout:
     """Casts to another type."""
-    return lambda array: array.cast(kind)
+    return lambda array: cast(array, kind)
 
 
 def encoded(array: Array, key: DataType, values: DataType | None = None) -> Array:
@@ -147,7 +157,7 @@ def rubbish_under_nulls(rubbish: bytes) -> Layout:
     def layout(array: Array) -> Array:
         kind: Any = array.type
         value = rubbish[: kind.byte_width] if pa.types.is_fixed_size_binary(kind) else rubbish
-        filled: Array = array.fill_null(pa.scalar(value, pa.binary()).cast(kind))
+        filled: Array = array.fill_null(pa.scalar(value, kind))
         bitmap = pa.array(array.is_valid().to_pylist(), pa.bool_()).buffers()[1]
         return pa.Array.from_buffers(kind, len(array), [bitmap, *filled.buffers()[1:]])
 
@@ -175,8 +185,8 @@ SHAPES: dict[str, Layout] = {
 """Ways in which an array of any layout may be stored in memory."""
 
 BASIC_TEXT: dict[str, Layout] = {
-    **{str(kind): as_type(kind) for kind in TEXTS},
-    **{f"dictionary {key} to {kind}": as_dictionary(key, kind) for key in KEYS for kind in TEXTS},
+    **{name: as_type(kind) for name, kind in TEXTS.items()},
+    **{f"dictionary {key} to {name}": as_dictionary(key, kind) for key in KEYS for name, kind in TEXTS.items()},
     "null in the dictionary": null_in_the_dictionary,
     "wasteful dictionary": wasteful_dictionary,
     "rubbish under nulls": rubbish_under_nulls(b"no such database"),
@@ -193,18 +203,37 @@ SPELLINGS: dict[str, Callable[[UUID], str]] = {
 BASIC_GUID: dict[str, Layout] = {
     "16 bytes": lambda array: array,
     "arrow.uuid": as_type(pa.uuid()),
-    **{str(kind): as_type(kind) for kind in BINARIES},
+    **{name: as_type(kind) for name, kind in BINARIES.items()},
     **{name: guid_texts(spelling) for name, spelling in SPELLINGS.items()},
-    **{f"text {kind}": then(guid_texts(str), as_type(kind)) for kind in TEXTS[1:]},
+    **{f"text {name}": then(guid_texts(str), as_type(kind)) for name, kind in TEXTS.items() if name != "string"},
     **{f"dictionary {key} to 16 bytes": as_dictionary(key) for key in KEYS},
-    **{f"dictionary {kind}": as_dictionary(pa.int16(), kind) for kind in BINARIES},
-    **{f"dictionary text {kind}": then(guid_texts(str), as_dictionary(pa.uint8(), kind)) for kind in TEXTS},
+    **{f"dictionary {name}": as_dictionary(pa.int16(), kind) for name, kind in BINARIES.items()},
+    **{
+        f"dictionary text {name}": then(guid_texts(str), as_dictionary(pa.uint8(), kind))
+        for name, kind in TEXTS.items()
+    },
     "dictionary null": null_in_the_dictionary,
     "wasteful dictionary": wasteful_dictionary,
     "rubbish under nulls": rubbish_under_nulls(b"sixteen bytes!!!"),
     "rubbish text under nulls": then(guid_texts(str), rubbish_under_nulls(b"no GUID")),
     "rubbish keys under nulls": rubbish_keys_under_nulls,
 }
+
+BASIC_BINARY: dict[str, Layout] = {
+    **{name: as_type(kind) for name, kind in BINARIES.items()},
+    **{f"dictionary {key} to binary": as_dictionary(key, pa.binary()) for key in KEYS},
+    **{f"dictionary {name}": as_dictionary(pa.uint8(), kind) for name, kind in BINARIES.items() if name != "binary"},
+    "wasteful dictionary": wasteful_dictionary,
+}
+BASIC_SIGNATURE: dict[str, Layout] = {
+    "16 bytes": lambda array: array,
+    **BASIC_BINARY,
+    **{f"dictionary {key} to 16 bytes": as_dictionary(key) for key in KEYS},
+    "null in the dictionary": null_in_the_dictionary,
+    "rubbish under nulls": rubbish_under_nulls(b"no signature at all"),
+    "rubbish keys under nulls": rubbish_keys_under_nulls,
+}
+NOT_NULL_GUID = {name: layout for name, layout in BASIC_GUID.items() if "null" not in name}
 
 
 def in_every_shape(layout: Layout) -> dict[str, Layout]:

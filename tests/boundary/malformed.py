@@ -212,7 +212,7 @@ def text() -> Iterator[Case]:
         GUIDS, "InvalidGuidError"
     )
     for data in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xff" * 60, b"//Orders\xff"):
-        for binary, kind in zip(BINARIES, TEXT_KINDS, strict=True):
+        for binary, kind in zip(BINARIES.values(), TEXT_KINDS.values(), strict=True):
             array = pa.Array.from_buffers(kind, ROWS, pa.array([data] * ROWS, binary).buffers())
             for column, expected in expectations.items():
                 for layout in (replace_with(array), shifted(3), as_dictionary(pa.int8())):

@@ -88,7 +88,7 @@ def values_of(kind: DataType, column: str) -> Array:
 
 def kinds_of(column: str) -> tuple[DataType, ...]:
     """Types with offsets of 4 and 8 bytes, then views."""
-    return TEXTS if column == "conversation_id" else BINARIES
+    return tuple((TEXTS if column == "conversation_id" else BINARIES).values())
 
 
 def offsets() -> Iterator[Case]:
@@ -213,7 +213,7 @@ def nested() -> Iterator[Case]:
 def text() -> Iterator[Case]:
     """Extra text that is not UTF-8."""
     for data in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xff" * 60):
-        for binary, kind in zip(BINARIES, TEXTS, strict=True):
+        for binary, kind in zip(BINARIES.values(), TEXTS.values(), strict=True):
             array = pa.Array.from_buffers(kind, ROWS, pa.array([data] * ROWS, binary).buffers())
             for given in (array, array.dictionary_encode()):
                 yield from cases(f"{data!r}", "extra", lambda given=given: CorruptArray(given, lambda: None), INVALID)  # type: ignore[misc]

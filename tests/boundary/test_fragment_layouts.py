@@ -10,23 +10,21 @@ import pytest
 import ssbroker
 from tests.boundary.fragmented import EXPECTED, FRAGMENTS, NAMES, RESULT, ROWS, TABLES, tables_of, without_values
 from tests.boundary.layouts import (
+    BASIC_BINARY,
     BASIC_GUID,
-    BINARIES,
+    BASIC_SIGNATURE,
     KEYS,
+    NOT_NULL_GUID,
     SHAPES,
     Layout,
     as_dictionary,
     as_type,
     in_every_shape,
-    null_in_the_dictionary,
     nulls,
     relaid,
     replace_with,
-    rubbish_keys_under_nulls,
-    rubbish_under_nulls,
     run_end_encoded,
     shifted,
-    wasteful_dictionary,
 )
 from tests.boundary.routed import each_and_all
 from tests.reassembly.signed_messages import messages
@@ -34,21 +32,6 @@ from tests.reassembly.signed_messages import messages
 SIGNATURES = ("message_signature", "fragment_signature")
 INTEGERS = ("message_sequence_number", "fragment_number", "fragment_count")
 INTEGER_TYPES = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-BASIC_BINARY: dict[str, Layout] = {
-    **{str(kind): as_type(kind) for kind in BINARIES},
-    **{f"dictionary {key} to binary": as_dictionary(key, pa.binary()) for key in KEYS},
-    **{f"dictionary {kind}": as_dictionary(pa.uint8(), kind) for kind in BINARIES[1:]},
-    "wasteful dictionary": wasteful_dictionary,
-}
-BASIC_SIGNATURE: dict[str, Layout] = {
-    "16 bytes": lambda array: array,
-    **BASIC_BINARY,
-    **{f"dictionary {key} to 16 bytes": as_dictionary(key) for key in KEYS},
-    "null in the dictionary": null_in_the_dictionary,
-    "rubbish under nulls": rubbish_under_nulls(b"no signature at all"),
-    "rubbish keys under nulls": rubbish_keys_under_nulls,
-}
-NOT_NULL_GUID = {name: layout for name, layout in BASIC_GUID.items() if "null" not in name}
 
 
 def assert_same(layouts: dict[str, Layout], why: str) -> None:
@@ -155,7 +138,7 @@ def test_signatures_of_another_length_do_not_match(name: str, size: int) -> None
     """They are valid input; their type may have another length."""
     kinds: tuple[Any, ...] = (pa.binary(), pa.binary(size), pa.binary_view())
     for kind in kinds:
-        wrong = replace_with(pa.array([bytes(size)] * ROWS, pa.binary()).cast(kind))
+        wrong = replace_with(pa.array([bytes(size)] * ROWS, kind))
         result = ssbroker.reassemble(relaid(FRAGMENTS, {name: wrong}))
         assert result.messages.num_rows == 0
         assert set(result.rejected["reason"].to_pylist()) == {"corrupt_fragment", "out_of_range"}

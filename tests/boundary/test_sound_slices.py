@@ -48,8 +48,6 @@ COLUMNS: dict[str, Array] = {
     "lists": lists(pa.list_(pa.string()), ENDS),
     "large lists": lists(pa.large_list(pa.string()), ENDS.cast(pa.int64())),
     "lists of a fixed size": pa.FixedSizeListArray.from_arrays(TEXTS, 1),
-    "list views": lists(pa.list_view(pa.string()), ENDS, ONES),
-    "large list views": lists(pa.large_list_view(pa.string()), ENDS.cast(pa.int64()), ONES.cast(pa.int64())),
     "structs": pa.StructArray.from_arrays([TEXTS], ["text"]),
     "lists of lists": lists(pa.list_(pa.list_(pa.string())), ENDS, child=lists(pa.list_(pa.string()), ENDS)),
     "lists of structs": lists(
@@ -73,6 +71,12 @@ COLUMNS: dict[str, Array] = {
     "a large dictionary": pa.DictionaryArray.from_arrays(KEYS, MANY),
     "a large dictionary in no order": pa.DictionaryArray.from_arrays(pa.array([5, 0, 3, 1, 4, 0], pa.int8()), MANY),
 }
+
+if hasattr(pa, "list_view"):  # pyarrow 16
+    COLUMNS |= {
+        "list views": lists(pa.list_view(pa.string()), ENDS, ONES),
+        "large list views": lists(pa.large_list_view(pa.string()), ENDS.cast(pa.int64()), ONES.cast(pa.int64())),
+    }
 
 
 def push(column: Array, start: int, rows: int) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 from ssbroker.catalog import save
 from ssbroker.exceptions import OutputError
+from tests.compat.pyarrow_versions import needs_pyarrow
 
 TABLES = {"routes": pa.table({"name": ["Orders"]}), "services": pa.table({"name": pa.array([], pa.string())})}
 OTHER_TABLES = {"routes": pa.table({"name": ["Other"]}), "services": pa.table({"name": ["//Other"]})}
@@ -65,6 +66,7 @@ def test_a_table_that_parquet_cannot_store_changes_nothing(tmp_path: Path) -> No
     assert contents(tmp_path) == before
 
 
+@needs_pyarrow("16", "has no dictionaries of views")
 def test_polars_categories_are_saved(tmp_path: Path) -> None:
     """They are dictionaries of views, which Parquet cannot store."""
     frame = pl.DataFrame({"name": ["Orders", "Stock"], "owner": ["me", None]}).with_columns(

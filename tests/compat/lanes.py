@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ class Lane:
         packages: What is there before ssbroker is installed.
         broker: How the libraries of the broker are installed.
         refused: The features that do not work, and what the error says.
+        python: The command of its Python, if it is installed; otherwise that which runs the lanes.
         server: The lane whose Spark serves this one by Spark Connect; None if the lane has its own.
     """
 
@@ -42,6 +44,7 @@ class Lane:
     packages: Sequence[str]
     broker: Sequence[str] = ("apsw", "cryptography")
     refused: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""
     server: str | None = None
 
     @property
@@ -60,6 +63,27 @@ def lowest(*extras: str) -> tuple[str, ...]:
     required = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
     return tuple(each.replace(">=", "==") for each in required)
 
+
+def pinned_groups(*names: str) -> tuple[str, ...]:
+    """The entries of the dependency groups for some libraries."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    found = {each: re.split(r"[^\w-]", each, maxsplit=1)[0] for group in groups.values() for each in group}
+    return tuple(dict.fromkeys(entry for entry, library in found.items() if library in names))
+
+
+_TEST_LIBRARIES: Final = pinned_groups(
+    "apsw",
+    "cloudpickle",
+    "cryptography",
+    "duckdb",
+    "hypothesis",
+    "polars",
+    "prometheus-client",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "scipy",
+)
 
 NEWEST: Final = "Spark 4.3.0"
 LANES: Final = {
@@ -96,6 +120,30 @@ LANES: Final = {
         Lane("lowest extras", (*lowest("cli", "broker"), "numpy<2"), broker=()),
     )
 }
+DECIDED: Final = re.compile(r"^ {2,}[\d,]+  ")
+"""A row of the tables of the demo."""
+RUNTIMES: Final = {
+    "Fabric 1.3": LANES["Spark 3.5.1"],
+    "Synapse 3.5": Lane(
+        "Synapse 3.5",
+        ("pyspark==3.5.5", "pyarrow==19.0.0", "pandas==2.2.3", "numpy==1.26.4", "protobuf==4.25.3", "rich==13.9.4"),
+    ),
+    "Fabric 2.0": Lane("Fabric 2.0", LANES["Spark 4.1.1"].packages, python="python3.13"),
+}
+"""Managed Sparks, with the versions that are published."""
+
+TESTS: Final = {
+    "oldest": (
+        Lane("tests on pyarrow 14", ("pyarrow==14.0.2", "pandas==2.1.4", "numpy==1.26.4", *_TEST_LIBRARIES), broker=()),
+        ("base", "boundary", "catalog", "property", "reassembly", "routing"),
+    ),
+    "streams": (
+        Lane("tests on Spark 4.0", (*LANES["Spark 4.0.1"].packages, *_TEST_LIBRARIES), broker=()),
+        ("spark/streams",),
+    ),
+}
+"""Environments in which tests run, and the folders of the tests."""
+
 ROWS: Final = {
     "`Router.route`, `reassemble`, `md5`, `explain`, `lint`, an instance": (
         "route",
@@ -130,7 +178,7 @@ def environment(lane: Lane, folder: Path) -> Path:
     if made.exists() and made.read_text() == " ".join(lane.packages):
         return python
     shutil.rmtree(home, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    subprocess.run([shutil.which(lane.python) or sys.executable, "-m", "venv", home], check=True)
     _pip(python, "install", *lane.packages)
     made.write_text(" ".join(lane.packages))
     return python
@@ -176,6 +224,46 @@ def run_matrix(python: Path, features: Iterable[str], server: Path | None = None
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def run_tests(python: Path, folders: Sequence[str]) -> int:
+    """Runs the tests of some folders in an environment, as `make test` runs all."""
+    command: list[str | Path] = [python, "-m", "pytest", "-q", "-n2", *(f"tests/{name}" for name in folders)]
+    return subprocess.run(command, cwd=ROOT, env=_variables(python), check=False).returncode
+
+
+def run_demo(python: Path) -> str:
+    """Runs the job of the demo with few rows; returns the rows of its table."""
+    with TemporaryDirectory() as folder:
+        shutil.copytree(
+            ROOT / "examples" / "route_a_day", Path(folder, "demo"), ignore=shutil.ignore_patterns(".cache")
+        )
+        command: list[str | Path] = [python, Path(folder, "demo", "main.py"), "--rows", "100000"]
+        done = subprocess.run(command, cwd=folder, env=_variables(python), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-4000:])
+    return str(done.stdout)
+
+
+def check_runtimes(wheel: Path, folder: Path) -> int:
+    """Installs the wheel with the versions of managed Sparks, and runs the job of the demo there."""
+    found = set()
+    changed = []
+    for name, lane in RUNTIMES.items():
+        python = environment(lane, folder)
+        changed += [f"{name}: the install changed {change}" for change in install(python, wheel, ())]
+        decided = [line for line in run_demo(python).splitlines() if DECIDED.search(line)]
+        found.add(tuple(decided))
+        print(
+            name,
+            {each: installed(python).get(each) for each in ("pyspark", "pyarrow", "pandas", "numpy", "protobuf")},
+            *decided,
+            sep="\n",
+            flush=True,
+        )
+    problems = changed + ([] if len(found) == 1 else ["the demos decided differently"])
+    print(*problems, sep="\n")
+    return min(len(problems), 1)
 
 
 def use_command(python: Path) -> None:
@@ -268,7 +356,18 @@ def main() -> int:
     )
     parser.add_argument("--lane", action="append", choices=list(LANES), help="run only this lane")
     parser.add_argument("--feature", action="append", default=[], help="run only this feature")
+    parser.add_argument("--tests", choices=list(TESTS), help="instead, run tests in an environment with old versions")
+    parser.add_argument(
+        "--runtimes", action="store_true", help="instead, install and run the demo as in managed Sparks"
+    )
     options = parser.parse_args()
+    if options.runtimes:
+        return check_runtimes(options.wheel.resolve(), options.folder)
+    if options.tests:
+        lane, folders = TESTS[options.tests]
+        python = environment(lane, options.folder)
+        install(python, options.wheel.resolve(), lane.broker)
+        return run_tests(python, folders)
     lanes = options.lane or list(LANES)
     results: dict[str, Any] = {}
     wrong: list[str] = []

@@ -12,6 +12,8 @@ from ssbroker import Catalog, schemas
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 ORDERS_ID = uuid.UUID("22222222-2222-2222-2222-222222222222")
+HAS_STREAMS_OF_COLUMNS = hasattr(pa.ChunkedArray, "__arrow_c_stream__")
+"""Whether pyarrow exports a chunked array; 16 is the first version that does."""
 IDS = [uuid.UUID(int=number).bytes for number in range(100)]
 
 

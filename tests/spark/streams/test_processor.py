@@ -10,7 +10,6 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.streaming.tws_tester import TwsTester
 
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import state
@@ -22,6 +21,9 @@ from tests.oracle.traffic import Fragment
 from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
 from tests.spark.streams.steps import SECOND, START, assembly, batch_of, task
 
+TwsTester: Any = pytest.importorskip(
+    "pyspark.sql.streaming.tws_tester", reason="needs PySpark 4.1 or newer, which has TwsTester"
+).TwsTester
 MS = 1000
 OPTIONS: dict[str, Any] = {
     "in_order": True,
