@@ -48,7 +48,7 @@ build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 docs: tools $(INSTALLED) $(TOOLED) ## build the documentation site in target/site
 	@$(PYTHON_OF_VENV) scripts/docs_site.py
 
-pictures: tools $(INSTALLED) $(TOOLED) ## make the pictures of the HTML report for the documentation
+pictures: tools $(INSTALLED) $(TOOLED) ## make the pictures of the HTML report and of the live page for the documentation
 	@scripts/check-tools browser
 	@$(PYTHON_OF_VENV) -m tests.docs.pictures
 
@@ -118,7 +118,7 @@ $(INSTALLED): $(EMPTY) $(SOURCES) | tools
 		--interpreter $(PYTHON_OF_VENV) --out $(abspath $(VENV))/wheel
 	@echo "installing the wheel and its dependencies, including those for the broker and Spark"
 	@$(PIP_INSTALL) --force-reinstall --no-deps $(VENV)/wheel/*.whl
-	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,cli,local-spark]"
+	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,cli,http,local-spark]"
 	@touch $@
 
 $(TOOLED): $(EMPTY) pyproject.toml

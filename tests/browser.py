@@ -15,12 +15,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
+import pytest
+
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def browser_path() -> str | None:
     """Returns the first browser that is installed."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def skip_without_browser() -> None:
+    """Skips the test if no browser is installed, which CI must have said: it installs one, or says that it cannot and sets a variable."""
+    if browser_path() is None:
+        assert os.environ.get("SSBROKER_WITHOUT_BROWSER") == "1", (
+            f"no browser is installed ({', '.join(NAMES)}): install chromium, or set SSBROKER_WITHOUT_BROWSER=1 to skip the tests that need one"
+        )
+        pytest.skip("SSBROKER_WITHOUT_BROWSER=1")
 
 
 class Page:
@@ -61,13 +72,13 @@ class Page:
                 return dict(answer["result"])
             self._note(answer)
 
-    def open(self, path: Path, *, width: int, height: int = 1000, dark: bool = False) -> None:
-        """Opens a file in a window of a size in pixels, and waits until its scripts have run."""
+    def open(self, page: Path | str, *, width: int, height: int = 1000, dark: bool = False) -> None:
+        """Opens a file or a URL in a window of a size in pixels, and waits until its scripts have run."""
         self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self("Page.navigate", url=path.as_uri())
+        self("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._note(self._read())
 
@@ -98,9 +109,14 @@ class Page:
         self.click(x, y)
 
     def press(self, key: str) -> None:
-        """Presses a key, such as `ArrowRight`."""
-        for kind in ("keyDown", "keyUp"):
-            self("Input.dispatchKeyEvent", type=kind, key=key)
+        """Presses a key, such as `ArrowRight`; Enter activates the focused element, and Escape closes a dialog."""
+        codes: dict[str, Any] = {
+            "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"},
+            "Escape": {"windowsVirtualKeyCode": 27},
+        }
+        code = codes.get(key, {})
+        self("Input.dispatchKeyEvent", type="keyDown", key=key, **code)
+        self("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def type(self, text: str) -> None:
         """Types text into the focused element."""
@@ -147,7 +163,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @contextmanager
 def browser() -> Iterator[Page]:
-    """Starts a browser without access to the network."""
+    """Starts a browser that reaches no host but 127.0.0.1."""
     path = browser_path()
     assert path is not None, "no Chromium is installed"
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -156,7 +172,7 @@ def browser() -> Iterator[Page]:
         command = [
             sys.executable, "-c", _LAUNCHER, str(reading), str(writing),
             path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-            "--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", "about:blank",
+            "--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={profile}", "about:blank",
         ]  # fmt: skip
         with subprocess.Popen(command, pass_fds=(reading, writing), stderr=subprocess.DEVNULL) as process:
             os.close(reading)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ssbroker.cli import app
-from ssbroker.cli.app import repeat_option
+from ssbroker.cli.app import add_http_address, repeat_option
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import write
 
@@ -89,6 +89,19 @@ def test_one_option_takes_many_files(tmp_path: Path, catalog: Path, run: Run) ->
 )
 def test_repeat_option(given: list[str], wanted: list[str]) -> None:
     assert repeat_option(given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["serve", "f", "--http"], ["serve", "f", "--http", "127.0.0.1:9422"]),
+        (["serve", "f", "--http", "--log", "json"], ["serve", "f", "--http", "127.0.0.1:9422", "--log", "json"]),
+        (["serve", "f", "--http", "[::1]:80", "-h"], ["serve", "f", "--http", "[::1]:80", "-h"]),
+        (["serve", "f", "--http="], ["serve", "f", "--http="]),
+    ],
+)
+def test_http_without_a_value_is_the_default_address(given: list[str], wanted: list[str]) -> None:
+    assert add_http_address(given) == wanted
 
 
 def test_closed_pipe_is_not_an_error(catalog: Path) -> None:

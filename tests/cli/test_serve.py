@@ -27,7 +27,7 @@ from tests.cli.conftest import Run
 from tests.cli.serve_process import DEADLINE, ServeProcess
 
 UNENCRYPTED = ("--listen", "127.0.0.1:0", "--allow-unencrypted")
-MONITORED = (*UNENCRYPTED, "--monitor", "127.0.0.1:0")
+WITH_HTTP = (*UNENCRYPTED, "--http", "127.0.0.1:0")
 CERTIFICATE = ("--certificate", "x.pem", "--key", "x.key")
 
 
@@ -139,19 +139,50 @@ def test_sighup_ignored_by_the_parent_until_it_is_handled(folder: Path) -> None:
 
 
 def test_health_and_metrics(folder: Path) -> None:
-    with ServeProcess(folder, *MONITORED) as served:
-        monitor = served.serving["monitor"]
-        status, body = get(monitor, "/health")
+    with ServeProcess(folder, *WITH_HTTP) as served:
+        address = served.serving["http"]
+        status, body = get(address, "/health")
         assert (status, json.loads(body)["status"]) == (200, "ok")
-        status, body = get(monitor, "/metrics")
+        status, body = get(address, "/metrics")
         assert status == 200
         assert b'ssbroker_database_enabled{database="Sales"} 1.0' in body
 
 
+def test_the_token_of_a_file_is_required(folder: Path, tmp_path: Path, run: Run) -> None:
+    token = tmp_path / "token.txt"
+    for content, message in (
+        (None, "others can reach 0.0.0.0, so a token is required: a file with at least 16 characters"),
+        ("short", "the token must have at least 16 visible ASCII characters, and no spaces; it has 5 characters"),
+    ):
+        options = () if content is None else ("--http-token", token)
+        token.write_text(content or "")
+        result = run("serve", folder, *UNENCRYPTED, "--http", "0.0.0.0:0", *options)
+        assert (result.status, result.err) == (2, f"ssbroker: --http-token: {message}\n")
+    assert run("serve", folder, *UNENCRYPTED, "--http-token", token).status == 2
+    assert run("serve", folder, *UNENCRYPTED, "--http", "--http-token", tmp_path / "none").status == 2
+    token.write_text("an-example-of-a-token\n")
+    with ServeProcess(folder, *UNENCRYPTED, "--http", "0.0.0.0:0", "--http-token", str(token)) as served:
+        address = served.serving["http"].replace("0.0.0.0", "127.0.0.1")
+        assert get(address, "/state")[0] == 401
+        assert served.stop() == 0
+
+
+def test_http_without_its_libraries_says_what_to_install(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ssbroker.web.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = run("serve", folder, *UNENCRYPTED, "--http", "127.0.0.1:0")
+    assert (result.status, result.err) == (
+        2,
+        "ssbroker: --http needs starlette and uvicorn: pip install 'ssbroker[http]'\n",
+    )
+
+
 def test_health_reports_missing_database(folder: Path) -> None:
     (folder / "Sales.sqlite").unlink()
-    with ServeProcess(folder, *MONITORED) as served:
-        status, body = get(served.serving["monitor"], "/health")
+    with ServeProcess(folder, *WITH_HTTP) as served:
+        status, body = get(served.serving["http"], "/health")
         assert status == 503
         assert list(json.loads(body)["problems"]) == ["database Sales"]
 
@@ -180,7 +211,7 @@ def test_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
         assert again.stop() == 0
 
 
-@pytest.mark.parametrize("option", ["--listen", "--monitor"])
+@pytest.mark.parametrize("option", ["--listen", "--http"])
 def test_port_in_use_has_the_retryable_exit_status(folder: Path, run: Run, option: str) -> None:
     """The port may become free; systemd retries unless the status is 2."""
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -252,7 +283,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
             "--allow-unencrypted and certificates cannot be used together",
         ),
         (("--pin", "stock"), "--pin: 'stock' is not valid; expected NAME=FILE"),
-        (("--listen", "here", "--monitor", "here"), "--monitor: expected HOST:PORT"),
+        (("--listen", "here", "--http", "[here]:1"), "--http: expected HOST:PORT"),
         (("--log", "xml"), "--log: expected json or text"),
         (("--log-level", "loud"), "--log-level: expected one of"),
         (("--config", "no.toml"), "no.toml: cannot be read"),

@@ -17,7 +17,8 @@ FULL = """
 listen = "0.0.0.0"
 addresses = ["TCP://shop.example:4022"]
 dial_only = ["10.0.0.0/8", "*.example"]
-monitor = "127.0.0.1:9422"
+http = "127.0.0.1:9422"
+http_token = "token.txt"
 log = "json"
 log_level = "warning"
 stop_after = 3
@@ -56,7 +57,8 @@ def test_all_settings(file: Path) -> None:
         listen=Address("0.0.0.0", 4022),
         addresses=("TCP://shop.example:4022",),
         dial_only=("10.0.0.0/8", "*.example"),
-        monitor=Address("127.0.0.1", 9422),
+        http=Address("127.0.0.1", 9422),
+        http_token=folder / "token.txt",
         log="json",
         log_level="warning",
         stop_after=3.0,
@@ -86,7 +88,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('listen = "host:port"', "listen: expected HOST:PORT"),
         ('listen = "host:65536"', "listen: expected HOST:PORT"),
         ('listen = "::1"', "listen: expected HOST:PORT"),
-        ('monitor = "127.0.0.1"', "monitor: expected HOST:PORT"),
+        ('http = "::1"', "http: expected HOST:PORT"),
         ('log = "xml"', "log: expected json or text, got 'xml'"),
         ('log_level = "loud"', "log_level: expected one of debug, info, warning, error, got 'loud'"),
         ("stop_after = -1", "stop_after: expected a number of seconds from 0 to 86400, got -1"),
@@ -99,7 +101,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('listen = "a..b:1"', "listen: expected HOST:PORT"),
         ('listen = "a b:1"', "listen: expected HOST:PORT"),
         ('listen = "[shop]:1"', "listen: expected HOST:PORT"),
-        (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
+        (f'http = "{"h" * 300}:1"', "http: expected HOST:PORT"),
         ('addresses = ["shop"]', "addresses: 'shop' is not a valid address; expected TCP://host[:port]"),
         ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is not a valid network"),
         (
@@ -111,7 +113,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",
-            "lissen: unknown setting; expected one of addresses, allow_unencrypted, configuration, dial_only, limits",
+            "lissen: unknown setting; expected one of addresses, allow_unencrypted, configuration, dial_only, http, http_token, limits",
         ),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a non-empty string, got ''"),
@@ -179,7 +181,7 @@ def test_invalid_listen_address(text: Any) -> None:
     ("options", "message"),
     [
         (["--listen", ""], "--listen: expected HOST:PORT"),
-        (["--monitor", ""], "--monitor: expected HOST:PORT"),
+        (["--http", ""], "--http: expected HOST:PORT"),
         (["--log", ""], "--log: expected json or text, got ''"),
         (["--log-level", ""], "--log-level: expected one of debug, info, warning, error, got ''"),
         (["--name", ""], "--name: expected a non-empty string, got ''"),

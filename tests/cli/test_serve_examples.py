@@ -65,6 +65,6 @@ def test_systemd_unit_retries_unless_the_settings_are_wrong(tmp_path: Path, run:
 
 
 def test_health_check_of_the_image_uses_the_configured_port() -> None:
-    monitor = ServeSettings.read(FOLDER / "serve.toml").monitor
-    assert monitor is not None
-    assert f":{monitor.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")
+    http = ServeSettings.read(FOLDER / "serve.toml").http
+    assert http is not None
+    assert f":{http.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")

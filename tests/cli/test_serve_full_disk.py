@@ -31,7 +31,7 @@ def limit_file_size(process: int, size: int | None) -> None:
 
 def health(served: ServeProcess) -> tuple[int, dict[str, str]]:
     """Returns the status and the problems of `/health`."""
-    connection = HTTPConnection(served.serving["monitor"], timeout=DEADLINE)
+    connection = HTTPConnection(served.serving["http"], timeout=DEADLINE)
     try:
         connection.request("GET", "/health")
         response = connection.getresponse()
@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_health_reports_write_failures_until_a_write_succeeds(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
         sample_databases.stock(instance)
-    options = ("--listen", "127.0.0.1:0", "--allow-unencrypted", "--monitor", "127.0.0.1:0")
+    options = ("--listen", "127.0.0.1:0", "--allow-unencrypted", "--http", "127.0.0.1:0")
     with (
         ServeProcess(tmp_path / "stock", *options) as served,
         Instance.create(tmp_path / "shop", name="shop") as shop,

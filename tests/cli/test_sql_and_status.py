@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -243,45 +239,6 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     script.write_text(f"USE Sales\n{line.partition('To go on: ')[2]}\n")
     assert run("sql", folder, script).status == 0
     assert "queue dbo.Jobs" not in run("status", folder).out
-
-
-def test_status_watches(folder: Path) -> None:
-    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.05", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        assert watching.stderr is not None
-        assert json.loads(watching.stdout.readline())["queues"]
-        with Instance.open(folder) as instance:
-            instance.database("Sales").queue("Jobs").put(b"one")
-            jobs = None
-            while jobs is None:
-                rows = json.loads(watching.stdout.readline())["queues"]
-                jobs = next((row for row in rows if row["queue"] == "dbo.Jobs"), None)
-        assert jobs["ready"] == 1
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(30) == 130
-        assert "Traceback" not in watching.stderr.read()
-
-
-def test_status_watches_as_tables(run: Run, folder: Path) -> None:
-    """The age of the oldest message grows; lines are whole."""
-    (undelivered,) = (line for line in run("status", folder).out.splitlines() if line.startswith("to //Nowhere, "))
-    assert len(undelivered) > 100
-    command = [sys.executable, "-m", "ssbroker", "status", str(folder), "--watch", "--interval", "0.2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        ages: list[str] = []
-        lines = []
-        while len({*ages}) < 2:
-            line = watching.stdout.readline()
-            assert line
-            lines.append(line.removesuffix("\n"))
-            ages += re.findall(r"dbo\.Orders .* (\d+:\d\d:\d\d)", line)
-        watching.send_signal(signal.SIGINT)
-        watching.communicate()
-    assert watching.returncode == 130
-    assert ages == sorted(ages)
-    assert undelivered in lines
 
 
 def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:

@@ -117,7 +117,7 @@ LANES: Final = {
         ),
         Lane(NEWEST, ("pyspark[connect,sql]==4.3.0", "pandas<3", "protobuf>=6.33.5")),
         Lane("Connect client 4.2.0", ("pyspark-client==4.2.0", "pandas<3"), server=NEWEST),
-        Lane("lowest extras", (*lowest("cli", "broker"), "numpy<2"), broker=()),
+        Lane("lowest extras", (*lowest("cli", "broker", "http"), "numpy<2"), broker=()),
     )
 }
 DECIDED: Final = re.compile(r"^ {2,}[\d,]+  ")

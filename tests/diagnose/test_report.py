@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ import pytest
 from ssbroker import Catalog, InputError, Router, SchemaError
 from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report, report_graph, trace
 from ssbroker.diagnose.report_traffic import Flow, compared_flows
-from tests.browser import NAMES, Page, browser, browser_path
+from tests.browser import Page, browser, skip_without_browser
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.guards.repository import ROOT
 from tests.rules.setting import here, route
@@ -300,12 +299,7 @@ def test_empty_report() -> None:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    if browser_path() is None:
-        # CI installs a browser, or says that it cannot and sets the variable.
-        assert os.environ.get("SSBROKER_WITHOUT_BROWSER") == "1", (
-            f"no browser is installed ({', '.join(NAMES)}): install chromium, or set SSBROKER_WITHOUT_BROWSER=1 to skip the tests that need one"
-        )
-        pytest.skip("SSBROKER_WITHOUT_BROWSER=1")
+    skip_without_browser()
     with browser() as opened:
         yield opened
 

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "pip install ssbroker": "the CI installs the wheel alone and uses it",
     "pip install 'ssbroker[cli]'": "`make test` has installed it so",
     "pip install 'ssbroker[broker]'": "`make test` has installed it so",
+    "pip install 'ssbroker[http]'": "`make test` has installed it so",
     "pip install 'ssbroker[local-spark]'": "`make test` has installed it so",
     "./.ci/run": "the CI",
 }

@@ -22,7 +22,9 @@ def test_what_pip_is_asked_for_is_what_is_demanded() -> None:
 
 def test_a_plain_install_and_that_for_clusters_have_no_upper_bound_and_bring_nothing_of_spark() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert not [each for each in [*PROJECT["dependencies"], *extras["cli"], *extras["broker"]] if "<" in each]
+    assert not [
+        each for each in [*PROJECT["dependencies"], *extras["cli"], *extras["broker"], *extras["http"]] if "<" in each
+    ]
     assert extras["spark"] == []
     assert {re.split(r"[\[>]", each)[0] for each in extras["local-spark"]} == {"pandas", "protobuf", "pyspark"}
 

@@ -44,6 +44,8 @@ class _ResilientFile(io.FileIO):
     """A stream that discards output after its pipe is closed, and after the first error."""
 
     _is_failed = False
+    is_closed = False
+    """Whether nobody reads the output any more."""
 
     def write(self, data: Any, /) -> int:
         if self._is_failed:
@@ -51,6 +53,7 @@ class _ResilientFile(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
+            self.is_closed = True
             return memoryview(data).nbytes
         except OSError as error:
             self._is_failed = True
@@ -74,8 +77,16 @@ def _resilient(stream: TextIO | None) -> TextIO:
     )
 
 
+def is_output_closed() -> bool:
+    """Returns whether nobody reads standard output any more, so that a command without an end can end."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _ResilientFile) and raw.is_closed
+
+
 _NAME: Final = "ssbroker"
 _MULTIPLE_FILES_OPTION: Final = "--conversations"
+_OPTIONAL_VALUE_OPTION: Final = "--http"
+_HTTP_ADDRESS: Final = "127.0.0.1:9422"
 _INTERRUPTED: Final = 130
 _INTERRUPTED_NOTES: Final = {
     "sql": "completed batches are saved",
@@ -94,6 +105,7 @@ _COMMANDS: Final = {
     "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",
     "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
+    "watch": "Show the state of an instance as it changes, until Ctrl-C.",
     "doctor": "Check the installation, and whether a folder can hold an instance.",
 }
 """The commands, each with the first line of its help. The module of a command has its name, and is imported when it is needed."""
@@ -201,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         with _warnings_as_lines(quiet="--quiet" in arguments or "-q" in arguments), _sigterm_as_interrupt():
-            code = app(args=arguments, prog_name=_NAME, standalone_mode=False)
+            code = app(args=add_http_address(arguments), prog_name=_NAME, standalone_mode=False)
             sys.stdout.flush()
         if code == _INTERRUPTED:
             return _interrupted(arguments)
@@ -239,6 +251,21 @@ def repeat_option(arguments: Sequence[str]) -> list[str]:
             repeated.append(_MULTIPLE_FILES_OPTION)
         repeated.append(argument)
     return repeated
+
+
+def add_http_address(arguments: Sequence[str]) -> list[str]:
+    """Adds the default address after `--http` without a value, which typer does not support.
+
+    Examples:
+        >>> add_http_address(["serve", "shop/", "--http", "--log", "json"])
+        ['serve', 'shop/', '--http', '127.0.0.1:9422', '--log', 'json']
+    """
+    completed: list[str] = []
+    for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
+        completed.append(argument)
+        if argument == _OPTIONAL_VALUE_OPTION and following.startswith("-"):
+            completed.append(_HTTP_ADDRESS)
+    return completed
 
 
 def _interrupted(arguments: Sequence[str]) -> int:

@@ -18,8 +18,8 @@ import typer
 from ssbroker._text import host_and_port, one_line
 from ssbroker.cli import serve_config
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.serve_config import PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
-from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.cli.serve_config import HTTP_PORT, PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
+from ssbroker.exceptions import InputError, MissingDependencyError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -121,9 +121,10 @@ Let the instance stock connect with a certificate of the authority:
   ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem \
     --key shop.key --authority authority.pem --name stock
 
-Read the settings from a file, log JSON, and publish metrics:
+Read the settings from a file, log JSON, and show the state, metrics and
+health at http://localhost:9422:
 
-  ssbroker serve shop/ --config serve.toml --log json --monitor 127.0.0.1:9422
+  ssbroker serve shop/ --config serve.toml --log json --http
 """
 _POLL_SECONDS: Final = 1.0
 _EXIT_WRONG_SETTINGS: Final = 2
@@ -182,9 +183,20 @@ def serve(
     allow_unencrypted: Annotated[
         bool, typer.Option("--allow-unencrypted", help="Use no TLS: anyone who reaches the port can connect.")
     ] = False,
-    monitor: Annotated[
+    http: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address of the HTTP server for /metrics and /health. Default: none."),
+        typer.Option(
+            metavar="[HOST[:PORT]]",
+            help="Show the state as a page, with /metrics and /health, at this address. Without a value: "
+            f"127.0.0.1:{HTTP_PORT}. Default: not shown.",
+        ),
+    ] = None,
+    http_token: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that readers of the page must know. Required if other machines can reach --http.",
+        ),
     ] = None,
     log: Annotated[
         str | None, typer.Option(metavar="json|text", help="Format of the log on standard error. Default: text.")
@@ -206,7 +218,8 @@ def serve(
         "addresses": serve_config.parse_addresses(address or [], "--address"),
         "dial_only": serve_config.parse_dial_only(dial_only or [], "--dial-only"),
         "allow_unencrypted": allow_unencrypted,
-        "monitor": None if monitor is None else Address.parse(monitor, name="--monitor"),
+        "http": None if http is None else Address.parse(http, name="--http", port=HTTP_PORT),
+        "http_token": http_token,
         "log": None if log is None else serve_config.parse_log_format(log, "--log"),
         "log_level": None if log_level is None else serve_config.parse_level(log_level, "--log-level"),
     }
@@ -235,6 +248,7 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         stack.enter_context(_warnings_as_records())
         if settings.log == "json":
             stack.enter_context(_errors_as_records())
+        http_token = _http_token(settings)
         options: dict[str, Any] = {
             "host": settings.listen.host,
             "port": settings.listen.port,
@@ -251,9 +265,9 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
             _install_configuration_service(instance, settings)
-        monitor = _start_monitor(instance, settings, stack)
+        http = _start_http(instance, settings, http_token, stack)
         listen = host_and_port(server.host, server.port)
-        details: dict[str, Any] = {"instance": instance.name, "listen": listen, "monitor": monitor}
+        details: dict[str, Any] = {"instance": instance.name, "listen": listen, "http": http}
         LOGGER.info("serving %s at %s", instance.name, listen, extra={"details": details})
         while not stop_requested.wait(_POLL_SECONDS):
             if reload_requested.wait(0.0):
@@ -272,19 +286,44 @@ def _reload(server: Server) -> None:
         LOGGER.warning("the reloaded certificates cannot be used: %s; the previous ones stay in use", error)
 
 
-def _start_monitor(instance: Instance, settings: ServeSettings, stack: ExitStack) -> str | None:
-    """Starts the HTTP server for metrics and health; returns its address."""
-    if settings.monitor is None:
+def _start_http(instance: Instance, settings: ServeSettings, token: str | None, stack: ExitStack) -> str | None:
+    """Starts the HTTP server; returns its address."""
+    if settings.http is None:
         return None
-    from ssbroker.broker.network.monitoring import Metrics, Monitor, problems  # noqa: PLC0415 - optional
+    from ssbroker.web.server import HttpServer  # noqa: PLC0415 - optional
 
-    metrics = Metrics(instance)
-    stack.callback(metrics.close)
-    listen = settings.monitor
-    monitor = Monitor(listen.host, listen.port, metrics=metrics.text, health=lambda: problems(instance))
-    address = monitor.start()
-    stack.callback(monitor.close)
+    server = HttpServer(instance, settings.http.host, settings.http.port, token=token)
+    address = server.start()
+    stack.callback(server.close)
     return host_and_port(*address)
+
+
+def _http_token(settings: ServeSettings) -> str | None:
+    """Returns the token of the HTTP server; checks it and the installation before the instance is opened."""
+    if settings.http is None:
+        if settings.http_token is not None:
+            raise OptionError("--http-token requires --http")
+        return None
+    try:
+        from ssbroker.web.server import check_token  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise MissingDependencyError(
+            "--http needs starlette and uvicorn: pip install 'ssbroker[http]'", name="starlette"
+        ) from error
+    token = None if settings.http_token is None else _read_token(settings.http_token)
+    try:
+        check_token(settings.http.host, token)
+    except OptionError as error:
+        raise OptionError(f"--http-token: {error}") from error
+    return token
+
+
+def _read_token(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not valid UTF-8"
+        raise InputError(f"--http-token: {file}: cannot be read: {reason}", value=str(file)) from error
 
 
 def _install_configuration_service(instance: Instance, settings: ServeSettings) -> None:

@@ -246,6 +246,8 @@ def readable_file_parser(folder: Path) -> Parser:
 
 PORT: Final = 4022
 """The default port of an instance."""
+HTTP_PORT: Final = 9422
+"""The default port of the HTTP server."""
 _PORT_MAX: Final = 65535
 _HOST_CHARACTERS_MAX: Final = 253
 _IPV6: Final = 6
@@ -317,7 +319,8 @@ class ServeSettings:
     listen: Address = Address("127.0.0.1", PORT)
     addresses: tuple[str, ...] = ()
     dial_only: tuple[str, ...] = ()
-    monitor: Address | None = None
+    http: Address | None = None
+    http_token: Path | None = None
     log: LogFormat = "text"
     log_level: str = "info"
     allow_unencrypted: bool = False
@@ -342,6 +345,7 @@ class ServeSettings:
             raise InputError(f"{file}: not valid TOML: {error}", value=str(file)) from error
         folder = file.parent
         tables = {
+            "http_token": path_parser(folder),
             "tls": lambda table, name: TlsSettings(**_parse_table(table, _tls_parsers(folder), name=f"{name}.")),
             "limits": lambda table, name: _parse_table(table, dict.fromkeys(LIMITS, parse_limit), name=f"{name}."),
             "configuration": lambda table, name: ConfigurationServiceSettings(
@@ -404,7 +408,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "listen": lambda value, name: Address.parse(parse_string(value, name), name=name, port=PORT),
     "addresses": parse_addresses,
     "dial_only": parse_dial_only,
-    "monitor": lambda value, name: Address.parse(parse_string(value, name), name=name),
+    "http": lambda value, name: Address.parse(parse_string(value, name), name=name, port=HTTP_PORT),
     "log": parse_log_format,
     "log_level": parse_level,
     "allow_unencrypted": parse_boolean,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
@@ -19,10 +16,9 @@ from ssbroker.cli.text import FittedTable, cell, print_prose, rows_table
 
 EXAMPLES = """Examples:
 
-Show the state of an instance, once, or every 2 seconds:
+Show the state of an instance:
 
   ssbroker status shop/
-  ssbroker status shop/ --watch
 
 List the messages that have been undelivered for more than a minute:
 
@@ -35,43 +31,21 @@ def status(
     *,
     folder: FolderArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as a JSON object.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the state repeatedly, until Ctrl-C.")] = False,
-    interval: Annotated[
-        float, typer.Option(help="Seconds between two states with --watch.", min=0.01, metavar="SECONDS")
-    ] = 2.0,
 ) -> None:
     """Show the state of an instance.
 
     Shows databases, queues, conversations by state, undelivered messages with the reason, the process that serves the instance, and its connections.
+    `ssbroker watch` shows them as they change.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(folder, background=False) as instance:
-        if watch:
-            _watch(lambda: overview_of(instance), seconds=interval, as_json=as_json)
         found = overview_of(instance)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     print_parts(Console(), _parts(found))
-
-
-def _watch(overview: Callable[[], dict[str, Any]], *, seconds: float, as_json: bool) -> NoReturn:
-    """Shows the state repeatedly: in place on a terminal, and otherwise one after the other."""
-    console = Console()
-    live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not as_json else None
-    with live or nullcontext():
-        while True:
-            found = overview()
-            parts = _parts(found)
-            if as_json:
-                typer.echo(json.dumps(found, ensure_ascii=False))
-            elif live is None:
-                print_parts(console, parts)
-            else:
-                live.update(Group(*parts), refresh=True)
-            time.sleep(seconds)
 
 
 def print_parts(console: Console, parts: Iterable[Text | FittedTable]) -> None:
@@ -103,7 +77,7 @@ def _parts(found: dict[str, Any]) -> Iterator[Text | FittedTable]:
 
 def database_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the databases."""
-    return _table("Databases", [_database_row(row) for row in found["databases"]])
+    return state_table("Databases", [_database_row(row) for row in found["databases"]])
 
 
 def database_problems(found: dict[str, Any]) -> Iterator[Text]:
@@ -116,7 +90,7 @@ def database_problems(found: dict[str, Any]) -> Iterator[Text]:
 def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the queues."""
     rows = [_queue_row(row) for row in found["queues"]]
-    return _table("Queues", rows) if rows else Text("There are no queues.")
+    return state_table("Queues", rows) if rows else Text("There are no queues.")
 
 
 def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
@@ -135,13 +109,13 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
 def conversation_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the numbers of conversations by state."""
     rows = [_conversation_row(row) for row in found["conversations"]]
-    return _table("Conversations", rows) if rows else Text("There are no conversations.")
+    return state_table("Conversations", rows) if rows else Text("There are no conversations.")
 
 
 def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the undelivered messages by service."""
     rows = [_transmission_row(row) for row in found["transmission_queue"]]
-    return _table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
+    return state_table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
 
 
 def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
@@ -151,19 +125,23 @@ def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
 
 
-def _serving(serving: dict[str, Any] | None) -> Iterator[Text | FittedTable]:
+def serving_line(serving: dict[str, Any] | None) -> Text:
+    """Returns which process serves the instance."""
     if serving is None:
-        yield Text("No process serves the instance.")
-        return
+        return Text("No process serves the instance.")
+    process = "A process" if serving["process"] is None else f"Process {serving['process']}"
     if serving["listens"] is None:
-        process = "A process" if serving["process"] is None else f"Process {serving['process']}"
-        yield Text(f"{process} serves the instance; its address and connections are unknown.")
+        return Text(f"{process} serves the instance; its address and connections are unknown.")
+    return cell(f"{process} serves the instance at {serving['listens']}, as of {serving['written_at']}.")
+
+
+def _serving(serving: dict[str, Any] | None) -> Iterator[Text | FittedTable]:
+    yield serving_line(serving)
+    if serving is None or serving["listens"] is None:
         return
-    listens = f"{serving['listens']}, as of {serving['written_at']}"
-    yield cell(f"Process {serving['process']} serves the instance at {listens}.")
     yield Text()
-    rows = [_connection_row(row) for row in serving["connections"]]
-    yield _table("Connections", rows) if rows else Text("There are no connections.")
+    rows = [connection_row(row) for row in serving["connections"]]
+    yield state_table("Connections", rows) if rows else Text("There are no connections.")
 
 
 def _database_row(row: dict[str, Any]) -> dict[str, str]:
@@ -179,7 +157,7 @@ def _queue_row(row: dict[str, Any]) -> dict[str, str]:
         "queue": row["queue"],
         "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
         **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
-        "oldest": _age(row["oldest_seconds"]),
+        "oldest": age_text(row["oldest_seconds"]),
     }
 
 
@@ -188,11 +166,12 @@ def _conversation_row(row: dict[str, Any]) -> dict[str, str]:
         "database": row["database"],
         "state": f"{row['state']} {row['state_desc']}",
         "count": str(row["count"]),
-        "oldest": _age(row["oldest_seconds"]),
+        "oldest": age_text(row["oldest_seconds"]),
     }
 
 
-def _age(seconds: int | None) -> str:
+def age_text(seconds: int | None) -> str:
+    """Returns an age as hours, minutes and seconds; nothing for None."""
     return "" if seconds is None else str(timedelta(seconds=seconds))
 
 
@@ -202,11 +181,12 @@ def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
         "to": row["to_service_name"],
         "messages": str(row["messages"]),
         "conversations": str(row["conversations"]),
-        "oldest": _age(row["oldest_seconds"]),
+        "oldest": age_text(row["oldest_seconds"]),
     }
 
 
-def _connection_row(row: dict[str, Any]) -> dict[str, str]:
+def connection_row(row: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of a connection."""
     paused = [direction for direction in ("receive", "send") if row[f"is_{direction}_flow_controlled"]]
     return {
         "instance": row["remote_user_name"] or "",
@@ -219,13 +199,15 @@ def _connection_row(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _table(title: str, rows: list[dict[str, str]]) -> FittedTable:
+def state_table(title: str, rows: list[dict[str, str]]) -> FittedTable:
+    """Returns a table in which states that need attention are coloured."""
     return rows_table(
-        list(rows[0]), [[cell(value, _style(value)) for value in row.values()] for row in rows], title=title
+        list(rows[0]), [[cell(value, style_of(value)) for value in row.values()] for row in rows], title=title
     )
 
 
-def _style(value: str) -> str:
+def style_of(value: str) -> str:
+    """Returns the colour of a cell."""
     return {
         "off": "red",
         "disabled": "yellow",

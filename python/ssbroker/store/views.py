@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Final
 
 from ssbroker.store.sqlite import Connection
@@ -174,6 +175,19 @@ def transmission_counts(connection: Connection) -> list[tuple[Any, ...]]:
     return connection.execute(_WAITING).fetchall()
 
 
+def oldest_waiting(connection: Connection, service: str) -> tuple[Any, ...] | None:
+    """Returns the oldest message in the transmission queue for a service.
+
+    The values are its conversation id and sequence number, the service and broker id it is from and for, whether the initiator sent
+    it, and its status.
+    """
+    found = connection.execute(_OLDEST_WAITING, (service,)).fetchone()
+    if found is None:
+        return None
+    conversation, number, from_service, broker_instance, is_initiator, status = found
+    return uuid.UUID(bytes=conversation), number, from_service, broker_instance, bool(is_initiator), status
+
+
 # Both queries count in indexes, because the rows contain the bodies.
 _QUEUES: Final = """
     WITH queued AS (
@@ -210,3 +224,9 @@ _WAITING: Final = """
     )
     SELECT service, transmission_status, messages, conversations, enqueue_time
     FROM alike JOIN ssb_transmission_queue ON transmission_id = first ORDER BY enqueue_time"""
+_OLDEST_WAITING: Final = """
+    SELECT conversation_id, message_sequence_number, CASE WHEN is_inbound THEN far_service ELSE s.name END,
+        CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
+        is_initiator <> is_inbound, transmission_status
+    FROM ssb_transmission_queue JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_services s USING (service_id)
+    WHERE CASE WHEN is_inbound THEN s.name ELSE far_service END = ? ORDER BY transmission_id LIMIT 1"""

@@ -10,10 +10,9 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
-from ssbroker.broker.network.monitoring import Monitor, overview_of
+from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.broker.network.server import FILE_NAME, StatusFile, read
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.exceptions import EndpointError
 from tests.broker import sample_databases
 from tests.broker.network.forwarded_rows import forward_to, peer, row, wire
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
@@ -121,10 +120,3 @@ def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
         lock.release()
     assert status is not None
     assert status["listens"] == "[::1]:4022"
-
-
-def test_the_error_for_an_ipv6_address_is_bracketed() -> None:
-    """No host has the documentation prefix 2001:db8::."""
-    monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
-    with pytest.raises(EndpointError, match=r"^cannot listen on \[2001:db8::1\]:4022: "):
-        monitor.start()

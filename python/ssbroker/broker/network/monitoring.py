@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import socket
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ssbroker._arguments import EPOCH, epoch_microseconds
-from ssbroker._text import host_and_port
-from ssbroker.broker import counters, serve_lock
+from ssbroker.broker import counters
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.poison import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import server
-from ssbroker.broker.network.forwarding import ForwardingCounters
 from ssbroker.ddl.statements import LEVELS
 from ssbroker.ddl.writer import bracket
-from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
+from ssbroker.exceptions import MissingDependencyError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
     ActivationEvent,
@@ -79,7 +70,22 @@ def overview_of(instance: Instance) -> dict[str, Any]:
             for row in databases.to_pylist()
         ],
         **counted,
-        "serving": server.read(instance.folder),
+        "serving": (instance.server.status() if instance.server is not None else None) or server.read(instance.folder),
+    }
+
+
+def forwarding_of(instance: Instance) -> dict[str, int] | None:
+    """Returns the messages and bytes that this process has forwarded and dropped, and what waits to be forwarded; None if it does not serve."""
+    if instance.server is None:
+        return None
+    done = instance.server.forwarding.counters
+    messages, held = instance.server.forwarding.pending
+    return {
+        "messages": done.messages,
+        "bytes": done.bytes,
+        "messages_discarded": done.discarded,
+        "pending_messages": messages,
+        "pending_bytes": held,
     }
 
 
@@ -349,23 +355,18 @@ class Metrics:
         """Yields the metrics of forwarding, which keeps its own counters: there are too many messages for events."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
-        server = self._instance.server
-        passed, pending = (
-            (ForwardingCounters(), (0, 0))
-            if server is None
-            else (server.forwarding.counters, server.forwarding.pending)
-        )
-        for name, help_text, value in (
-            ("messages", "Messages forwarded.", passed.messages),
-            ("bytes", "Bytes forwarded.", passed.bytes),
-            ("messages_discarded", "Messages to be forwarded that were dropped.", passed.discarded),
+        forwarding = forwarding_of(self._instance) or {}
+        for name, help_text in (
+            ("messages", "Messages forwarded."),
+            ("bytes", "Bytes forwarded."),
+            ("messages_discarded", "Messages to be forwarded that were dropped."),
         ):
-            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", help_text, value=value)
-        messages, held = pending
-        yield GaugeMetricFamily(
-            "ssbroker_forwarded_pending_messages", "Messages waiting to be forwarded.", value=messages
-        )
-        yield GaugeMetricFamily("ssbroker_forwarded_pending_bytes", "Bytes waiting to be forwarded.", value=held)
+            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", help_text, value=forwarding.get(name, 0))
+        for name, help_text in (
+            ("pending_messages", "Messages waiting to be forwarded."),
+            ("pending_bytes", "Bytes waiting to be forwarded."),
+        ):
+            yield GaugeMetricFamily(f"ssbroker_forwarded_{name}", help_text, value=forwarding.get(name, 0))
 
     def _databases(self) -> Iterator[Metric]:
         """Yields the metrics of the databases, whichever process changed them."""
@@ -492,152 +493,6 @@ def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
         count.add_metric(key, number_of)
         age.add_metric(key, oldest[key])
     yield from (count, age)
-
-
-_REQUEST_TIMEOUT: Final = 5.0
-_CONNECTIONS_MAX: Final = 16
-_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_JSON: Final = "application/json"
-LOGGER: Final = logging.getLogger("ssbroker.broker")
-
-
-class Monitor:
-    """Answers `GET` and `HEAD` of `/metrics` and `/health`. It has no access control: use it in a trusted network only.
-
-    `health` returns the problems; the instance is healthy without any.
-
-    Examples:
-        >>> from urllib.request import urlopen
-        >>> monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"", health=dict)
-        >>> host, port = monitor.start()
-        >>> urlopen(f"http://{host}:{port}/health").read()
-        b'{"status": "ok", "problems": {}}'
-        >>> monitor.close()
-    """
-
-    def __init__(
-        self, host: str, port: int, *, metrics: Callable[[], bytes], health: Callable[[], Mapping[str, str]]
-    ) -> None:
-        self._host: Final = host
-        self._port: Final = port
-        self._metrics: Final = metrics
-        self._health: Final = health
-        self._server: ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> tuple[str, int]:
-        """Starts listening; returns the host and port."""
-        handler = type("_Answers", (_Handler,), {"metrics": self._metrics, "health": self._health})
-        try:
-            server = _Server((self._host, self._port), handler)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            where = host_and_port(self._host, self._port)
-            raise EndpointError(f"cannot listen on {where}: {reason}") from error
-        self._server = server
-        self._thread = threading.Thread(target=server.serve_forever, name="ssbroker monitor", daemon=True)
-        self._thread.start()
-        host, port, *_ = server.server_address
-        return str(host), int(port)
-
-    def close(self) -> None:
-        """Stops listening."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        server.shutdown()
-        server.server_close()
-        if self._thread is not None:
-            self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._free: Final = threading.BoundedSemaphore(_CONNECTIONS_MAX)
-        self._receiving: Final[dict[Any, float]] = {}
-        super().__init__(address, handler)
-        serve_lock.close_after_fork(self)
-
-    def descriptors(self) -> Iterable[int]:
-        """See `ForkSensitive`."""
-        return (self.fileno(), *(request.fileno() for request in list(self._receiving)))
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread, or closes the connection if too many are open."""
-        if self._free.acquire(blocking=False):
-            self._receiving[request] = time.monotonic()
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.request_received(request)
-            self._free.release()
-
-    def request_received(self, request: Any) -> None:
-        """Notes that a request has arrived completely."""
-        self._receiving.pop(request, None)
-
-    def service_actions(self) -> None:
-        """Closes connections that take too long to send a request; called twice a second."""
-        latest = time.monotonic() - _REQUEST_TIMEOUT
-        for request, since in list(self._receiving.items()):
-            if since < latest:
-                with suppress(OSError):  # already closed
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores clients that close the connection early."""
-        LOGGER.debug("%s: request of %s failed: %s", type(self).__name__, client_address, request)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    metrics: ClassVar[Callable[[], bytes]]
-    health: ClassVar[Callable[[], Mapping[str, str]]]
-    server_version = "ssbroker"
-    sys_version = ""
-    timeout = _REQUEST_TIMEOUT
-
-    def do_GET(self) -> None:
-        assert isinstance(self.server, _Server)  # noqa: S101 - the only server that uses it
-        self.server.request_received(self.connection)
-        self._respond(*self._response_to(self.path.partition("?")[0]))
-
-    def do_HEAD(self) -> None:
-        """Answers without a body, for load balancers."""
-        self.do_GET()
-
-    def _response_to(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        try:
-            if path == "/metrics":
-                return HTTPStatus.OK, _TEXT, type(self).metrics()
-            if path == "/health":
-                problems = dict(type(self).health())
-                status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-                content: dict[str, Any] = {"status": "failing" if problems else "ok", "problems": problems}
-                return status, _JSON, json.dumps(content, ensure_ascii=False).encode()
-        except (SsbrokerError, OSError, ValueError, RuntimeError) as error:
-            LOGGER.warning("request for %s failed: %s", path, error)
-            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode(errors="replace")
-        return HTTPStatus.NOT_FOUND, _TEXT, b"not found; available: /metrics and /health\n"
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server passes
-        LOGGER.debug("monitor request from %s: %s", self.address_string(), format % args)
-
-    def _respond(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
 
 
 def problems(instance: Instance) -> dict[str, str]:

@@ -111,7 +111,7 @@ class StatusFile:
         with self._guard:
             try:
                 temporary = self._path.with_suffix(".new")
-                temporary.write_text(json.dumps(self._status(), ensure_ascii=False), encoding="utf-8")
+                temporary.write_text(json.dumps(self.status(), ensure_ascii=False), encoding="utf-8")
                 temporary.replace(self._path)
                 self._is_failure_logged = False
             except (OSError, StorageError) as error:
@@ -121,7 +121,8 @@ class StatusFile:
                         "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
                     )
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """Returns the content of the file now."""
         return {
             "process": os.getpid(),
             "listens": host_and_port(*self._listens),
@@ -353,6 +354,10 @@ class Server:
             self.close()
             raise
         return self
+
+    def status(self) -> dict[str, Any] | None:
+        """Returns the process, the address and the connections, as the status file has them; None if it does not serve."""
+        return None if self._status_file is None or not self._is_open else self._status_file.status()
 
     def reload_certificates(self) -> bool:
         """Reads the certificates and keys from their files again.

@@ -1,0 +1,180 @@
+"""Repeated states of an instance: depths and ages over time, what waits and why."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.monitoring import QueueName, forwarding_of, overview_of, problems
+from ssbroker.diagnose.status_causes import cause_of
+from ssbroker.exceptions import InputError
+from ssbroker.store import views
+
+State = dict[str, Any]
+"""The state of an instance as JSON."""
+Point = tuple[float, int | None, int | None]
+"""A time in seconds since 1970, a number of ready messages, and the age of the oldest in seconds; the numbers are None in a gap."""
+
+POINTS_MAX: Final = 600
+"""The number of points that are kept for each queue."""
+QUEUES_MAX: Final = 100
+ROWS_MAX: Final = 200
+"""The number of queues with history, and of rows of each table; the fullest are kept."""
+INTERVAL: Final = 1.0
+"""The least number of seconds between two states."""
+_SHARE: Final = 20
+"""States are made for at most one part of this many of the time."""
+_MOST_FIRST: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "queues": lambda row: -row["ready"] - row["incomplete"],
+    "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
+    "conversations": lambda row: -row["count"],
+    "leases": lambda row: -row["groups"],
+    "moved": lambda row: -row["groups"],
+}
+
+
+class Observer:
+    """Makes the state of an instance, at most once a second and for at most 5% of the time, however many ask for it.
+
+    It reads snapshots of the files, which blocks no writer, and keeps the history of the fullest queues.
+
+    Args:
+        instance: An open instance, whose databases any process may change.
+        interval: The least number of seconds between two states.
+        clock: Returns seconds that only grow.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+        ...     instance.queue("Jobs").put(b"two chairs")
+        ...     [(row["queue"], row["ready"]) for row in Observer(instance).state()["queues"] if row["ready"]]
+        [('dbo.Jobs', 1)]
+    """
+
+    def __init__(
+        self, instance: Instance, *, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._instance: Final = instance
+        self._interval: Final = interval
+        self._clock: Final = clock
+        self._guard: Final = threading.Lock()
+        self._history: dict[QueueName, deque[Point]] = {}
+        self._state: State | None = None
+        self._due = 0.0
+
+    def state(self) -> State:
+        """Returns the state now, or the last one if it is recent."""
+        with self._guard:
+            began = self._clock()
+            if self._state is None or began >= self._due:
+                self._state = self._observe()
+                self._due = began + max(self._interval, _SHARE * (self._clock() - began))
+            return self._state
+
+    def seconds_until_due(self) -> float:
+        """Returns for how many seconds `state` still returns the same."""
+        return max(0.0, self._due - self._clock())
+
+    def history(self) -> dict[QueueName, list[Point]]:
+        """Returns the depths and ages of the fullest queues over time."""
+        with self._guard:
+            return {key: list(points) for key, points in self._history.items()}
+
+    def pause(self) -> None:
+        """Notes that nobody asks from now on, so the history has a gap."""
+        with self._guard:
+            for points in self._history.values():
+                points.append((points[-1][0], None, None))
+
+    def _observe(self) -> State:
+        found = overview_of(self._instance)
+        at = time.time()
+        self._remember(found["queues"], at)
+        omitted = {}
+        for name, key in _MOST_FIRST.items():
+            rows = sorted(found[name], key=key)  # rows that are equal stay in their order
+            found[name], omitted[name] = rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX)
+        serving = found["serving"]
+        if serving is not None:
+            omitted["connections"] = max(0, len(serving["connections"]) - ROWS_MAX)
+            serving["connections"] = serving["connections"][:ROWS_MAX]
+        for row in found["transmission_queue"]:
+            row["cause"], row["remedy"] = cause_and_remedy(row["transmission_status"])
+        return {
+            "at": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **found,
+            "problems": {} if self._instance.server is None else problems(self._instance),
+            "forwarding": forwarding_of(self._instance),
+            "omitted": omitted,
+        }
+
+    def _remember(self, rows: list[dict[str, Any]], at: float) -> None:
+        """Adds a point for each of the fullest queues, and for those that were among them."""
+        fullest = sorted(rows, key=lambda row: (-row["ready"], (row["database"], row["queue"]) not in self._history))
+        self._history = {
+            key: self._history.get(key) or deque(maxlen=POINTS_MAX)
+            for key in ((row["database"], row["queue"]) for row in fullest[:QUEUES_MAX])
+        }
+        for row in fullest[:QUEUES_MAX]:
+            self._history[row["database"], row["queue"]].append((round(at, 1), row["ready"], row["oldest_seconds"]))
+
+
+def cause_and_remedy(status: str) -> tuple[str | None, str | None]:
+    """Returns what a status of the transmission queue means, and what to do; None for each if it is not known."""
+    found = cause_of(status)
+    return (None, None) if found is None else (found.cause, found.remedy)
+
+
+def explain_waiting(instance: Instance, *, database: str, to_service_name: str) -> dict[str, Any]:
+    """Explains the oldest message that waits for a service in the transmission queue of a database.
+
+    Raises:
+        UnknownDatabaseError: The database does not exist.
+        InputError: No message waits for the service.
+        StorageError: The file of the database cannot be read.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+        ...     sales = instance.create_database("Sales")
+        ...     sales.create_queue("Replies")
+        ...     sales.create_service("//shop/Orders", queue="Replies")
+        ...     with sales.transaction() as t:
+        ...         t.send(t.begin_dialog("//shop/Orders", "//bank/Payments"), b"three euros")
+        ...     found = explain_waiting(instance, database="Sales", to_service_name="//bank/Payments")
+        ...     found["message_sequence_number"], found["explanation"].splitlines()[-1].partition(":")[0]
+        (0, 'Decision')
+    """
+    context = database_context(instance.database(database))
+    found = context.file.query(lambda connection: views.oldest_waiting(connection, to_service_name))
+    if found is None:
+        raise InputError(
+            f"no message waits for the service {to_service_name!r} in {database!r} any more", value=to_service_name
+        )
+    conversation, number, from_service, broker_instance, is_initiator, status = found
+    explanation = instance.router().explain(
+        to_service_name,
+        to_broker_instance=broker_instance,
+        database=database,
+        is_initiator=is_initiator,
+        conversation_id=conversation,
+        now=context.now(),
+    )
+    cause, remedy = cause_and_remedy(status)
+    return {
+        "database": database,
+        "to_service_name": to_service_name,
+        "from_service_name": from_service,
+        "conversation_id": str(conversation),
+        "message_sequence_number": number,
+        "transmission_status": status,
+        "cause": cause,
+        "remedy": remedy,
+        "explanation": str(explanation),
+    }

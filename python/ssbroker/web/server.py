@@ -1,0 +1,401 @@
+"""The HTTP server of `ssbroker serve`: the live page, its data, metrics and health. It only reads."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ssbroker._text import host_and_port
+from ssbroker.broker import serve_lock
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.monitoring import Metrics, problems
+from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.web.feed import Feed
+from ssbroker.web.observer import Observer, explain_waiting
+
+TOKEN_CHARACTERS_MIN: Final = 16
+_REQUEST_TIMEOUT: Final = 5.0
+_CONNECTIONS_MAX: Final = 32
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PAGE_FILES: Final = {
+    "/": ("ssbroker.web", "page/live.html", "text/html"),
+    "/live.css": ("ssbroker.web", "page/live.css", "text/css"),
+    "/live.js": ("ssbroker.web", "page/live.js", "text/javascript"),
+    "/report.css": ("ssbroker.diagnose", "page/page.css", "text/css"),  # both pages have one style
+}
+"""The files of the page, which contain no data, by path: package, file and media type."""
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Connection": "close",  # so that one deadline for the request is enough
+}
+LOGGER: Final = logging.getLogger("ssbroker.web")
+
+
+class HttpServer:
+    """Serves the live page, `/state`, `/events`, `/explain`, `/metrics` and `/health` of an instance, in a thread.
+
+    Without a token it answers only requests whose `Host` is an address, `localhost`, or `host`: a page of another site that points its own
+    name at this machine cannot read it. With a token, requests for data need it.
+
+    Args:
+        instance: An open instance.
+        host: The address or host name to listen on.
+        port: The port; 0 selects a free one.
+        token: What requests for data must send as `Authorization: Bearer`; None only for an address of this machine itself.
+        request_timeout: The seconds that a request may take to arrive, and the time without progress after which a response ends.
+
+    Raises:
+        OptionError: `token` is missing or too short.
+        MissingDependencyError: The library `prometheus_client` is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from urllib.request import urlopen
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+        ...     server = HttpServer(instance, "127.0.0.1", 0)
+        ...     host, port = server.start()
+        ...     state = json.load(urlopen(f"http://{host}:{port}/state"))
+        ...     server.close()
+        >>> state["instance"]
+        'shop'
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        host: str,
+        port: int,
+        *,
+        token: str | None = None,
+        request_timeout: float = _REQUEST_TIMEOUT,
+    ) -> None:
+        check_token(host, token)
+        self._host: Final = host
+        self._port: Final = port
+        self._metrics: Final = Metrics(instance)
+        self._feed: Final = Feed(Observer(instance), subscribe=instance.subscribe)
+        self._deadlines: Final = _Deadlines(request_timeout)
+        app = _Guard(
+            _application(instance, self._metrics, self._feed), host=host, token=token, progress=self._deadlines.extend
+        )
+        self._config: Final = uvicorn.Config(
+            app,
+            http=_timed_protocol(self._deadlines),
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # failures are logged by the guard
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=1,
+            callback_notify=self._deadlines.end_overdue,
+            timeout_notify=0,  # each second
+        )
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._listener: socket.socket | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a page is open."""
+        return self._feed.is_running
+
+    def start(self) -> tuple[str, int]:
+        """Starts listening; returns the host and port.
+
+        Raises:
+            EndpointError: The address or port cannot be listened on.
+        """
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((self._host, self._port), family=family)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            where = host_and_port(self._host, self._port)
+            raise EndpointError(f"cannot listen on {where}: {reason}") from error
+        serve_lock.close_after_fork(self)
+        host, port, *_ = self._listener.getsockname()
+        self._server = uvicorn.Server(self._config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._listener],), name="ssbroker http", daemon=True
+        )
+        self._thread.start()
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Stops listening, and ends the streams of open pages."""
+        server, self._server = self._server, None
+        if server is None or self._thread is None:
+            return
+        self._feed.close()
+        server.should_exit = True
+        self._thread.join()
+        self._metrics.close()
+
+    def descriptors(self) -> Iterable[int]:
+        """See `ForkSensitive`."""
+        listener = () if self._listener is None else (self._listener.fileno(),)
+        return (*listener, *self._deadlines.descriptors())
+
+
+def check_token(host: str, token: str | None) -> None:
+    """Checks that there is a token where others can reach the address, and that nobody can guess it.
+
+    Examples:
+        >>> check_token("localhost", None)
+        >>> check_token("0.0.0.0", None)
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: others can reach 0.0.0.0, so a token is required: a file with at least 16 characters
+    """
+    if token is None and not is_loopback(host):
+        raise OptionError(
+            f"others can reach {host}, so a token is required: a file with at least {TOKEN_CHARACTERS_MIN} characters"
+        )
+    if token is not None and (len(token) < TOKEN_CHARACTERS_MIN or not _is_visible_ascii(token)):
+        raise OptionError(
+            f"the token must have at least {TOKEN_CHARACTERS_MIN} visible ASCII characters, and no spaces; it has {len(token)} characters"
+        )
+
+
+def _is_visible_ascii(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address or host name.
+
+    Examples:
+        >>> [is_loopback(host) for host in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "shop.example.com")]
+        [True, True, True, False, False]
+    """
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _application(instance: Instance, metrics: Metrics, feed: Feed) -> Starlette:
+    def get_metrics(_request: Request) -> Response:
+        return Response(metrics.text(), headers={"Content-Type": _METRICS_TYPE})
+
+    def get_health(_request: Request) -> Response:
+        found = dict(problems(instance))
+        status = "failing" if found else "ok"
+        return JSONResponse({"status": status, "problems": found}, status_code=503 if found else 200)
+
+    def get_state(_request: Request) -> Response:
+        return JSONResponse(feed.state())
+
+    def get_explanation(request: Request) -> Response:
+        database, service = request.query_params.get("database"), request.query_params.get("service")
+        if database is None or service is None:
+            return _error(400, "expected the parameters database and service")
+        try:
+            return JSONResponse(explain_waiting(instance, database=database, to_service_name=service))
+        except (InputError, UnknownDatabaseError) as error:
+            return _error(404, str(error))
+
+    async def get_events(request: Request) -> Response:
+        if feed.is_full:
+            return _error(503, "too many pages are open")
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        return _Stream(feed.messages(), media_type="text/event-stream")
+
+    data: dict[str, Callable[[Request], Any]] = {
+        "/metrics": get_metrics,
+        "/health": get_health,
+        "/state": get_state,
+        "/explain": get_explanation,
+        "/events": get_events,
+    }
+    routes = [Route(path, function) for path, function in (data | dict.fromkeys(_PAGE_FILES, _get_file)).items()]
+    found = ", ".join(sorted([*data, *_PAGE_FILES]))
+    handlers: dict[Any, Any] = dict.fromkeys((SsbrokerError, OSError, ValueError, RuntimeError), _failure)
+    handlers[404] = lambda _request, _raised: _error(404, f"not found; available: {found}")
+    application = Starlette(routes=routes, exception_handlers=handlers)
+    application.router.redirect_slashes = False
+    return application
+
+
+async def _get_file(request: Request) -> Response:
+    package, file, media_type = _PAGE_FILES[request.scope["path"]]
+    return Response(_content(package, file), media_type=media_type)
+
+
+def _failure(request: Request, error: Exception) -> Response:
+    LOGGER.warning("request for %s failed: %s", request.scope["path"], error)
+    return _error(500, str(error))
+
+
+class _Stream(StreamingResponse):
+    """A response that closes its generator, however it ends."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(cast("AsyncGenerator[str]", self.body_iterator)):
+            await super().__call__(scope, receive, send)
+
+
+def _error(status: int, text: str) -> Response:
+    return PlainTextResponse(f"{text}\n", status_code=status)
+
+
+@cache
+def _content(package: str, file: str) -> bytes:
+    return (files(package) / file).read_bytes()
+
+
+class _Guard:
+    """Answers only `GET` and `HEAD` requests that may read, and adds the security headers to each response."""
+
+    def __init__(self, app: ASGIApp, *, host: str, token: str | None, progress: Callable[[Any], None]) -> None:
+        self._app: Final = app
+        self._host: Final = host.lower()
+        self._token: Final = token
+        self._progress: Final = progress
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        self._progress(client)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *headers]}
+            await send(message)
+            self._progress(client)
+
+        request = Request(scope)
+        app: ASGIApp = self._refusal(request) or self._app
+        try:
+            await app(scope, receive, send_guarded)
+        except Exception:  # Starlette has answered with the status 500
+            LOGGER.exception("request for %s failed", request.scope["path"])
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Returns the response to a request that may not read; None for one that may."""
+        headers = request.headers
+        if request.method not in ("GET", "HEAD"):
+            response = _error(405, "only GET and HEAD are allowed")
+            response.headers["Allow"] = "GET, HEAD"
+            return response
+        host = headers.get("host")  # browsers send one
+        if self._token is None and host is not None and not self._is_own_name(host):
+            return _error(421, f"{host!r:.80} is not a name of this server; use an address or localhost")
+        if request.scope["path"] in _PAGE_FILES:
+            return None
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return _error(403, "requests of other sites are not answered")
+        if self._token is not None and not _has_token(headers, self._token):
+            response = _error(401, "expected the header Authorization: Bearer TOKEN")
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        return None
+
+    def _is_own_name(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in ("localhost", self._host):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True  # a name that resolves to this machine is the danger, an address is not
+
+
+def _has_token(headers: Mapping[str, str], token: str) -> bool:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+class _Transport(Protocol):
+    """What deadlines need of `asyncio.Transport`."""
+
+    def abort(self) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+
+class _Deadlines:
+    """Ends connections whose request does not arrive, or whose response makes no progress."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds: Final = seconds
+        self._open: Final[dict[Any, tuple[_Transport, float]]] = {}
+
+    def opened(self, transport: _Transport) -> None:
+        """Begins the time of a request."""
+        client = transport.get_extra_info("peername")
+        if client is not None:  # it has not disconnected yet
+            self._open[tuple(client[:2])] = transport, time.monotonic() + self._seconds
+
+    def extend(self, client: Any) -> None:
+        """Begins the time of the next part of a response; a stream sends a part at least every ten seconds."""
+        found = self._open.get(tuple(client or ()))
+        if found is not None:
+            self._open[tuple(client)] = found[0], time.monotonic() + 6 * self._seconds
+
+    def closed(self, transport: _Transport) -> None:
+        """Forgets a connection."""
+        for client, (each, _) in list(self._open.items()):
+            if each is transport:
+                del self._open[client]
+
+    async def end_overdue(self) -> None:
+        """Ends the connections whose time is over."""
+        now = time.monotonic()
+        for transport, latest in list(self._open.values()):
+            if latest < now:
+                transport.abort()
+
+    def descriptors(self) -> Iterable[int]:
+        """Returns the descriptors of the open connections."""
+        return [transport.get_extra_info("socket").fileno() for transport, _ in list(self._open.values())]
+
+
+def _timed_protocol(deadlines: _Deadlines) -> type[H11Protocol]:
+    """Returns a protocol whose connections have deadlines, which uvicorn lacks."""
+
+    class TimedProtocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            deadlines.opened(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            deadlines.closed(self.transport)
+            super().connection_lost(exc)
+
+    return TimedProtocol

@@ -1,0 +1,236 @@
+"""The live page in a browser: it shows the state as it changes, explains what waits, and is usable on a phone and with the keyboard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker.broker.instance import context_of
+from ssbroker.protocol.events import QueueDisabled
+from ssbroker.web.server import HttpServer
+from tests.browser import Page, browser, skip_without_browser
+from tests.web.shop import HOSTILE, create_shop
+
+TOKEN = "an-example-of-a-token"
+LIVE = "document.getElementById('link').textContent === 'Live'"
+VISIBLE_HOSTILE = HOSTILE.replace("\u202e", "\\u202e")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with (
+        create_shop(tmp_path_factory.mktemp("page") / "shop") as instance,
+        instance.serve(port=0, allow_unencrypted=True),
+    ):
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def url(shop: Instance) -> Iterator[str]:
+    http = HttpServer(shop, "127.0.0.1", 0)
+    host, port = http.start()
+    yield f"http://{host}:{port}/"
+    http.close()
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Page]:
+    skip_without_browser()
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: Page, url: str) -> Iterator[Page]:
+    """A browser; fails if the page reports an error, violates its policy, or asks another server."""
+    opened.messages.clear()
+    opened.requests.clear()
+    yield opened
+    opened("Page.navigate", url="about:blank")
+    assert opened.messages == []
+    assert {request for request in opened.requests if not request.startswith((url, "data:,", "about:blank"))} == set()
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found: list[str] = page.evaluate(f"[...document.querySelectorAll({selector!r})].map((each) => each.textContent)")
+    return found
+
+
+def test_the_page_shows_the_state(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    assert page.evaluate("document.title") == "shop · ssbroker"
+    totals = texts(page, "#totals li")
+    assert {"5undelivered messages", "2disabled queues"} <= set(totals)
+    assert texts(page, "#waiting td:first-child") == ["//bank/Payments", f"//nobody/{VISIBLE_HOSTILE}"]
+    assert any("no database of this instance has the service" in text for text in texts(page, "#waiting .reason"))
+    queues = texts(page, "#queues tr td:first-child")
+    assert queues[:3] == [
+        "Sales: dbo.Archive",
+        "Sales: dbo.Broken",
+        "Sales: dbo.Intake",
+    ]  # those that need a look come first
+    assert f"Sales: dbo.{VISIBLE_HOSTILE}" in queues
+    assert any("ZeroDivisionError" in text for text in texts(page, "#queues .reason"))
+    assert texts(page, "#conversations td:nth-child(2)") == ["CO CONVERSING"]
+
+
+def test_names_are_text(page: Page, url: str) -> None:
+    """Names of peers and of users cannot add elements, run scripts, or change the direction of the text around them."""
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    assert page.evaluate("document.querySelectorAll('img, iframe, script:not([src])').length") == 0
+    assert "\u202e" not in page.evaluate("document.body.textContent")
+
+
+def test_the_page_follows_changes(page: Page, shop: Instance, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate("document.querySelector('#queues button.more').focus()")
+    shop.database("Sales").queue("Followed").put(b"two chairs")
+    ready = "[...document.querySelectorAll('#queues tr')].find((row) => row.textContent.includes('dbo.Followed'))?.cells[2].textContent"
+    page.wait_for(f"{ready} === '1'")
+    assert page.evaluate("document.activeElement.className") == "more"  # rows that are added do not take the focus away
+    shop.database("Sales").queue("Followed").put(b"four tables")
+    page.wait_for(f"{ready} === '2'")
+
+
+def test_charts_of_a_queue_open_and_close_with_the_keyboard(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate("document.querySelector('#queues button.more').focus()")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert texts(page, "figcaption span:first-child") == ["Ready messages", "Age of the oldest"]
+    page.wait_for("document.querySelector('figure path.line').getAttribute('d').startsWith('M')")
+    assert page.evaluate("document.querySelector('figure svg').getAttribute('aria-label')").startswith(
+        "Ready messages: at most "
+    )
+    page.press("Enter")
+    page.wait_for("document.querySelectorAll('figure').length === 0")
+
+
+def test_one_click_explains_why_messages_wait(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.click_on("#waiting tr:nth-child(2) button")
+    page.wait_for("document.querySelector('#explanation[open] pre')")
+    assert texts(page, "#explained") == ["Why messages for //bank/Payments wait"]
+    assert "Decision: REMOTE, sent to TCP://bank.example:4022" in texts(page, "#explanation pre")[0]
+    page.press("Escape")
+    page.wait_for("!document.getElementById('explanation').open")
+    assert page.evaluate("document.activeElement.textContent") == "Explain"
+
+
+def test_events_appear(page: Page, shop: Instance, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    context_of(shop).events.emit(QueueDisabled(at=0, database="Sales", queue=HOSTILE, error="five failures"))
+    page.wait_for("document.querySelector('#events .error')")
+    assert texts(page, "#events .error .name")[0] == f"Sales: queue: {VISIBLE_HOSTILE}, error: five failures"
+
+
+def test_the_filter_selects_queues(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate("document.getElementById('filter').focus()")
+    page.type("INTAKE")
+    page.wait_for("document.querySelectorAll('#queues tr').length === 2")
+    assert texts(page, "#queues td:first-child") == ["Sales: dbo.Intake"]
+
+
+def test_a_paused_page_does_not_change(page: Page, shop: Instance, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.click_on("#pause")
+    shop.database("Sales").queue("Paused").put(b"one")
+    page.wait_for("state.queues.some((row) => row.queue === 'dbo.Paused')")
+    assert "dbo.Paused" not in page.evaluate("document.getElementById('queues').textContent")
+    page.click_on("#pause")
+    page.wait_for("document.getElementById('queues').textContent.includes('dbo.Paused')")
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1300, 1920])
+def test_the_page_fits_the_window_and_is_legible(page: Page, url: str, width: int, is_dark: bool) -> None:  # noqa: FBT001 - parametrized
+    page.open(url, width=width, dark=is_dark)
+    page.wait_for(LIVE)
+    page.click_on("#queues button.more")
+    page.wait_for("document.querySelector('figure')")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    contrasts = page.evaluate(CONTRASTS)
+    assert contrasts
+    assert {text: ratio for text, ratio in contrasts.items() if ratio < 4.5} == {}  # as WCAG demands
+
+
+# The contrast of each text with the first opaque background behind it.
+CONTRASTS = """
+(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = (color) => {
+    const [r, g, b] = parts(color).slice(0, 3).map((value) => value / 255).map((value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (let each = node; each; each = each.parentElement) {
+      const color = getComputedStyle(each).backgroundColor;
+      if ((parts(color)[3] ?? 1) === 1) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const found = {};
+  for (const node of document.querySelectorAll("h1, h2, th, td, li, a, button, figcaption span, .dim, #link")) {
+    if (!node.checkVisibility() || !node.textContent.trim()) continue;
+    const [one, other] = [light(getComputedStyle(node).color), light(behind(node))];
+    found[`${node.tagName} ${node.textContent.trim().slice(0, 40)}`] = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  }
+  return found;
+})()
+"""
+
+
+def test_the_token_is_asked_for_and_kept_for_the_tab(opened: Page, shop: Instance) -> None:
+    http = HttpServer(shop, "127.0.0.1", 0, token=TOKEN)
+    host, port = http.start()
+    try:
+        opened.open(f"http://{host}:{port}/", width=1300)
+        opened.wait_for("!document.getElementById('login').hidden")
+        assert "bank" not in opened.evaluate("document.body.textContent")
+        for given in ("not the token of this", TOKEN):
+            opened.evaluate("document.getElementById('token').focus()")
+            opened.type(given)
+            opened.press("Enter")
+            opened.wait_for("document.getElementById('refused').textContent || " + LIVE)
+        opened.wait_for(LIVE)
+        assert opened.evaluate("document.getElementById('login').hidden")
+        opened.open(f"http://{host}:{port}/", width=1300)
+        opened.wait_for(LIVE)
+        opened.evaluate("sessionStorage.clear()")
+        opened.open("about:blank", width=1300)
+        opened.open(f"http://{host}:{port}/#token={TOKEN}", width=1300)
+        opened.wait_for(LIVE)
+        assert opened.evaluate("location.href") == f"http://{host}:{port}/"
+    finally:
+        http.close()
+
+
+def test_the_page_says_that_the_server_has_ended_and_finds_the_next_one(opened: Page, shop: Instance) -> None:
+    http = HttpServer(shop, "127.0.0.1", 0)
+    host, port = http.start()
+    opened.open(f"http://{host}:{port}/", width=1300)
+    opened.wait_for(LIVE)
+    http.close()
+    opened.wait_for("document.getElementById('link').textContent.startsWith('No connection')")
+    again = HttpServer(shop, host, port)
+    started = threading.Event()
+    for _ in range(100):
+        try:
+            again.start()
+            break
+        except OSError:
+            started.wait(0.1)
+    opened.wait_for(LIVE)
+    again.close()
