@@ -197,7 +197,9 @@ def test_sys_service_broker_endpoints(instance: Instance) -> None:
 def test_an_unknown_view_is_rejected(instance: Instance, sales: Database) -> None:
     with pytest.raises(InputError, match=r"sys\.routes"):
         instance.view("sys.nothing")
-    with pytest.raises(InputError, match="the queue 'Nothing' does not exist"):
+    with pytest.raises(InputError, match=r"the view 'SYS\.rout' does not exist; did you mean sys\.routes\?"):
+        instance.view("SYS.rout")
+    with pytest.raises(InputError, match=r"the queue 'Nothing' does not exist$"):
         instance.view("Nothing")
     with pytest.raises(BrokerError, match="208"):
         instance.view("a.b.c")

@@ -63,8 +63,8 @@ def test_unreachable_path(
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain", "network", "--to-service", NOT_UTF8, "--database", "Sales"],
-        ["explain", "network", "--to-service", "//Stock", "--database", NOT_UTF8],
+        ["explain", "network", "--to-service", NOT_UTF8, "--from", "Sales"],
+        ["explain", "network", "--to-service", "//Stock", "--from", NOT_UTF8],
         ["explain", "network", "--to-service", "//Stock", "--from-outside", "--broker-instance", NOT_UTF8],
         ["trace", "network", "--from", "network/Sales", "--to-service", NOT_UTF8],
     ],

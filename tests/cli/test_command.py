@@ -105,6 +105,6 @@ def test_http_without_a_value_is_the_default_address(given: list[str], wanted: l
 
 
 def test_closed_pipe_is_not_an_error(catalog: Path) -> None:
-    arguments = f"explain {catalog} --to-service //Stock --database Sales --json"
+    arguments = f"explain {catalog} --to-service //Stock --from Sales --json"
     done = run_process("/bin/sh", "-c", f"{COMMAND} {arguments} | head -c 1; sleep 0")
     assert (done.stdout, done.stderr) == ("{", "")

@@ -25,7 +25,7 @@ def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pyte
     found = json.loads(result.out)
     assert result.status == 0
     assert found["ssbroker"] == version("ssbroker")
-    assert found["libraries"]["pyarrow"] == {"version": version("pyarrow"), "needed_for": "required"}
+    assert found["libraries"]["pyarrow"] == {"version": version("pyarrow"), "needed_for": "the library"}
     assert found["java"] == f"21.0.2 ({java})"
     assert found["folder"] is None
     shown = run("doctor").out.splitlines()
@@ -36,7 +36,7 @@ def test_what_is_missing_is_named_with_what_needs_it(run: Run, monkeypatch: pyte
     monkeypatch.setitem(_LIBRARIES, "no-such-library", "nothing")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     shown = run("doctor").out.splitlines()
-    assert f"{'no-such-library':<20} not installed; nothing needs it" in shown
+    assert f"{'no-such-library':<20} not installed; needed for nothing" in shown
     assert f"{'java':<20} not found" in shown
 
 

@@ -19,14 +19,15 @@ ID = str(uuid.UUID(int=99))
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
-        (["--database", "Sales"], {"database": "Sales"}),
+        (["--from", "Sales"], {"database": "Sales"}),
+        (["--from", "network/Sales"], {"database": "Sales"}),
         (
-            ["--database", "Sales", "--broker-instance", COPIES[1]],
+            ["--from", "Sales", "--broker-instance", COPIES[1]],
             {"database": "Sales", "to_broker_instance": COPIES[1]},
         ),
         (["--from-outside"], {"database": None}),
         (["--from-outside", "--from-target"], {"database": None, "is_initiator": False}),
-        (["--database", "Sales", "--conversation-id", ID], {"database": "Sales", "conversation_id": ID}),
+        (["--from", "Sales", "--conversation-id", ID], {"database": "Sales", "conversation_id": ID}),
     ],
 )
 def test_prints_the_explanation(catalog: Path, run: Run, options: list[str], arguments: dict[str, Any]) -> None:
@@ -43,7 +44,7 @@ def test_router_options(catalog: Path, run: Run) -> None:
     explanation = Router(Catalog.load(catalog), tie_break="first", pending_request="delay").explain(
         "//Copied", database="Sales", now=NOW
     )
-    options = ("--tie-break", "first", "--pending-request", "delay", "--database", "Sales", "--at", NOW_TEXT)
+    options = ("--tie-break", "first", "--pending-request", "delay", "--from", "Sales", "--at", NOW_TEXT)
     assert run("explain", catalog, "--to-service", "//Copied", *options).out == f"{explanation}\n"
 
 
@@ -56,16 +57,17 @@ def test_only_user_database_is_the_default(tmp_path: Path, run: Run) -> None:
 def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> None:
     result = run("explain", catalog, "--to-service", "//Stock")
     assert (result.status, result.out) == (2, "")
-    assert result.err == ("ssbroker: give --database or --from-outside; the catalog has the databases Billing, Sales\n")
+    assert result.err == ("ssbroker: give --from or --from-outside; the catalog has the databases Billing, Sales\n")
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (["--database", "Nowhere"], "'Nowhere' is not a database"),
-        (["--database", "Sales", "--from-outside"], "--database and --from-outside cannot be used together"),
-        (["--database", "Sales", "--broker-instance", "12"], "to_broker_instance: '12' is not a GUID"),
-        (["--database", "Sales", "--conversation-id", "12"], "conversation_id: '12' is not a GUID"),
+        (["--from", "Nowhere"], "'Nowhere' is not a database"),
+        (["--from", "NORTH/Sales"], "has the tables of the instance 'network', not of 'NORTH'"),
+        (["--from", "Sales", "--from-outside"], "--from and --from-outside cannot be used together"),
+        (["--from", "Sales", "--broker-instance", "12"], "to_broker_instance: '12' is not a GUID"),
+        (["--from", "Sales", "--conversation-id", "12"], "conversation_id: '12' is not a GUID"),
     ],
 )
 def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], wanted: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.text import Text
 
@@ -19,9 +20,11 @@ SQL = "CREATE ROUTE Orders WITH SERVICE_NAME = '//shop/Orders', ADDRESS = 'TCP:/
 ROWS = [[Text("Orders"), Text(SQL), Text("7")], [Text("Stock"), Text("one\ntwo"), Text("12")]]
 
 
-def printed(width: int) -> list[str]:
+def printed(width: int, *, is_terminal: bool = True) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width).print(rows_table(NAMES, ROWS, title="Routes"), crop=False)
+    Console(file=out, width=width, force_terminal=is_terminal, no_color=True, color_system=None).print(
+        rows_table(NAMES, ROWS, title="Routes"), crop=False
+    )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -44,6 +47,13 @@ def test_rows_that_do_not_fit_are_records_with_whole_values() -> None:
         "          two",
         "rows      12",
     ]
+
+
+def test_a_file_has_no_width_unless_columns_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert printed(80, is_terminal=False) == printed(140)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert printed(80, is_terminal=False) == printed(80)
 
 
 def test_colours_are_omitted_with_no_color(tmp_path: Path) -> None:

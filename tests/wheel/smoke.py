@@ -44,7 +44,7 @@ def command() -> None:
         needs = "ssbroker: the command line needs rich and typer: pip install 'ssbroker[cli]'\n"
         assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", needs), refused
         return
-    ask = ["ssbroker", "explain", "routes.sql", "--database", "Sales", "--json", "--to-service"]
+    ask = ["ssbroker", "explain", "routes.sql", "--from", "Sales", "--json", "--to-service"]
     answer = subprocess.run([*ask, "//shop/Stock"], capture_output=True, text=True, check=True).stdout
     assert json.loads(answer)["decision"]["outcome"] == "REMOTE", answer
     for wrong, named in ((["missing.sql", "--to-service", "x"], "missing.sql"), (["--nonsense"], "--nonsense")):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds, is_utf8_text
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.validation import existing, queue_key
+from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
 from ssbroker.schemas import GUID
@@ -316,12 +317,14 @@ def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table
     if name in DATABASE_VIEWS:
         return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
     if name.lower().startswith("sys."):
-        known = ", ".join(sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS}))
-        raise InputError(f"the view {name!r} does not exist; available views: {known}", value=name)
+        known = sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS})
+        hint = did_you_mean(name.lower(), known) or f"; available views: {', '.join(known)}"
+        raise InputError(f"the view {name!r} does not exist{hint}", value=name)
     key = queue_key(name)
     found = _of_each(instance, databases, lambda one: _queue_rows(one, key))
     if not found:
-        raise InputError(f"the queue {name!r} does not exist", value=name)
+        queues = {f"{schema}.{queue}" for one in databases for schema, queue in one.objects().queues}
+        raise InputError(f"the queue {name!r} does not exist{did_you_mean('.'.join(key), queues)}", value=name)
     return _of_databases(found, QUEUE)
 
 

@@ -29,7 +29,7 @@ Check whether a folder can hold an instance:
   ssbroker doctor shop/
 """
 _LIBRARIES: Final = {
-    "pyarrow": "required",
+    "pyarrow": "the library",
     "typer": "the command line",
     "rich": "the command line",
     "prompt_toolkit": "the shell of ssbroker sql",
@@ -40,7 +40,7 @@ _LIBRARIES: Final = {
     "pyspark": "Spark",
     "pandas": "streams in Spark",
 }
-"""Libraries, each with what needs it."""
+"""Libraries, each with what it is needed for."""
 _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
 """Vector instructions that the native module uses where the processor has them."""
 
@@ -84,7 +84,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             yield f"{name:<20} {value or 'not found'}"
     yield ""
     for name, library in found["libraries"].items():
-        note = "" if library["version"] else f"; {library['needed_for']} needs it"
+        note = "" if library["version"] else f"; needed for {library['needed_for']}"
         yield f"{name:<20} {library['version'] or 'not installed'}{note}"
     if found["folder"] is not None:
         yield ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.cli.diagnose_options import instance_name
 from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.text import fitted
@@ -25,7 +27,7 @@ Explain a conversation with the service //Orders:
 
 Name the database if there are several:
 
-  ssbroker explain net.sql --to-service //Orders --database Sales
+  ssbroker explain net.sql --to-service //Orders --from Sales
 
 Explain a reply that arrives from another instance:
 
@@ -40,10 +42,12 @@ def explain(
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
-    database: Annotated[
+    start: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Database in which the conversation starts. Default: the only user database."
+            "--from",
+            metavar="DATABASE",
+            help="Database in which the conversation starts, or INSTANCE/DATABASE. Default: the only user database.",
         ),
     ] = None,
     from_outside: Annotated[
@@ -67,16 +71,16 @@ def explain(
 
     Shows the routing table, the routes found in each step, the choice, and the decision.
     """
-    if from_outside and database is not None:
+    if from_outside and start is not None:
         raise OptionError(
-            "--database and --from-outside cannot be used together: the conversation starts in this instance or outside"
+            "--from and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
     # LIFETIME counts from the current time, whatever the time of the decision.
     loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,
         to_broker_instance=broker_instance,
-        database=None if from_outside else _database(loaded, database),
+        database=None if from_outside else _database(loaded, catalog, start),
         is_initiator=not from_target,
         conversation_id=conversation_id,
         now=parse_now(at),
@@ -92,14 +96,23 @@ def explain(
         typer.echo(str(explanation))
 
 
-def _database(catalog: Catalog, name: str | None) -> str:
-    if name is not None:
-        return name
+def _database(catalog: Catalog, path: Path, start: str | None) -> str:
+    """Returns the database that `DATABASE` or `INSTANCE/DATABASE` names, or the only user database."""
+    known = catalog.databases["name"].to_pylist()
+    if start is not None:
+        instance, _, database = start.partition("/")
+        if not instance or not database or start in known:
+            return start
+        if instance != instance_name(path):
+            raise OptionError(
+                f"--from: {path} has the tables of the instance {instance_name(path)!r}, not of {instance!r:.80}"
+            )
+        return database
     if catalog.user_database is not None:
         return catalog.user_database
-    names = sorted(str(found) for found in catalog.databases["name"].to_pylist() if found != "msdb")
+    names = sorted(str(found) for found in known if found != "msdb")
     found = f"the databases {', '.join(names)}" if names else "no database other than msdb"
-    raise OptionError(f"give --database or --from-outside; the catalog has {found}")
+    raise OptionError(f"give --from or --from-outside; the catalog has {found}")
 
 
 def _coloured(text: str) -> Text:

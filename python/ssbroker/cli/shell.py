@@ -92,6 +92,7 @@ class Shell:
             complete_while_typing=False,
             lexer=PygmentsLexer(TransactSqlLexer),
             style=_STYLE,
+            include_default_pygments_style=False,  # its dark colours are hard to read on black
             # 3.0.36 does not read NO_COLOR.
             color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             multiline=Condition(lambda: not is_complete(get_app().current_buffer.text)),

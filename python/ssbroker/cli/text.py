@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -163,6 +164,8 @@ def cell(text: str, style: str = "") -> Text:
 class FittedTable:
     """A table to print with `crop=False`: as it is, or as records with a value on each line if it is wider than the terminal.
 
+    A file or pipe has no width, unless the variable COLUMNS gives one.
+
     Args:
         table: The table; its title is that of the records too.
         as_records: Whether to print records, whatever the width.
@@ -179,8 +182,9 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the table or the records."""
         width = console.measure(self._table, options=options.update(width=_UNLIMITED_WIDTH)).maximum
-        if not self._table.row_count or (width <= options.max_width and not self._as_records):
-            yield self._table
+        is_unlimited = not console.is_terminal and "COLUMNS" not in os.environ
+        if not self._table.row_count or ((is_unlimited or width <= options.max_width) and not self._as_records):
+            yield from console.render(self._table, options.update(width=max(width, options.max_width)))
         else:
             yield from self._records()
 

@@ -132,7 +132,7 @@ class Hop:
         return self.explanation.decision
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Trace:
     """The path of a conversation through a fleet; `str()` returns it as text for an administrator.
 
@@ -156,6 +156,9 @@ class Trace:
     end: RoutingEnd
     possible: tuple[RoutingEnd, ...]
     acknowledgement: Trace | None = None
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.to_service_name!r} from {self.instance}/{self.database}: {self.end.outcome}>"
 
     @property
     def delivered(self) -> bool:
