@@ -384,8 +384,6 @@ def test_an_address_in_use_is_rejected(serve: Callable[..., Address], shop: Inst
     _, port = serve()
     with pytest.raises(EndpointError, match=f"cannot listen on 127.0.0.1:{port}: "):
         HttpServer(shop, "127.0.0.1", port).start()
-    with pytest.raises(EndpointError, match="cannot listen on "):
-        HttpServer(shop, "127.0.0.1", 70000).start()
     with pytest.raises(EndpointError, match=r"^cannot listen on \[2001:db8::1\]:4022: "):
         HttpServer(shop, "2001:db8::1", 4022, token=TOKEN).start()  # no host has the documentation prefix
 

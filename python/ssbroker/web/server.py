@@ -67,7 +67,7 @@ class HttpServer:
     Args:
         instance: An open instance.
         host: The address or host name to listen on.
-        port: The port; 0 selects a free one.
+        port: The port, at most 65535; 0 selects a free one.
         token: What requests for data must send as `Authorization: Bearer`; None only for an address of this machine itself.
         request_timeout: The seconds that a request may take to arrive, and the time without progress after which a response ends.
 
@@ -139,10 +139,9 @@ class HttpServer:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._listener = socket.create_server((self._host, self._port), family=family)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
+        except OSError as error:
             where = host_and_port(self._host, self._port)
-            raise EndpointError(f"cannot listen on {where}: {reason}") from error
+            raise EndpointError(f"cannot listen on {where}: {error.strerror or error}") from error
         serve_lock.close_after_fork(self)
         host, port, *_ = self._listener.getsockname()
         self._server = uvicorn.Server(self._config)
