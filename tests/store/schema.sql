@@ -1,9 +1,10 @@
--- msdb, version 7
+-- msdb, version 8
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
 CREATE INDEX ssb_conversation_endpoints_timer ON ssb_conversation_endpoints (dialog_timer) WHERE dialog_timer IS NOT NULL;
 CREATE UNIQUE INDEX ssb_databases_enabled ON ssb_databases (service_broker_guid) WHERE is_broker_enabled;
+CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
 CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
 CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
 CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
@@ -81,7 +82,7 @@ CREATE TABLE ssb_failures (
         conversation_handle BLOB,
         failed_at INTEGER NOT NULL,
         error TEXT NOT NULL
-    );
+    , conversation_group_id BLOB, moved_to INTEGER);
 CREATE TABLE ssb_fragments (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         message_sequence_number INTEGER NOT NULL,
@@ -128,7 +129,7 @@ CREATE TABLE ssb_other_lengths (
         fragment_bytes INTEGER NOT NULL
     );
 CREATE TABLE ssb_principals (principal_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE ssb_queued_messages (
+CREATE TABLE "ssb_queued_messages" (
         queuing_order INTEGER PRIMARY KEY,
         queue_id INTEGER NOT NULL,
         status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
@@ -137,6 +138,7 @@ CREATE TABLE ssb_queued_messages (
         precedence INTEGER NOT NULL,
         message_sequence_number INTEGER NOT NULL,
         message_type_id INTEGER NOT NULL,
+        enqueue_time INTEGER,
         message_body BLOB
     );
 CREATE TABLE ssb_queues (
@@ -150,7 +152,7 @@ CREATE TABLE ssb_queues (
         activation_procedure TEXT,
         max_readers INTEGER NOT NULL DEFAULT 0,
         is_poison_message_handling_enabled INTEGER NOT NULL DEFAULT 1,
-        rollbacks INTEGER NOT NULL DEFAULT 0,
+        rollbacks INTEGER NOT NULL DEFAULT 0, poison_queue_id INTEGER REFERENCES ssb_queues,
         UNIQUE (schema_name, name)
     );
 CREATE TABLE ssb_remote_service_bindings (
@@ -223,11 +225,12 @@ CREATE TABLE ssb_writer_dialogs (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         PRIMARY KEY (writer, dialog)
     ) WITHOUT ROWID;
--- Sales, version 7
+-- Sales, version 8
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
 CREATE INDEX ssb_conversation_endpoints_timer ON ssb_conversation_endpoints (dialog_timer) WHERE dialog_timer IS NOT NULL;
+CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
 CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
 CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
 CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
@@ -298,7 +301,7 @@ CREATE TABLE ssb_failures (
         conversation_handle BLOB,
         failed_at INTEGER NOT NULL,
         error TEXT NOT NULL
-    );
+    , conversation_group_id BLOB, moved_to INTEGER);
 CREATE TABLE ssb_fragments (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         message_sequence_number INTEGER NOT NULL,
@@ -339,7 +342,7 @@ CREATE TABLE ssb_other_lengths (
         fragment_bytes INTEGER NOT NULL
     );
 CREATE TABLE ssb_principals (principal_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE ssb_queued_messages (
+CREATE TABLE "ssb_queued_messages" (
         queuing_order INTEGER PRIMARY KEY,
         queue_id INTEGER NOT NULL,
         status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
@@ -348,6 +351,7 @@ CREATE TABLE ssb_queued_messages (
         precedence INTEGER NOT NULL,
         message_sequence_number INTEGER NOT NULL,
         message_type_id INTEGER NOT NULL,
+        enqueue_time INTEGER,
         message_body BLOB
     );
 CREATE TABLE ssb_queues (
@@ -361,7 +365,7 @@ CREATE TABLE ssb_queues (
         activation_procedure TEXT,
         max_readers INTEGER NOT NULL DEFAULT 0,
         is_poison_message_handling_enabled INTEGER NOT NULL DEFAULT 1,
-        rollbacks INTEGER NOT NULL DEFAULT 0,
+        rollbacks INTEGER NOT NULL DEFAULT 0, poison_queue_id INTEGER REFERENCES ssb_queues,
         UNIQUE (schema_name, name)
     );
 CREATE TABLE ssb_remote_service_bindings (
