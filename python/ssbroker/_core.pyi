@@ -717,21 +717,21 @@ def header_digests(rows: ArrowStreamExportable, /) -> pa.FixedSizeBinaryArray:
 def incoming_runs(
     rows: ArrowStreamExportable, /
 ) -> tuple[
-    list[tuple[bytes, bool, bytes | None, bytes | None, list[str], int, int, int, int]],
+    list[tuple[bytes, bool, bytes | None, bytes | None, list[str], int, int, int, int, list[int]]],
     pa.Int32Array,
 ]:
     """Finds runs of whole unencrypted messages among received rows.
 
     The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers that end nothing and acknowledge
-    nothing, have matching signatures, and are of one type and between the same services and brokers.
+    nothing ahead of the order, have matching signatures, and are of one type and between the same services and brokers.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
         The runs, ordered by first row: conversation id, whether the initiator sent them, broker id of the sender and of the receiver, a list of
-        sending service, receiving service, contract and message type, first sequence number, number of messages, total size of their bodies
-        and size of the largest; and for each row the index of its run, -1 for none.
+        sending service, receiving service, contract and message type, first sequence number, number of messages, total size of their
+        bodies, size of the largest, and the sequence numbers that they acknowledge (-1 if nothing has arrived yet); and for each row the index of its run, -1 for none.
 
     Raises:
         SchemaError: A column is missing or has another type.

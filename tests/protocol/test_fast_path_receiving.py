@@ -119,6 +119,13 @@ class Twins:
         assert self.quick.storage.accounts == self.slow.storage.accounts
         assert sorted(map(repr, self.quick.events)) == sorted(map(repr, self.slow.events))
 
+    def reply(self, keys: list[Key], body: bytes) -> None:
+        """Sends a message back in each conversation that has arrived; further messages acknowledge it."""
+        for key in ((conversation, False) for conversation, _ in keys):
+            for side in (self.quick, self.slow):
+                if key in side.storage.accounts:
+                    side.send(key, body)
+
     def answers(self, now: int) -> list[Row]:
         quick, slow = (sorted(side.rows(now), key=repr) for side in (self.quick, self.slow))
         assert quick == slow
@@ -148,6 +155,7 @@ def test_the_fast_path_gives_the_result_of_row_by_row(seed: int) -> None:
             kind = rng.choice(["Order", "Order", "Bill"])
             for _ in range(rng.randint(1, 6)):
                 twins.sender.send(key, rng.randbytes(rng.randint(0, 60)), message_type=kind)
+        twins.reply(rng.sample(KEYS, rng.randint(0, 2)), rng.randbytes(4))
         fresh = twins.sender.rows(now)
         sent += fresh
         rows = list(fresh)
@@ -192,7 +200,7 @@ def test_a_run_describes_its_rows() -> None:
     names = ["from_service_name", "to_service_name", "service_contract_name", "message_type_name"]
     brokers = (first["from_broker_instance"], first["to_broker_instance"])
     number = first["message_sequence_number"]
-    assert runs == [(first["conversation_id"], True, *brokers, [first[name] for name in names], number, 5, 5, 1)]
+    assert runs == [(first["conversation_id"], True, *brokers, [first[name] for name in names], number, 5, 5, 1, [])]
     assert of_rows.to_pylist() == [0] * 5
 
 
@@ -215,9 +223,51 @@ def test_one_unusual_row_excludes_its_conversation_from_the_fast_path(change: Ca
 
 
 def is_harmless(row: Row, before: Row) -> bool:
-    """Whether a row differs only in irrelevant columns, and its signatures are valid."""
+    """Whether a row differs only in irrelevant columns or in an acknowledgement in order, and its signatures are valid."""
     free = {"priority", "message_id", "header_signature", "fragment_signature", "message_body", "message_signature"}
+    if row["acked_ahead"] == b"":
+        free |= {"acked_ahead", "acked_sequence_number"}
     return all(row[name] == before[name] for name in row.keys() - free) and with_new_header_digest(row) == row
+
+
+def test_messages_that_acknowledge_take_the_fast_path() -> None:
+    """As in a dialog of requests and answers, where each message acknowledges the one before."""
+    both = established_pair(DialogEngine)
+    for step in range(3):
+        now = (20 + step) * SECOND
+        both.a.send(both.outgoing, b"question", b"and another")
+        asked = both.a.rows(now)
+        both.b.receive_and_commit(asked, now)
+        both.b.send(both.incoming, b"answer", b"and another")
+        answered = both.b.rows(now)
+        assert [row["acked_sequence_number"] for row in answered] == [asked[-1]["message_sequence_number"], None]
+        [run], of_rows = _core.incoming_runs(table_of(answered))
+        assert (run[6], run[9], of_rows.to_pylist()) == (2, [asked[-1]["message_sequence_number"]], [0, 0])
+        changes = both.a.receive_and_commit(answered, now)
+        assert [each.rows for each in changes.runs] == [2]
+        assert changes.acknowledged == {both.outgoing: asked[-1]["message_sequence_number"]}
+        assert both.a.waiting(both.outgoing) == []
+        # Its messages are acknowledged by the next question.
+        assert both.b.waiting(both.incoming) == [row["message_sequence_number"] for row in answered]
+    assert both.a.queue(both.outgoing)[-2:] == [b"answer", b"and another"]
+    assert not both.a.rejection_events + both.b.rejection_events
+
+
+@pytest.mark.parametrize(("ahead", "acked"), [([(3, 0, 4, 0)], 1), (None, 1), ([], -1)])
+def test_another_acknowledgement_excludes_its_conversation_from_the_fast_path(
+    ahead: list[Any] | None, acked: int
+) -> None:
+    """One of ranges beyond the order, one without its marker, and a negative one."""
+    rows = fast_path_rows()
+    packed = None if ahead is None else pack_ack_ranges(ahead)
+    rows[2] = with_new_header_digest({**rows[2], "acked_ahead": packed, "acked_sequence_number": acked})
+    assert _core.incoming_runs(table_of(rows))[0] == []
+
+
+def test_an_acknowledgement_of_nothing_yet_is_none_received() -> None:
+    rows = fast_path_rows()
+    rows[2] = with_new_header_digest({**rows[2], "acked_ahead": b"", "acked_sequence_number": None})
+    assert _core.incoming_runs(table_of(rows))[0][0][9] == [-1]
 
 
 def test_no_rows_give_no_runs() -> None:

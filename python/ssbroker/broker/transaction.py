@@ -65,8 +65,11 @@ class ReceiveWait:
 
     def _check(self, queue_id: int) -> tuple[bool, float]:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
-        now = self._database.instance.microseconds()
-        with self._database.file.read() as connection:
+        now, file = self._database.instance.microseconds(), self._database.file
+        is_enabled = existing(self._database.objects().queues, self._key, kind="queue").is_receive_enabled
+        if is_enabled and file.query(lambda connection: queues.has_ready_messages(connection, queue_id, now=now)):
+            return True, 0.0
+        with file.read() as connection:
             check_enabled(connection, existing(self._database.objects(connection).queues, self._key, kind="queue"))
             if queues.has_ready_messages(connection, queue_id, now=now):
                 return True, 0.0

@@ -365,7 +365,7 @@ class DialogEngine:
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
-        rows = pa.concat_tables(tables)
+        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
 

@@ -55,6 +55,7 @@ HEADER: Final = (
 ENVELOPE: Final = pa.schema([*schemas.FRAGMENTS, *HEADER])
 """A fragment in transit. An acknowledgement or an error of the broker is a row without a number (`is_sequenced` false)."""
 
+NO_ROWS: Final = pa.Table.from_batches([], ENVELOPE)
 NAMES: Final = tuple(ENVELOPE.names)
 NULL_GUID: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
@@ -473,6 +474,8 @@ def rows_to_table(rows: Sequence[EnvelopeRow]) -> pa.Table:
 
 def table_to_rows(table: pa.Table) -> list[EnvelopeRow]:
     """Converts a table (`ENVELOPE`) to rows."""
+    if not table.num_rows:
+        return []
     found = list(table.columns)
     if found[_LIFETIME].null_count < table.num_rows:
         found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())

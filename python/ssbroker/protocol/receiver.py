@@ -14,6 +14,7 @@ from ssbroker import _core
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, make_dialog, make_inbound_cipher
 from ssbroker.protocol.envelope import (
+    NO_ROWS,
     NULL_GUID,
     SEQUENCE_MAX,
     AckRange,
@@ -329,6 +330,8 @@ class FastInboundRun(NamedTuple):
     body_bytes: int
     is_bound: bool
     """Whether the messages name their target broker."""
+    acked: list[int]
+    """The sequence numbers that they acknowledge; -1 for none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +366,7 @@ class _FoundRun(NamedTuple):
     rows: int
     body_bytes: int
     max_body_bytes: int
+    acked: list[int]
 
     @property
     def key(self) -> Key:
@@ -395,7 +399,10 @@ class FastInboundFinder:
         runs = [run for run in taken if run is not None]
         if not runs:
             return FastInbound(table)
-        rest, messages = _split(table, run_of_row, [run is not None for run in taken])
+        if len(runs) == 1 and runs[0].run.rows == table.num_rows:
+            rest, messages = NO_ROWS, _messages(table)
+        else:
+            rest, messages = _split(table, run_of_row, [run is not None for run in taken])
         contracts: list[str] = []
         for run in runs:
             contracts += [run.dialog.endpoint.service_contract_name] * run.run.rows
@@ -420,7 +427,7 @@ class FastInboundFinder:
         if not is_expected or incoming is None or incoming.pending or incoming.next != found.first:
             return None
         run = MessageRun(found.key, found.first, found.rows, found.names[-1])
-        return FastInboundRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None)
+        return FastInboundRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None, found.acked)
 
 
 def _split(table: pa.Table, run_of_row: pa.Int32Array, is_taken_run: list[bool]) -> tuple[pa.Table, pa.Table]:
@@ -435,8 +442,12 @@ def _split(table: pa.Table, run_of_row: pa.Int32Array, is_taken_run: list[bool])
     order: Any = pc.array_sort_indices(ranks)  # a stable sort
     left: int = pc.sum(pc.equal(ranks, pa.scalar(-1, pa.int32()))).as_py()
     rest = table.take(order[:left]) if left else table.schema.empty_table()
-    columns = pa.Table.from_arrays([table[name] for name in MESSAGES.names], schema=MESSAGES)
-    return rest, columns.take(order[left:])
+    return rest, _messages(table).take(order[left:])
+
+
+def _messages(table: pa.Table) -> pa.Table:
+    """Returns whole messages among rows of `ENVELOPE` as `MESSAGES`."""
+    return pa.Table.from_arrays([table[name] for name in MESSAGES.names], schema=MESSAGES)
 
 
 _DIGEST_BYTES: Final = 16
@@ -486,7 +497,9 @@ class ReceivedBatch:
         """Adds the fast path's messages before the others, and advances the receive state of their dialogs."""
         if not fast.runs:
             return
-        self.messages = pa.concat_tables([fast.messages, self.messages.cast(MESSAGES)])
+        self.messages = (
+            pa.concat_tables([fast.messages, self.messages.cast(MESSAGES)]) if self.messages.num_rows else fast.messages
+        )
         for each in fast.runs:
             number = each.run.first + each.run.rows
             each.incoming.advance_to(number)
@@ -776,6 +789,9 @@ class ReceivePlanner:
         self._admit(opened, now)
         received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now)
         received.add_fast(fast)
+        for each in fast.runs:
+            if each.acked:
+                opened.acknowledgements[each.run.key] = [(acked, []) for acked in each.acked]
         acknowledged = self._valid_acknowledgements(opened, known, now)
         changes = self._changes(opened, fast, received, acknowledged, known, now)
         return ReceivePlan(changes, opened, fast, received, acknowledged)

@@ -46,6 +46,8 @@ pub struct IncomingRun {
     pub body_bytes: usize,
     /// The size of the largest body.
     pub longest: usize,
+    /// The sequence numbers that they acknowledge, in order; -1 for an acknowledgement that nothing has arrived.
+    pub acked: Vec<i64>,
 }
 
 /// The runs among rows of the envelope.
@@ -58,8 +60,8 @@ pub struct IncomingRuns {
 }
 
 /// Finds runs. The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers
-/// that end nothing and acknowledge nothing, have matching signatures, and are of one type and between the same
-/// services and brokers.
+/// that end nothing and acknowledge nothing ahead of the order, have matching signatures, and are of one type and
+/// between the same services and brokers.
 ///
 /// # Errors
 /// A column is missing or has another type.
@@ -120,8 +122,10 @@ fn is_candidate(columns: &EnvelopeColumns<'_>, row: usize) -> bool {
         && (columns.fragment.value(row) == 0 && columns.count.value(row) == 1)
         && columns.security.is_valid(row)
         && columns.security.value(row) == UNENCRYPTED
-        && columns.acked.is_null(row)
-        && columns.acked_ahead.is_null(row)
+        && match optional_bytes(columns.acked_ahead, row) {
+            None => columns.acked.is_null(row),
+            Some(ahead) => ahead.is_empty() && (columns.acked.is_null(row) || columns.acked.value(row) >= 0),
+        }
         && columns.names.iter().all(|name| name.is_valid(row))
 }
 
@@ -137,7 +141,18 @@ fn begin(columns: &EnvelopeColumns<'_>, row: usize) -> Option<IncomingRun> {
         count: 1,
         body_bytes: length,
         longest: length,
+        acked: acked(columns, row).into_iter().collect(),
     })
+}
+
+/// Returns what a candidate acknowledges, as in `IncomingRun::acked`; `None` without an acknowledgement.
+fn acked(columns: &EnvelopeColumns<'_>, row: usize) -> Option<i64> {
+    let nothing = columns.acked_ahead.is_valid(row).then_some(-1);
+    if columns.acked.is_valid(row) { Some(columns.acked.value(row)) } else { nothing }
+}
+
+fn optional_bytes(column: &BinaryArray, row: usize) -> Option<&[u8]> {
+    column.is_valid(row).then(|| column.value(row))
 }
 
 /// Appends a row to a run if it is the next message.
@@ -152,6 +167,7 @@ fn join(run: &mut IncomingRun, columns: &EnvelopeColumns<'_>, row: usize) -> boo
         run.count += 1;
         run.body_bytes += length;
         run.longest = run.longest.max(length);
+        run.acked.extend(acked(columns, row));
     }
     is_next
 }

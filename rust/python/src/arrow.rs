@@ -13,6 +13,7 @@ use arrow_schema::{ArrowError, DataType};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyTuple};
 use ssbroker_columnar::DictionaryColumn;
 
@@ -85,6 +86,21 @@ pub(crate) fn export_with_schema<'py>(
     // pyarrow moves the array out of this place and leaves it released; if it fails, it is released here.
     let address = &raw mut array as usize;
     py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c", (address, schema))
+}
+
+/// Exports a `pyarrow.RecordBatch` whose schema is always the same; `schema` keeps it from the first call on.
+pub(crate) fn export_with_known_schema<'py>(
+    py: Python<'py>,
+    batch: RecordBatch,
+    schema: &PyOnceLock<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(schema) = schema.get(py) {
+        return export_with_schema(py, batch, schema.bind(py));
+    }
+    let exported = export_batch(py, batch)?;
+    let found = exported.getattr("schema")?.unbind();
+    schema.get_or_init(py, || found);
+    Ok(exported)
 }
 
 /// Exports a list of `pyarrow.RecordBatch`.

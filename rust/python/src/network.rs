@@ -2,18 +2,39 @@
 
 use std::sync::Arc;
 
-use arrow_array::ArrayRef;
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_buffer::MutableBuffer;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use ssbroker_columnar::{
-    OutgoingRun, RunEnvelope, SenderRun, crc32c as checksum, decode_fragments as decode, first_hop as hop_of,
-    header_digests as digests, incoming_runs as runs_of, outgoing_rows as rows_of, outgoing_runs as waiting_runs_of,
-    sender_runs as senders_of,
+    IncomingRun, OutgoingRun, RunEnvelope, SenderRun, crc32c as checksum, decode_fragments as decode,
+    first_hop as hop_of, header_digests as digests, incoming_runs as runs_of, outgoing_rows as rows_of,
+    outgoing_runs as waiting_runs_of, sender_runs as senders_of,
 };
 
-use crate::arrow::{ReadOnlyBytes, export_array, export_batch, import_stream};
+use crate::arrow::{ReadOnlyBytes, export_array, export_with_known_schema, import_stream};
 use crate::detach::{attached, detached};
+
+/// From this many bytes on, releasing the GIL pays off.
+const DETACH_BYTES: usize = 16 << 10;
+
+/// Runs `work`, without the GIL if it handles many bytes.
+fn detached_if_large<T: Send>(
+    py: Python<'_>,
+    bytes: usize,
+    work: impl FnOnce() -> ssbroker_columnar::Result<T> + Send,
+) -> PyResult<T> {
+    if bytes < DETACH_BYTES { attached(py, work) } else { detached(py, work) }
+}
+
+static ENVELOPE_SCHEMA: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static HOP_SCHEMA: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static WIRE_SCHEMA: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn size_of(batches: &[RecordBatch]) -> usize {
+    batches.iter().map(RecordBatch::get_array_memory_size).sum()
+}
 
 /// A run of waiting messages: conversation id, whether the initiator sends, first sequence number, body lengths.
 type OutgoingRunRow<'py> = (Bound<'py, PyBytes>, bool, i64, Vec<usize>);
@@ -46,8 +67,8 @@ pub(crate) fn outgoing_rows<'py>(
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let batches = import_stream(messages)?;
     let envelopes: Vec<RunEnvelope> = senders.into_iter().map(as_envelope).collect();
-    let made = detached(py, || rows_of(&batches, &envelopes))?;
-    made.into_iter().map(|rows| export_batch(py, rows)).collect()
+    let made = detached_if_large(py, size_of(&batches), || rows_of(&batches, &envelopes))?;
+    made.into_iter().map(|rows| export_with_known_schema(py, rows, &ENVELOPE_SCHEMA)).collect()
 }
 
 fn as_envelope(sender: RunEnvelopeRow) -> RunEnvelope {
@@ -74,11 +95,8 @@ pub(crate) fn sender_runs<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyR
 #[pyo3(signature = (rows, now, /))]
 pub(crate) fn first_hop<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>, now: i64) -> PyResult<Bound<'py, PyAny>> {
     let batches = import_stream(rows)?;
-    export_batch(py, attached(py, || hop_of(&batches, now))?)
+    export_with_known_schema(py, attached(py, || hop_of(&batches, now))?, &HOP_SCHEMA)
 }
-
-/// From this many bytes on, releasing the GIL pays off.
-const DETACH_BYTES: usize = 16 << 10;
 
 /// See `_core.pyi`.
 #[pyfunction]
@@ -86,13 +104,13 @@ const DETACH_BYTES: usize = 16 << 10;
 #[allow(clippy::needless_pass_by_value)] // pyo3 passes arguments by value
 pub(crate) fn decode_fragments(py: Python<'_>, body: ReadOnlyBytes) -> PyResult<Bound<'_, PyAny>> {
     let body = body.bytes();
-    let rows = detached(py, || {
+    let rows = detached_if_large(py, body.len(), || {
         // Columns that share the memory need an aligned address.
         let mut aligned = MutableBuffer::with_capacity(body.len());
         aligned.extend_from_slice(body);
         decode(&aligned.into())
     })?;
-    export_batch(py, rows)
+    export_with_known_schema(py, rows, &WIRE_SCHEMA)
 }
 
 /// See `_core.pyi`.
@@ -100,12 +118,12 @@ pub(crate) fn decode_fragments(py: Python<'_>, body: ReadOnlyBytes) -> PyResult<
 #[pyo3(signature = (rows, /))]
 pub(crate) fn header_digests<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let batches = import_stream(rows)?;
-    let found = detached(py, || digests(&batches))?;
+    let found = detached_if_large(py, size_of(&batches), || digests(&batches))?;
     export_array(py, &found)
 }
 
 /// A run of received messages: conversation id, whether the initiator sent them, brokers, names, first sequence
-/// number, number of messages, total and largest body size.
+/// number, number of messages, total and largest body size, acknowledged sequence numbers.
 type IncomingRunRow<'py> = (
     Bound<'py, PyBytes>,
     bool,
@@ -116,6 +134,7 @@ type IncomingRunRow<'py> = (
     usize,
     usize,
     usize,
+    Vec<i64>,
 );
 
 /// See `_core.pyi`.
@@ -126,12 +145,13 @@ pub(crate) fn incoming_runs<'py>(
     rows: &Bound<'py, PyAny>,
 ) -> PyResult<(Vec<IncomingRunRow<'py>>, Bound<'py, PyAny>)> {
     let batches = import_stream(rows)?;
-    let found = detached(py, || runs_of(&batches))?;
+    let found = detached_if_large(py, size_of(&batches), || runs_of(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
     let runs = found.runs.into_iter().map(|run| {
         let conversation_id = bytes(run.conversation_id);
         let (from, to) = (run.from_broker.map(bytes), run.to_broker.map(bytes));
-        (conversation_id, run.is_initiator, from, to, run.names, run.first, run.count, run.body_bytes, run.longest)
+        let IncomingRun { is_initiator, names, first, count, body_bytes, longest, acked, .. } = run;
+        (conversation_id, is_initiator, from, to, names, first, count, body_bytes, longest, acked)
     });
     let of_rows: ArrayRef = Arc::new(found.of_rows);
     Ok((runs.collect(), export_array(py, &of_rows)?))
@@ -143,5 +163,5 @@ pub(crate) fn incoming_runs<'py>(
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn crc32c(py: Python<'_>, data: ReadOnlyBytes, before: u32) -> PyResult<u32> {
     let data = data.bytes();
-    if data.len() < DETACH_BYTES { Ok(checksum(data, before)) } else { detached(py, || Ok(checksum(data, before))) }
+    detached_if_large(py, data.len(), || Ok(checksum(data, before)))
 }

@@ -208,7 +208,9 @@ class BatchWriter:
             far_broker_instance = row.far_broker_instance
             if far_broker_instance is None:
                 raise StalePlanError((key,))
-            if row.is_bound and row.end_dialog_sequence is None and key not in self._arrivals:
+            arrival = self._arrivals.get(key)
+            is_changed = arrival is not None and (arrival.has_system_messages or arrival.begins_with_error)
+            if row.is_bound and row.end_dialog_sequence is None and not is_changed:
                 simple.append((row.endpoint_id, acked + 1))
             else:
                 settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far_broker_instance)

@@ -15,7 +15,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ssbroker._text import host_and_port
 from ssbroker.broker.network.interfaces import Peer
@@ -26,7 +25,7 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.connection import Link, LinkEvent, PeerGreeted, PeerLeft
-from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity
+from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity, size_of
 
 PIECE_BYTES: Final = 64 << 10
 """Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""
@@ -100,7 +99,7 @@ class SharedOutbox:
 
     def put(self, rows: pa.Table) -> tuple[bool, int]:
         """Adds rows unless it is full or blocked; returns whether it did, and the bytes that it still accepts."""
-        size = rows.nbytes + ROW_BYTES * rows.num_rows
+        size = size_of(rows) + ROW_BYTES * rows.num_rows
         with self._lock:
             space = self._max_bytes - self._bytes
             if self._is_blocked or space <= 0:
@@ -372,10 +371,8 @@ class SecureLink:
         self._in_transit.append((outbox, rows.num_rows))
         self._in_transit_rows += rows.num_rows
         self.sent_rows += rows.num_rows
-        priorities: pa.StructArray = pc.value_counts(rows["priority"])
-        counts: list[list[Any]] = [priorities.field(number).tolist() for number in (0, 1)]
-        for priority, count in zip(*counts, strict=True):
-            self._sent_by_priority[priority] += count
+        priorities: list[Any] = rows["priority"].to_pylist()
+        self._sent_by_priority.update(priorities)
         outbox.notify_if_drained()
         try:
             link.send(rows)

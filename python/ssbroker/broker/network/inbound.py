@@ -33,7 +33,7 @@ from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
-from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.protocol.wire.frames import DropReason, size_of
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
 from ssbroker.store.registry import MSDB_NAME
@@ -89,7 +89,7 @@ class Inbox:
 
     def put(self, peer: Peer, rows: pa.Table) -> None:
         """Adds a batch."""
-        size = rows.nbytes
+        size = size_of(rows)
         with self._guard:
             self._batches.append(((peer, rows), size))
             self._rows += rows.num_rows
@@ -115,7 +115,7 @@ class Inbox:
         """Puts batches that could not be written back at the front."""
         with self._guard:
             for batch in reversed(batches):
-                size = batch[1].nbytes
+                size = size_of(batch[1])
                 self._batches.appendleft((batch, size))
                 self._rows += batch[1].num_rows
                 self._bytes += size
@@ -562,9 +562,9 @@ def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
     last: Peer | None = None
     for peer, rows in batches:
         if last is not None and (peer.principal, peer.address) != (last.principal, last.address):
-            yield last, pa.concat_tables(waiting)
+            yield last, waiting[0] if len(waiting) == 1 else pa.concat_tables(waiting)
             waiting = []
         waiting.append(rows)
         last = peer
     if last is not None:
-        yield last, pa.concat_tables(waiting)
+        yield last, waiting[0] if len(waiting) == 1 else pa.concat_tables(waiting)

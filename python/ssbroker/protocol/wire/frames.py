@@ -413,6 +413,19 @@ _VARIABLE_COLUMNS: Final = tuple(
 _REQUIRED_COLUMNS: Final = tuple(field.name for field in WIRE if not field.nullable)
 
 
+_MEASURED_BYTES_MIN: Final = 64 << 10
+
+
+def size_of(rows: pa.Table) -> int:
+    """Returns the size of rows in bytes; for small ones that of their buffers, which may be larger, in a fiftieth of the time.
+
+    Examples:
+        >>> size_of(pa.table({"number": [1]})), size_of(pa.table({"body": [bytes(1 << 20)]})) - (1 << 20)
+        (8, 8)
+    """
+    return rows.nbytes if (size := rows.get_total_buffer_size()) >= _MEASURED_BYTES_MIN else size
+
+
 def check_rows(rows: pa.Table) -> None:
     """Checks that rows can be sent.
 
@@ -449,7 +462,10 @@ def split_rows(rows: pa.Table, *, max_bytes: int = BYTES_MAX) -> Iterator[tuple[
     """
     if not rows.num_rows:
         return
-    whole = rows.num_rows * _FIXED_ROW_BYTES + sum(rows.column(name).nbytes for name in _VARIABLE_COLUMNS)
+    size = rows.get_total_buffer_size()
+    if size >= _MEASURED_BYTES_MIN:
+        size = sum(rows.column(name).nbytes for name in _VARIABLE_COLUMNS)
+    whole = rows.num_rows * _FIXED_ROW_BYTES + size
     if rows.num_rows <= ROWS_MAX and whole <= max_bytes:
         yield rows, whole
         return
