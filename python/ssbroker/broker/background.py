@@ -151,6 +151,7 @@ class Background:
         delivery: The delivery of messages within the instance.
         activation: The activation of queue readers.
         dynamic_routing: The requests for missing routes.
+        change_count: How often this process has changed objects, or attached or detached a database.
     """
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
@@ -163,6 +164,7 @@ class Background:
             instance, self._retries, routes=self.routes, dynamic_routing=self.dynamic_routing
         )
         self.activation: Final = Activation(instance, public=public)
+        self.change_count = 0
         self._versions: dict[int, int] = {}
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
@@ -230,6 +232,7 @@ class Background:
 
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
+        self.change_count += 1
         self._retries.retry_all(now=self._now())
         self._apply_changes(database)
         self._wake(None)

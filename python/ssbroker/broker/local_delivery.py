@@ -22,6 +22,7 @@ from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_r
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.broker.validation import queue_text
+from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.explain import Explanation
 from ssbroker.protocol.backoff import Backoff
@@ -541,7 +542,9 @@ class Delivery:
         If the calling thread is in a transaction of some database, delivery could deadlock; and a commit must not wait for a reader's
         transaction in the target. In both cases it returns True: another thread must deliver immediately.
         """
-        if self.transport is not None and not self._instance.events.wants(MessageClassify):
+        if self.transport is None:
+            self._instance.msdb.arrivals.notify([TRANSMISSIONS])
+        elif not self._instance.events.wants(MessageClassify):
             endpoint_ids = self.transport.more(database, endpoint_ids)
             if not endpoint_ids:
                 return False

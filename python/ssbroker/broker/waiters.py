@@ -11,6 +11,8 @@ from typing import Final
 from ssbroker.store import database_file
 from ssbroker.store.database_file import SharedMemory
 
+TRANSMISSIONS: Final = 0
+"""In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve."""
 _POLL_INTERVAL: Final = 0.05
 _POLL_INTERVAL_WHEN_SHARED: Final = 5.0
 
@@ -42,6 +44,11 @@ class QueueWaiters(database_file.Arrivals):
         super().share(shared)
         self._shared = shared
         self.poll_interval = _POLL_INTERVAL_WHEN_SHARED
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether arrivals in other processes end a wait, too."""
+        return self._shared is not None
 
     @property
     def is_closed(self) -> bool:

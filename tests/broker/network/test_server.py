@@ -17,11 +17,12 @@ from ssbroker.broker import serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network import exchange
 from ssbroker.broker.network.inbound import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
-from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.config import SECOND, ProtocolSettings
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 
@@ -69,6 +70,25 @@ def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) 
     with Instance.open(here.folder) as other, other.database("Sales").transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
     assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
+
+
+def test_a_commit_of_another_process_wakes_the_serving_process(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for commits only once when it starts, unless something wakes it."""
+    monkeypatch.setattr(exchange, "POLL_INTERVAL", 3600 * SECOND)
+    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
+    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
+    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
+    sales.create_route("There", address=servers[1].address, service_name=STOCK)
+    stock.create_route("Back", address=servers[0].address, service_name=SHOP)
+    with Instance.open(here.folder) as other:
+        with other.database("Sales").transaction() as t:
+            dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
+        for body in (b"two chairs", b"a table"):
+            with other.database("Sales").transaction() as t:
+                t.send(dialog, body)
+            assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [body]
 
 
 def test_closing_releases_the_lock(tmp_path: Path, stack: ExitStack) -> None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL: Final = 10 * SECOND
 POLL_INTERVAL: Final = SECOND // 20
-"""How often the databases are polled for commits of other processes."""
+"""How often the databases are polled for messages and object changes of other processes; those of this process apply at once."""
 POLL_PAUSE_FACTOR: Final = 20
-"""The pause between two polls is at least this many times as long as a poll."""
+"""The pause between two polls is at least this many times as long as a poll; after `poll`, as long as one."""
 OWN_ADDRESSES_MAX: Final = 100
 """How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
@@ -48,7 +48,7 @@ DROPS_MAX: Final = 64
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    Only `carry` and `more` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake` schedules
+    Only `carry`, `more` and `poll` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake` schedules
     a call of `turn`.
     """
 
@@ -72,11 +72,13 @@ class MessageExchange:
         self._events: Final = events
         self._settings: Final = settings
         self._snapshot: object = None
-        self._flushed = self._polled_at = 0
+        self._flushed = self._polled_at = self._followed_at = 0
+        self._changes_seen = -1
         self._own_addresses: Final[set[str]] = set()
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
-        self._poll_interval = POLL_INTERVAL
+        self._poll_time = 0
+        self._is_poll_requested = False
         closed: set[str] = set()
         self._inbox: Final = events.inbox
         principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
@@ -121,6 +123,11 @@ class MessageExchange:
             self._wake()
         return others
 
+    def poll(self) -> None:
+        """Looks soon for messages that another process has committed."""
+        self._is_poll_requested = True
+        self._wake()
+
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
         now = self._now()
@@ -128,12 +135,10 @@ class MessageExchange:
             self._events.callbacks.popleft()(self)
         while self._events.drops:
             self._rows_dropped(*self._events.drops.popleft())
-        self._follow_catalog()
-        if not 0 <= now - self._polled_at < self._poll_interval:
-            self._poll(now)
-            # The longer a poll takes, the less often it runs.
-            self._polled_at = now
-            self._poll_interval = max(POLL_INTERVAL, POLL_PAUSE_FACTOR * (self._now() - now))
+        self._follow_catalog(now)
+        is_busy = not self._inbox.is_empty or self._in_transit.has_new
+        if not is_busy:
+            self._poll_if_due(now)
         deferred = self._processor.process(self._inbox.take(), now=now)
         self._inbox.put_back(deferred)
         self._start_conversations()
@@ -147,6 +152,8 @@ class MessageExchange:
         if not 0 <= now - self._flushed < FLUSH_INTERVAL:
             self._flushed = now
             self._flush(now)
+        if is_busy:
+            self._poll_if_due(now)
         if deferred:
             due_times.append(now + LOCKED_DATABASE_RETRY_INTERVAL)
         elif (
@@ -155,6 +162,8 @@ class MessageExchange:
             or (self._in_transit.has_new and not self._sender.is_delaying)
         ):
             due_times.append(now)
+        if self._is_poll_requested:
+            due_times.append(self._polled_at + self._poll_interval)
         return min([now + POLL_INTERVAL, *(each for each in due_times if each is not None)])
 
     def outbox_drained(self, address: str) -> None:
@@ -187,6 +196,7 @@ class MessageExchange:
         if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
+            self._followed_at = 0
         elif self._forwards is not None:  # nothing routes the messages again that wait for it
             self._forwards.connection_failed(address, "it is an address of this instance")
 
@@ -211,8 +221,19 @@ class MessageExchange:
         """Closes the file watches."""
         self._dialogs.close()
 
-    def _follow_catalog(self) -> None:
+    @property
+    def _poll_interval(self) -> int:
+        """The time between the beginnings of two polls; the longer a poll takes, the less often it runs."""
+        return (
+            2 * self._poll_time if self._is_poll_requested else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_time)
+        )
+
+    def _follow_catalog(self, now: int) -> None:
         """Routes every dialog again if the catalog has changed."""
+        changes = self._background.change_count
+        is_recent = 0 <= now - self._followed_at < POLL_INTERVAL
+        if is_recent and changes == self._changes_seen and not self._dialogs.needs_refresh:
+            return
         snapshot = self._background.routes.snapshot
         if snapshot is not self._snapshot or self._dialogs.needs_refresh:
             if self._snapshot is not None:
@@ -223,10 +244,15 @@ class MessageExchange:
                 dialogs.reroute()
             if self._forwards is not None:
                 self._forwards.reroute(self._router.decisions)
-            self._snapshot = snapshot  # set last: after an error the next turn repeats all of it
+            self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
+        self._followed_at, self._changes_seen = now, changes
 
-    def _poll(self, now: int) -> None:
+    def _poll_if_due(self, now: int) -> None:
         """Collects the messages that any process has committed since the last poll."""
+        if 0 <= now - self._polled_at < self._poll_interval:
+            return
+        self._is_poll_requested = False
+        started = self._now()
         for dialogs in self._dialogs.all():
             try:
                 sent = partial(self._in_transit.sent_up_to, dialogs.database.database_id)
@@ -236,6 +262,9 @@ class MessageExchange:
                 continue
             if found:
                 self._in_transit.add(found, now=now)
+                self._followed_at = 0  # they may have been committed after a change of the catalog
+        self._polled_at, self._poll_time = now, self._now() - started
+        self._follow_catalog(now)
 
     def _start_conversations(self) -> None:
         """Starts sending newly committed messages whose keys are ready."""

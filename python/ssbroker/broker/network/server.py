@@ -31,7 +31,8 @@ from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
-from ssbroker.broker.worker_thread import WorkerThread
+from ssbroker.broker.waiters import TRANSMISSIONS
+from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError, StorageError
 from ssbroker.protocol.config import FRAGMENT_BYTES_MIN, ProtocolSettings
@@ -282,6 +283,11 @@ class Server:
         self._worker: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = self._has_started = False
         self._status_file: StatusFile | None = None
+        self._commits: Final = (
+            threading.Thread(target=self._follow_commits, name=f"ssbroker {instance.name} commits", daemon=True)
+            if instance.background and instance.msdb.arrivals.is_shared
+            else None
+        )
         self._on_change: Final = on_change
         self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
         events = EndpointEvents(self._wake)
@@ -396,6 +402,8 @@ class Server:
             on_write=on_write,
         )
         self._status_file.start()
+        if self._commits is not None:
+            self._commits.start()
         self._wake()
 
     def close(self) -> None:
@@ -409,6 +417,9 @@ class Server:
         self._is_open = False
         if self._status_file is not None:
             self._status_file.close()
+        if self._commits is not None and self._commits.is_alive():
+            self._instance.msdb.arrivals.notify([TRANSMISSIONS])
+            self._commits.join()
         background = self._background
         background.delivery.transport = None
         background.routes.tie_break = "hash"
@@ -442,6 +453,15 @@ class Server:
             dial_filter=DialFilter(options.dial_only),
         )
         return SocketEndpoint(setup, host=options.host, port=options.port)
+
+    def _follow_commits(self) -> None:
+        """Has messages sent at once that other processes commit."""
+        arrivals = self._instance.msdb.arrivals
+        seen = arrivals.count(TRANSMISSIONS)
+        while self._is_open and not arrivals.is_closed:
+            if arrivals.wait(TRANSMISSIONS, seen=seen, timeout=LONGEST_WAIT):
+                seen = arrivals.count(TRANSMISSIONS)
+                self.exchange.poll()
 
     def _run(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.exchange.turn())
