@@ -15,7 +15,14 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs
-from ssbroker.broker.network.outbound import DELAY_FACTOR, DELAY_MAX, DELAY_MIN, SendDelay
+from ssbroker.broker.network.outbound import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    DELAY_FACTOR_MAX,
+    DELAY_MAX,
+    DELAY_MIN,
+    SendDelay,
+)
 from ssbroker.broker.network.server import Server
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import shop_and_bank_pair
@@ -52,21 +59,23 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
 
 
 @pytest.mark.parametrize(
-    ("duration", "expected"),
+    ("seconds", "rows", "size", "expected"),
     [
-        (0.0, 0.0),
-        (0.9 * DELAY_MIN / DELAY_FACTOR, 0.0),
-        (0.002, DELAY_FACTOR * 0.002),
-        (DELAY_MAX, DELAY_MAX),
-        (10.0, DELAY_MAX),
+        (0.0, BATCH_ROWS, 0, 0.0),
+        (0.9 * DELAY_MIN / 2, BATCH_ROWS, 0, 0.0),
+        (0.002, BATCH_ROWS, 0, 2 * 0.002),
+        (0.002, 0, BATCH_BYTES, 2 * 0.002),
+        (0.002, BATCH_ROWS // 4, 100, 1.25 * 0.002),
+        (0.002, BATCH_ROWS // 4 - 1, BATCH_BYTES // 4 - 1, 0.0),
+        (0.002, 10 * BATCH_ROWS, 0, DELAY_FACTOR_MAX * 0.002),
+        (10.0, BATCH_ROWS, 0, DELAY_MAX),
     ],
 )
-def test_the_delay_is_three_times_the_duration_and_limited(duration: float, expected: float) -> None:
+def test_the_more_was_sent_the_longer_is_the_delay(seconds: float, rows: int, size: int, expected: float) -> None:
     clock = Clock()
     delay = SendDelay(clock=clock)
     assert delay.remaining == 0.0
-    with delay.measure():
-        clock.now += duration
+    delay.start(seconds, rows=rows, size=size)
     assert delay.remaining == pytest.approx(expected)
     clock.now += expected / 2
     assert delay.remaining == pytest.approx(expected / 2)
@@ -75,17 +84,16 @@ def test_the_delay_is_three_times_the_duration_and_limited(duration: float, expe
 
 
 def test_a_cancelled_delay_has_ended() -> None:
-    clock = Clock()
-    delay = SendDelay(clock=clock)
-    with delay.measure():
-        clock.now += 1.0
+    delay = SendDelay(clock=Clock())
+    delay.start(1.0, rows=BATCH_ROWS, size=0)
+    assert delay.remaining > 0.0
     delay.cancel()
     assert delay.remaining == 0.0
 
 
 def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a thread, nothing would send them after the delay."""
-    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 0)
+    monkeypatch.setattr(outbound, "BATCH_ROWS", 1e-9)
     monkeypatch.setattr(
         outbound, "SendDelay", lambda: SendDelay(clock=iter(float(second) for second in range(10**6)).__next__)
     )
@@ -98,9 +106,9 @@ def test_without_a_thread_rows_are_sent_immediately(tmp_path: Path, monkeypatch:
 
 def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a delay of 0.1 s, many commits share a batch."""
-    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 0.1)
+    monkeypatch.setattr(outbound, "BATCH_ROWS", 1e-9)
+    monkeypatch.setattr(outbound, "DELAY_FACTOR_MAX", 10**6)
+    monkeypatch.setattr(outbound, "DELAY_MAX", 0.1)
     batches: list[int] = []
     data_to_send = DatabaseDialogs.data_to_send
 
@@ -129,9 +137,9 @@ def test_messages_committed_during_the_delay_are_sent_after_it(tmp_path: Path, m
 
 def test_a_closing_server_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Collected rows are sent before GOODBYE."""
-    monkeypatch.setattr(outbound, "DELAY_ROWS_MIN", 1)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_FACTOR", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.outbound.DELAY_MAX", 3600.0)
+    monkeypatch.setattr(outbound, "BATCH_ROWS", 1e-9)
+    monkeypatch.setattr(outbound, "DELAY_FACTOR_MAX", 10**6)
+    monkeypatch.setattr(outbound, "DELAY_MAX", 3600.0)
     with served(tmp_path) as (sales, stock, server, dialog):
         with sales.transaction() as t:
             t.send(dialog, b"second")

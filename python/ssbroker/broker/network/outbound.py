@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -35,19 +34,24 @@ from ssbroker.broker.network.database_dialogs import (
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.storage import Key
-from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.protocol.wire.frames import DropReason, size_of
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import NetworkEndpoint
     from ssbroker.store.endpoints import ConversationEndpoint
 
 
-DELAY_FACTOR: Final = 3
-"""The delay is this many times as long as sending took, so that at most a quarter of the time is spent on sending."""
+DELAY_FACTOR_MAX: Final = 3
+"""The delay is at most this many times as long as sending took, so that at least a quarter of the time is spent on sending."""
 DELAY_MAX: Final = 0.015
 """The longest delay, in seconds."""
 DELAY_MIN: Final = 0.001
 """The shortest delay, in seconds; a shorter one gathers nothing."""
+BATCH_ROWS: Final = 256
+BATCH_BYTES: Final = 1 << 20
+"""After a batch of this many rows or bytes, the delay is twice as long as sending it took; after less it is shorter, after more longer."""
+BATCH_SHARE_MIN: Final = 0.25
+"""After a smaller share of such a batch there is no delay."""
 
 
 class SendDelay:
@@ -56,34 +60,29 @@ class SendDelay:
     The first batch after a pause is sent immediately.
 
     Examples:
-        >>> seconds = iter([0.0, 2.0, 2.0, 9.0])
+        >>> seconds = iter([2.0, 2.0, 9.0])
         >>> delay = SendDelay(clock=lambda: next(seconds))
-        >>> with delay.measure():
-        ...     "sending takes two seconds"
-        'sending takes two seconds'
+        >>> delay.start(2.0, rows=256, size=0)
         >>> round(delay.remaining, 3), delay.remaining
         (0.015, 0.0)
     """
 
-    __slots__ = ("_clock", "_until")
+    __slots__ = ("_until", "clock")
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock: Final = clock
+        self.clock: Final = clock
         self._until = 0.0
 
     @property
     def remaining(self) -> float:
         """The remaining delay in seconds. Safe to read from any thread."""
-        return max(0.0, self._until - self._clock())
+        return max(0.0, self._until - self.clock())
 
-    @contextmanager
-    def measure(self) -> Iterator[None]:
-        """Measures how long the block takes to send, and starts the delay at its end."""
-        started = self._clock()
-        yield
-        ended = self._clock()
-        wait = min(DELAY_FACTOR * (ended - started), DELAY_MAX)
-        self._until = ended + wait if wait >= DELAY_MIN else 0.0
+    def start(self, seconds: float, *, rows: int, size: int) -> None:
+        """Starts the delay after a batch of some rows and bytes that took some seconds to send."""
+        share = max(rows / BATCH_ROWS, size / BATCH_BYTES)
+        wait = min(min(1 + share, DELAY_FACTOR_MAX) * seconds, DELAY_MAX)
+        self._until = self.clock() + wait if share >= BATCH_SHARE_MIN and wait >= DELAY_MIN else 0.0
 
     def cancel(self) -> None:
         """Ends the delay."""
@@ -92,8 +91,6 @@ class SendDelay:
 
 BATCHES_MAX: Final = 8
 """The batches of one database to send before other databases have their turn."""
-DELAY_ROWS_MIN: Final = 64
-"""A delay pays off after at least this many rows."""
 FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
 """When a database that could not be used is tried again."""
 
@@ -116,7 +113,7 @@ class OutboundSender:
     ) -> None:
         self._instance: Final = instance
         self._delay: Final = SendDelay()
-        self._sent = 0
+        self._sent_rows = self._sent_bytes = 0
         self._endpoint: Final = endpoint
         self._dialogs: Final = dialogs
         self._closed: Final = closed
@@ -135,12 +132,13 @@ class OutboundSender:
     def send_all(self, *, now: int) -> list[int | None]:
         """Sends the rows that are due in all databases, unless sending is delayed; returns when to call it again, as `send`."""
         if not self.is_delaying:
-            self._sent = 0
-            with self._delay.measure():
-                due_times = [self.send(dialogs, now=now) for dialogs in self._dialogs.all()]
+            started = self._delay.clock()
+            self._sent_rows = self._sent_bytes = 0
+            due_times = [self.send(dialogs, now=now) for dialogs in self._dialogs.all()]
             # No delay if more is waiting, or if no background thread would send it later.
-            if self._sent < DELAY_ROWS_MIN or 0 in due_times or not self._instance.background:
-                self._delay.cancel()
+            if 0 not in due_times and self._instance.background:
+                took = self._delay.clock() - started
+                self._delay.start(took, rows=self._sent_rows, size=self._sent_bytes)
             if not self.is_delaying:
                 return due_times
         return [epoch_microseconds(self._instance.clock()) + int(self._delay.remaining * SECOND) + 1]
@@ -153,7 +151,8 @@ class OutboundSender:
                 if batches is None:
                     break
                 for outbound in batches:
-                    self._sent += outbound.rows.num_rows
+                    self._sent_rows += outbound.rows.num_rows
+                    self._sent_bytes += size_of(outbound.rows)
                     self._send(dialogs, outbound)
             return dialogs.engine.next_timeout()
         except SsbrokerError as error:
