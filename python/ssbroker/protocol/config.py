@@ -56,7 +56,7 @@ class ProtocolSettings:
         ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024, got 0
     """
 
-    max_fragment_bytes: int = 32 << 10
+    max_fragment_bytes: int = 64 << 10
     window_fragments: int = 1024
     window_bytes: int = 4 << 20
     max_ahead_bytes: int = 64 << 20
