@@ -20,6 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benches.network_rivals import Rival, Setting
 from benches.network_rivals.ours import Ours
 from benches.network_rivals.processes import Found, Running
+from benches.network_rivals.round_trips import round_trips
 from benches.network_rivals.servers import Postgres, RabbitMq
 from benches.queue_rivals import Missing
 from benches.race import ReplayClock, Times
@@ -58,6 +59,20 @@ def test_latency_at_half_load(benchmark: BenchmarkFixture, name: str) -> None:
         pytest.skip(f"{name}: {missing[name]}")
     benchmark.group = "latency of 1 KiB messages at half load, from send to committed receive"
     CLOCK.replay(benchmark, Times(wall=tuple(statistics.quantiles(found[name], n=100)[at - 1] for at in (50, 99))))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01], ids=["back to back", "every 10 ms"])
+def test_round_trip(benchmark: BenchmarkFixture, pause: float) -> None:
+    """Measures a request of 1 KiB and its answer while nothing else is sent."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SSBROKER_BENCH_FOLDER")) as folder:
+        setting = Setting(folder=pathlib.Path(folder), conversations=1, receivers=1, batch=1)
+        percentiles = statistics.quantiles(round_trips(setting, _count("1 KiB") // 40, pause=pause), n=100)
+    benchmark.group = "round trip of 1 KiB, from the send to the committed receive of the answer"
+    report(
+        "Round trips of 1 KiB between two idle instances",
+        f"{'every 10 ms' if pause else 'back to back':<12} p50 {percentiles[49] * 1e3:8.2f} ms, p99 {percentiles[98] * 1e3:8.2f} ms",
+    )
+    CLOCK.replay(benchmark, Times(wall=(percentiles[49], percentiles[98])))
 
 
 @pytest.mark.parametrize("conversations", [1, 10, 1_000])

@@ -37,12 +37,12 @@ class Ours:
             (setting.folder / f"{name}.pem").write_bytes(made.certificate)
             (setting.folder / f"{name}.key").write_bytes(made.key)
 
-    def receiver(self, setting: Setting, number: int) -> tuple[_Receiver, str]:
-        side = _Receiver(setting, number)
-        return side, f"TCP://{_HOST}:{side.port}"
+    def receiver(self, setting: Setting, number: int) -> tuple[OursReceiver, str]:
+        side = OursReceiver(setting, number)
+        return side, side.address
 
-    def sender(self, setting: Setting, addresses: Sequence[str]) -> _Sender:
-        return _Sender(setting, addresses)
+    def sender(self, setting: Setting, addresses: Sequence[str]) -> OursSender:
+        return OursSender(setting, addresses)
 
 
 class _Side:
@@ -55,12 +55,15 @@ class _Side:
         self.database.create_queue(QUEUE)
         served = self.instance.serve(host=_HOST, port=0, trust=_trust(setting, name))
         self.port: Final[int] = self._stack.enter_context(served).port
+        self.address: Final = f"TCP://{_HOST}:{self.port}"
 
     def close(self) -> None:
         self._stack.close()
 
 
-class _Sender(_Side):
+class OursSender(_Side):
+    """The sending instance."""
+
     def __init__(self, setting: Setting, addresses: Sequence[str]) -> None:
         super().__init__(setting, "sender")
         self.database.create_service("//Sender", queue=QUEUE)
@@ -82,7 +85,9 @@ class _Sender(_Side):
             t.send_batch(pa.table({"conversation_handle": handles, "message_body": bodies}))
 
 
-class _Receiver(_Side):
+class OursReceiver(_Side):
+    """The receiving instance."""
+
     def __init__(self, setting: Setting, number: int) -> None:
         super().__init__(setting, f"receiver{number}")
         self.database.create_service(_service(number), queue=QUEUE)
@@ -91,14 +96,15 @@ class _Receiver(_Side):
 
     def receive(self, max_messages: int) -> list[bytes]:
         if not self._has_reply_route:
-            self._create_reply_route()
+            self.create_reply_route()
         with self.database.transaction() as t:
             bodies: list[Any] = t.receive(QUEUE, top=max_messages, groups=max_messages, timeout=_WAIT_SECONDS)[
                 "message_body"
             ].to_pylist()
         return bodies
 
-    def _create_reply_route(self) -> None:
+    def create_reply_route(self) -> None:
+        """Creates the route to the sender, which has written its port."""
         port = self._port.read_text(encoding="utf-8")
         self.instance.execute(
             f"USE Bench; CREATE ROUTE Back WITH SERVICE_NAME = N'//Sender', ADDRESS = N'TCP://{_HOST}:{port}';"
