@@ -1,6 +1,7 @@
 """Random worlds whose conversations both engines of `route` must route as `Router.route` and the oracle do.
 
-`python -m tests.spark.engine_worlds --worlds 1000` checks many of them and prints how often each outcome occurred.
+`python -m tests.spark.engine_worlds --worlds 1000` checks many of them and prints how often each outcome occurred. With `--interpreted`,
+Spark compiles no code for the plans, which takes most of the time; with `--engines native`, only that engine is checked.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ssbroker
 import ssbroker.spark
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
+from ssbroker.spark.engines import Engine
 from tests.oracle.routing import Conversation, Oracle, Route, World
 from tests.spark.frames import frame, session_builder
 from tests.worlds.arrow import batch_of, catalog_of
@@ -56,7 +58,7 @@ class Case:
         table = pa.Table.from_batches([batch]).drop_columns(list(self.missing))
         return table.append_column("row", pa.array(range(len(self.conversations)), pa.int32()))
 
-    def routed(self, spark: SparkSession, engine: ssbroker.spark.engines.Engine) -> DataFrame:
+    def routed(self, spark: SparkSession, engine: Engine) -> DataFrame:
         given = frame(spark, self.table(), partitions=1)
         if self.seed % 5 == 0 and "conversation_id" in given.columns:
             given = given.withColumnRenamed("conversation_id", "conversation_handle")
@@ -84,7 +86,7 @@ class Case:
 def case(seed: int) -> Case:
     """Returns the case of a seed: every option, and columns that are missing, now and then."""
     world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
-    world = replace(world, routes=tuple(map(_without_next_hop_in_name, world.routes)))
+    world = replace(world, routes=tuple(map(_without_mirrored_next_hop_in_name, world.routes)))
     tie_break: TieBreak = "first" if seed % 3 == 0 else "hash"
     missing = []
     if seed % 4 == 1:
@@ -111,37 +113,39 @@ def case(seed: int) -> Case:
     )
 
 
-def _without_next_hop_in_name(route: Route) -> Route:
-    """`native` does not take the next hop from names that are not listed."""
+def _without_mirrored_next_hop_in_name(route: Route) -> Route:
+    """`native` refuses such a route."""
     if route.remote_service_name is None and route.address.upper() == "TRANSPORT":
-        return replace(route, address="TCP://relay.example:4022")
+        return replace(route, mirror_address=None)
     return route
 
 
-def check(spark: SparkSession, seeds: Iterable[int]) -> Counter[str]:
+def check(spark: SparkSession, seeds: Iterable[int], engines: Sequence[Engine] = ("native", "arrow")) -> Counter[str]:
     """Routes the worlds of the seeds, several in one job; returns how often each outcome occurred."""
     seen: Counter[str] = Counter()
     waiting = list(seeds)
     while waiting:
         cases, waiting = [case(seed) for seed in waiting[:WORLDS_PER_JOB]], waiting[WORLDS_PER_JOB:]
         expected = {each.seed: each.expected() for each in cases}
-        for seed, engine, found in _decided(spark, cases):
+        for seed, engine, found in _decided(spark, cases, engines):
             for row, (one, other) in enumerate(zip(found, expected[seed], strict=True)):
                 assert one == other, f"{engine}, seed {seed}, row {row}: {one}\nexpected {other}\n{case(seed)}"
         seen.update(row["outcome"] for rows in expected.values() for row in rows)
     return seen
 
 
-def _decided(spark: SparkSession, cases: Sequence[Case]) -> list[tuple[int, str, list[dict[str, Any]]]]:
+def _decided(
+    spark: SparkSession, cases: Sequence[Case], engines: Sequence[Engine]
+) -> list[tuple[int, str, list[dict[str, Any]]]]:
     frames = []
     for each in cases:
-        for engine in ("native", "arrow"):
+        for engine in engines:
             labels = (sf.lit(each.seed).alias("seed"), sf.lit(engine).alias("engine"))
             frames.append(each.routed(spark, engine).select("row", *DECISIONS.names, *labels))
     rows = reduce(DataFrame.unionByName, frames).toArrow().to_pylist()
-    found = []
+    found: list[tuple[int, str, list[dict[str, Any]]]] = []
     for each in cases:
-        for engine in ("native", "arrow"):
+        for engine in engines:
             own = [row for row in rows if (row["seed"], row["engine"]) == (each.seed, engine)]
             own.sort(key=lambda row: int(row["row"]))
             found.append((each.seed, engine, [{name: row[name] for name in DECISIONS.names} for row in own]))
@@ -152,12 +156,19 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--worlds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=1000)
+    parser.add_argument("--engines", nargs="+", choices=["native", "arrow"], default=["native", "arrow"])
+    parser.add_argument("--interpreted", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = session_builder().getOrCreate()
+    builder = session_builder()
+    if options.interpreted:
+        builder = builder.config("spark.sql.codegen.wholeStage", "false")
+        builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    spark = builder.getOrCreate()
     seen: Counter[str] = Counter()
     for start in range(options.first, options.first + options.worlds, 10 * WORLDS_PER_JOB):
-        seen += check(spark, range(start, min(start + 10 * WORLDS_PER_JOB, options.first + options.worlds)))
+        seeds = range(start, min(start + 10 * WORLDS_PER_JOB, options.first + options.worlds))
+        seen += check(spark, seeds, options.engines)
         print(f"{start}: {dict(seen)}", flush=True)
     spark.stop()
 

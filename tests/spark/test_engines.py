@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, OptionError, schemas
-from ssbroker.spark import columns, decision_join, engines
+from ssbroker.spark import columns, decision_join, decision_relation, engines
 from ssbroker.spark.engines import Engine
 from tests.spark import engine_worlds, query_runs
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
@@ -20,6 +20,9 @@ from tests.spark.test_route import one_route, plan_of
 from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW, TICK
 
+DATABASES = pa.table(
+    {"name": ["user"], "service_broker_guid": pa.array([b"x" * 16], pa.binary(16)), "is_broker_enabled": [True]}
+)
 ID = "00000000-0000-0000-0000-000000000001"
 GOOD: dict[str, Any] = {
     "conversation_id": ID,
@@ -72,10 +75,12 @@ def row_with(changed: dict[str, Any]) -> tuple[Any, ...]:
 def test_an_invalid_value_fails_the_job_with_the_words_of_the_router(
     spark: SparkSession, broken: dict[str, Any], message: str
 ) -> None:
-    """Whatever decision column is read; the words are those of `Router.route`, without the number of the row."""
+    """The words are those of `Router.route`, without the number of the row; labels check only what they depend on."""
     given = spark.createDataFrame([row_with({}), row_with(broken)], COLUMNS).coalesce(1)
     routed = ssbroker.spark.route(given, one_route(), engine="native")
-    for name in ("match_step", "broker_instance"):
+    does_not_matter = broken.keys() & {"conversation_id", "is_initiator"}
+    assert not does_not_matter or routed.groupBy("outcome", "reason", "match_step").count().collect()[0]["count"] == 2
+    for name in ("route_id", "broker_instance") if does_not_matter else ("match_step", "broker_instance"):
         with pytest.raises(Exception, match="USER_RAISED_EXCEPTION") as caught:
             routed.select(name).collect()
         assert f"ssbroker.exceptions.{message}" in str(caught.value)
@@ -137,6 +142,29 @@ def test_a_native_plan_has_no_python_and_reads_only_what_is_selected(
     assert "message_body" not in plan
     assert "next_hop_address" not in plan
     assert "next_hop_address" in plan_of(routed, capsys)
+
+
+def test_labels_alone_read_only_the_columns_that_they_depend_on(
+    spark: SparkSession, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ties between routes of one class change the next hop, but no label."""
+    catalog, table = listed_ids(3)
+    frame(spark, table).write.parquet(f"{tmp_path}/conversations")
+    routed = ssbroker.spark.route(spark.read.parquet(f"{tmp_path}/conversations"), catalog, now=NOW, engine="native")
+    assert "conversation_id" not in plan_of(routed.select("outcome", "reason", "match_step"), capsys)
+    assert "conversation_id" in plan_of(routed.select("next_hop_address"), capsys)
+
+
+def test_auto_avoids_code_that_the_jvm_does_not_compile(spark: SparkSession) -> None:
+    def chosen(columns: str, address: str = "LOCAL") -> str:
+        catalog = Catalog(one_route(remote_service_name=None, address=address).routes, DATABASES)
+        return ssbroker.spark.route_engine(spark.createDataFrame([], columns), catalog, tie_break="first").name
+
+    narrow = "to_service_name string, database string, is_initiator boolean"
+    assert chosen(f"{narrow}, to_broker_instance binary") == "native"
+    assert chosen(f"{narrow}, to_broker_instance string, conversation_id string") == "arrow"
+    assert chosen(narrow, "TRANSPORT") == "arrow"
+    assert chosen(", ".join([narrow, *(f"extra_{number} int" for number in range(50))])) == "arrow"
 
 
 def databases(count: int) -> tuple[Catalog, pa.Table]:
@@ -211,17 +239,100 @@ def test_one_of_many_equal_candidates_is_picked_by_the_hash(spark: SparkSession)
     assert str(chosen) == "arrow: a service has 100 broker ids, more than the 64 for which a join is used"
 
 
-@pytest.mark.rule("R23")
-def test_names_that_hold_the_next_hop_need_the_other_engine(spark: SparkSession) -> None:
+NAMES = (
+    *(
+        "tcp://Rushi.Desai.name:4256/MyService",
+        "host:1",
+        "host:00065535/",
+        "h_1-2.x:5\n",
+        "h:5/\nx",
+        "tcp:80",
+        "[::1]:7/x",
+    ),
+    *(
+        "host/x",
+        "",
+        "host:1x",
+        "h:0",
+        "h:65536",
+        "a..b:1",
+        ".a:1",
+        "a.:1",
+        "tcp://tcp://h:1",
+        "h:1\n",
+        "höst:1",
+        "x[::1]:1",
+    ),
+    *(
+        "[::]:1",
+        "[1::]:1",
+        "[::FFFF:1.2.3.4]:1/x",
+        "[::1.2.3.4]:1",
+        "[1:2:3:4:5:6:1.2.3.4]:1",
+        "[0:0:0:0:0:ffff:102:304]:1",
+    ),
+    *("[0:0:1:0:0:0:1:0]:1", "[0:0:0:1:0:0:0:1]:1", "[1:0:0:2:0:0:3:4]:1", "[10:0:0:1:0:0:0:1]:1", "[00a0:0001::0]:1"),
+    *(
+        "[1.2.3.4]:1",
+        "[1:2:3:4:5:6:7:1.2.3.4]:1",
+        "[::01.2.3.4]:1",
+        "[::256.2.3.4]:1",
+        "[1:2:3:4:5:6:7:8::]:1",
+        "[::1]:",
+    ),
+    *(
+        "[1:2:3:4:5:6:7::]:1",
+        "[::2:3:4:5:6:7:8]:1",
+        "[1::2::3]:1",
+        "[:::1]:1",
+        "[00001::]:1",
+        "[FE80::1%eth0]:1",
+        "[g]:1",
+    ),
+)
+
+
+@pytest.mark.rule("R23", "R6")
+def test_the_next_hop_in_a_name_is_read_as_the_router_reads_it(spark: SparkSession) -> None:
     catalog = one_route(remote_service_name=None, address="TRANSPORT")
-    given = spark.createDataFrame([("tcp://host:1/x",)], "to_service_name string")
-    with pytest.raises(
-        OptionError, match=r"engine: 'native' cannot use this catalog: a route .* TRANSPORT.*use 'auto'"
-    ):
-        ssbroker.spark.route(given, catalog, tie_break="first", engine="native")
-    routed = ssbroker.spark.route(given, catalog, tie_break="first")
-    assert [row["next_hop_address"] for row in routed.collect()] == ["TCP://host:1"]
-    assert ssbroker.spark.route_engine(given, catalog, tie_break="first").name == "arrow"
+    table = pa.table({"to_service_name": NAMES, "row": pa.array(range(len(NAMES)), pa.int32())})
+    expected = expected_decisions(catalog, table, tie_break="first")
+    assert 15 < sum(row["next_hop_address"] is not None for row in expected) < len(NAMES) - 15
+    routed = ssbroker.spark.route(frame(spark, table), catalog, tie_break="first", engine="native")
+    assert decisions_of(routed) == expected
+
+
+@pytest.mark.rule("R23", "R41")
+@pytest.mark.parametrize("address", ["TRANSPORT", "LOCAL", "TCP://other:1"])
+def test_a_name_with_an_own_address_is_routed_again_as_a_message_from_outside(
+    spark: SparkSession, address: str
+) -> None:
+    """Names that only the other routing table lists, too; three candidates there."""
+    own, listed, gone = "tcp://me:7/Own", "tcp://Me:7/Listed", "//Listed"
+    names = [None, own.replace("Own", "Elsewhere"), listed, listed, listed, gone]
+    routes = pa.table(
+        {
+            "database": ["Sales", "msdb", "msdb", "msdb", "msdb", "msdb"],
+            "name": [f"r{number}" for number in range(6)],
+            "remote_service_name": names,
+            "broker_instance": pa.nulls(6, pa.binary(16)),
+            "lifetime": pa.nulls(6, pa.timestamp("us")),
+            "address": ["TRANSPORT", address, "TCP://a:1", "TCP://b:1", "TCP://c:1", "TCP://d:1"],
+            "mirror_address": pa.nulls(6, pa.string()),
+        }
+    )
+    catalog = Catalog(routes, addresses=["tcp://me:7", "tcp://me-too:7"], message_forwarding=True)
+    asked = [own, listed, gone, "me-too:7", "other:9/x", "//nothing", "tcp://me:7/Elsewhere"] * 20
+    table = pa.table(
+        {
+            "conversation_id": pa.array([number.to_bytes(16, "little") for number in range(len(asked))], pa.binary()),
+            "database": ["Sales"] * len(asked),
+            "to_service_name": asked,
+            "row": pa.array(range(len(asked)), pa.int32()),
+        }
+    )
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="native")
+    assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
 @pytest.mark.rule("R23")
@@ -256,13 +367,15 @@ def test_the_decisions_are_made_again_only_if_a_route_has_expired(
 ) -> None:
     monkeypatch.setattr(engines, "_relations", {})
     made: list[object] = []
-    original = decision_join.DecisionRelation.of
+    original = decision_relation.DecisionRelation.of
 
-    def counted(router: ssbroker.Router, labels: columns.Labels, *, now: datetime) -> decision_join.DecisionRelation:
+    def counted(
+        router: ssbroker.Router, labels: columns.Labels, *, now: datetime
+    ) -> decision_relation.DecisionRelation:
         made.append(now)
         return original(router, labels, now=now)
 
-    monkeypatch.setattr(decision_join.DecisionRelation, "of", counted)
+    monkeypatch.setattr(decision_relation.DecisionRelation, "of", counted)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
     expires = NOW + timedelta(days=1)
     catalog = one_route(lifetime=expires)

@@ -173,15 +173,33 @@ def has_arrow_frames() -> bool:
     return hasattr(DataFrame, "toArrow")
 
 
-def arrow_frame(spark: SparkSession, table: pa.Table, kinds: Mapping[str, str]) -> DataFrame:
-    """Returns an Arrow table as a DataFrame without starting Python in the executors; `kinds` are the Spark types of its columns."""
+def arrow_frame(
+    spark: SparkSession, table: pa.Table, kinds: Mapping[str, str], *, as_strings: str | None = None
+) -> tuple[DataFrame, bool]:
+    """Returns an Arrow table as a DataFrame without starting Python in the executors, and whether `as_strings` was done.
+
+    Args:
+        spark: The session.
+        table: The table.
+        kinds: The Spark types of its columns.
+        as_strings: A column of lists of bytes that become strings with the same bytes, whether these are text or not.
+    """
     if has_arrow_frames() and table.num_rows > 0:  # PySpark fails for a table without batches
+        if as_strings is not None and as_strings in table.column_names:
+            table = table.set_column(
+                table.column_names.index(as_strings), as_strings, _as_strings(table[as_strings].combine_chunks())
+            )
         untyped: Any = spark  # its stubs lack Arrow tables
-        frame: DataFrame = untyped.createDataFrame(table)
-        return frame
+        return untyped.createDataFrame(table), as_strings is not None
     # PySpark 3.5 would start Python for a list of rows, and needs pandas for Arrow.
-    fields = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+    fields = ", ".join(f"`{name}`: {kind}" for name, kind in kinds.items())
     text = json.dumps(table.to_pylist(), default=lambda value: base64.b64encode(value).decode())
     kind = f"array<struct<{fields}>>"
     query = f"SELECT inline(from_json(text, '{kind}')) FROM VALUES (:text) AS t(text)"  # noqa: S608 - all of it is ours
-    return spark.sql(query, {"text": text})
+    return spark.sql(query, {"text": text}), False
+
+
+def _as_strings(lists: Any) -> Any:
+    values = lists.values.cast(pa.binary())
+    texts: Any = pa.Array.from_buffers(pa.string(), len(values), values.buffers(), values.null_count, values.offset)
+    return pa.ListArray.from_arrays(lists.offsets, texts)

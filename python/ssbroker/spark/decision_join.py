@@ -7,39 +7,41 @@ listed, and with each listed id; each of these once, or once for each of several
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker._arguments import epoch_microseconds
-from ssbroker.exceptions import UnknownDatabaseError
-from ssbroker.router import Router, TieBreak
+from ssbroker.router import TieBreak
+from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, PACKED_FIELDS, Labels, quoted
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, NO_STEP, Labels, quoted
+from ssbroker.spark.decision_relation import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionRelation
+from ssbroker.spark.name_address import with_address_in_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-_Array: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
+    _Check: TypeAlias = tuple[Column, str, Column | None, str]
 
 _COLUMN_TYPES: Final = {
-    **{name: f"array<{kind}>" for name, kind in PACKED_FIELDS.items()},
+    **dict.fromkeys(LABEL_BITS, "tinyint"),
     "database": "string",
     "first": "array<int>",
     "hash_to": "array<bigint>",
     "ids": "array<binary>",
+    "key": "bigint",
     "name": "string",
     "number": "int",
     "only_from_initiator": "array<boolean>",
     "source": "int",
+    "target_database": "array<string>",
+    "verdict": "array<smallint>",
 }
 _LITERAL_SOURCES_MAX: Final = 16
 """The most databases that are compared one after the other; more are joined."""
+_COMPARED_CANDIDATES_MAX: Final = 8
+"""The most candidates whose hashes are compared one after the other."""
 _ID_BYTES: Final = 16
 _SHOWN_MAX: Final = 80
 _GUID: Final = "a GUID: 36 characters (braces allowed) or 16 bytes"
@@ -47,151 +49,6 @@ _GUID_CHARACTERS: Final = 36
 _ERRORS: Final = "ssbroker.exceptions."
 _DASHES: Final = (9, 14, 19, 24)
 _DIGITS: Final = ((1, 8), (10, 4), (15, 4), (20, 4), (25, 12))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecisionRelation:
-    """The decision table as build sides of joins.
-
-    Attributes:
-        databases: The names of the databases; their positions are the numbers of the sources. The next number is that of messages from
-            other instances.
-        named: A row for each source and listed service name.
-        unnamed: A row for each source, for the other names.
-        replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
-        dropped_reply: The verdict of replies that match no row of `replies`.
-        database_ids: The broker ids of the databases.
-        fields: The arrays of the decisions' columns, without those that are always null.
-        candidates_max: The largest number of candidates in any decision.
-        expected_databases: What the error about an unknown database says.
-        is_complete: Whether the table has a decision for every conversation.
-        made_at: The time of the decisions, in microseconds since 1970.
-        valid_until: The time at which the first route expires that a decision depends on; None if there is none.
-    """
-
-    databases: tuple[str, ...]
-    named: pa.Table
-    unnamed: pa.Table
-    replies: pa.Table | None
-    dropped_reply: int
-    database_ids: tuple[bytes, ...]
-    fields: tuple[str, ...]
-    candidates_max: int
-    expected_databases: str
-    is_complete: bool
-    made_at: int
-    valid_until: int | None
-
-    def is_valid_at(self, now: datetime) -> bool:
-        """Whether the decisions at a time are these."""
-        now_us = epoch_microseconds(now)
-        return self.made_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
-
-    @property
-    def listed_ids_max(self) -> int:
-        """The most broker ids that are listed for one service name."""
-        return pc.max(pc.list_value_length(self.named["ids"])).as_py() or 0
-
-    @classmethod
-    def of(cls, router: Router, labels: Labels, *, now: datetime) -> DecisionRelation:
-        """Returns the decision table of a router at a time."""
-        decisions = router.decision_table(now=now)
-        table: Any = pa.Table.from_batches([decisions])
-        catalog = router.catalog
-        databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
-        ids = tuple(value for value in catalog.databases["service_broker_guid"].to_pylist() if value is not None)
-        sources = pa.array([*databases, None], pa.string())
-        table = table.append_column("source", pc.index_in(table["database"], value_set=sources))
-        table = table.append_column("verdict", labels.pack(decisions))
-        decided = table.filter(pc.invert(table["is_reply"]))
-        rows, candidates_max = _rows(decided)
-        is_named = pc.is_valid(rows["name"])
-        unnamed = rows.filter(pc.invert(is_named)).sort_by("source")
-        replies = table.filter(table["is_reply"])
-        is_dropped = pc.is_null(replies["to_service_name"])
-        dropped = replies.filter(is_dropped)["verdict"].unique().to_pylist()
-        return cls(
-            databases=databases,
-            named=rows.filter(is_named),
-            unnamed=unnamed,
-            replies=_reply_rows(replies.filter(pc.invert(is_dropped))) if ids else None,
-            dropped_reply=dropped[0] if dropped else 0,
-            database_ids=ids,
-            fields=tuple(name for name in (*PACKED_FIELDS, "only_from_initiator") if _has_values(decided[name])),
-            candidates_max=candidates_max,
-            expected_databases=_expected_databases(router, now),
-            is_complete=decided["verdict"].null_count == 0,
-            made_at=epoch_microseconds(now),
-            valid_until=pc.min(table["valid_until"].cast(pa.int64())).as_py(),
-        )
-
-
-def _rows(decided: pa.Table) -> tuple[pa.Table, int]:
-    """Groups the sorted rows of a decision table by source and name; returns the most candidates of one decision too."""
-    kinds = _run_starts(decided, ["source", "to_service_name", "has_broker_instance", "to_broker_instance"])
-    groups = _run_starts(decided, ["source", "to_service_name"])
-    offsets = pa.concat_arrays([groups, pa.array([decided.num_rows], groups.type)])
-    kind_offsets: _Array = pc.fill_null(pc.index_in(offsets, value_set=kinds), len(kinds))
-    group_of_kind = pc.subtract(_number_of_run(len(kinds), kind_offsets), 1)
-    first = pc.subtract(kinds, groups.take(group_of_kind))
-    ids = decided["to_broker_instance"].combine_chunks().take(kinds).drop_null().cast(pa.binary())
-    # Each group starts with two kinds that have no id.
-    id_offsets = pc.subtract(kind_offsets, pc.multiply(pa.array(range(len(offsets)), pa.int32()), 2))
-    sizes = pc.subtract(pa.concat_arrays([kinds[1:], offsets[-1:]]), kinds)
-    lists = {
-        "ids": pa.ListArray.from_arrays(id_offsets, ids),
-        "first": pa.ListArray.from_arrays(kind_offsets, first),
-    }
-    for name in ("hash_to", "only_from_initiator", *PACKED_FIELDS):
-        values = decided[name].combine_chunks()
-        values = values.cast(pa.binary()) if pa.types.is_fixed_size_binary(values.type) else values
-        lists[name] = pa.ListArray.from_arrays(offsets, values)
-    keys = {"source": decided["source"].take(groups), "name": decided["to_service_name"].take(groups)}
-    return pa.table({**keys, **lists}), pc.max(sizes).as_py() or 0
-
-
-def _has_values(column: _Array) -> bool:
-    """Whether a value is neither null nor false."""
-    return bool(pc.any(column).as_py()) if pa.types.is_boolean(column.type) else column.null_count < len(column)
-
-
-def _reply_rows(replies: pa.Table) -> pa.Table:
-    groups = _run_starts(replies, ["to_service_name"])
-    offsets = pa.concat_arrays([groups, pa.array([replies.num_rows], groups.type)])
-    ids = replies["to_broker_instance"].combine_chunks().cast(pa.binary())
-    lists = {"ids": pa.ListArray.from_arrays(offsets, ids)}
-    for name in ("verdict", "target_database"):
-        lists[name] = pa.ListArray.from_arrays(offsets, replies[name].combine_chunks())
-    return pa.table({"name": replies["to_service_name"].take(groups), **lists})
-
-
-def _run_starts(table: pa.Table, keys: Sequence[str]) -> _Array:
-    """Returns the index of each row that differs from the row before it in one of the columns."""
-    if table.num_rows == 0:
-        return pa.array([], pa.int32())
-    differences = []
-    for name in keys:
-        column: _Array = table[name].combine_chunks()
-        numbers: _Array = column.dictionary_encode().indices.fill_null(-1)
-        differences.append(pc.not_equal(numbers[1:], numbers[:-1]))
-    differs = pa.concat_arrays([pa.array([True]), reduce(pc.or_, differences)])
-    return pc.indices_nonzero(differs).cast(pa.int32())
-
-
-def _number_of_run(length: int, offsets: _Array) -> _Array:
-    """Returns, for each index below `length`, how many of the offsets are at or before it."""
-    is_start = pc.is_in(pa.array(range(length), pa.int32()), value_set=offsets)
-    return pc.cumulative_sum(is_start.cast(pa.int32()))
-
-
-def _expected_databases(router: Router, now: datetime) -> str:
-    """Returns what the router says about a database that it does not have."""
-    row = {"conversation_id": [bytes(16)], "to_service_name": [""], "database": ["\0"]}
-    try:
-        router.route(pa.table(row), now=now)
-    except UnknownDatabaseError as error:
-        return str(error.expected)
-    return "a database"
 
 
 class DecisionJoin:
@@ -226,7 +83,11 @@ class DecisionJoin:
         self._has_databases = "database" in types
         self._joins_sources = self._has_databases and len(relation.databases) > _LITERAL_SOURCES_MAX
         self._only_source = None if self._has_databases else relation.databases.index(str(default_database))
+        self._details = [name for name in relation.fields if name in DETAILS]
+        details = ", ".join(f"{name}: {DETAILS[name]}" for name in self._details)
+        self._column_types = {**_COLUMN_TYPES, "details": f"array<struct<{details}>>"}
         self._may_be_replies = relation.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys()
+        self._final = "final " if self._may_be_replies else ""
 
     def routed(self) -> DataFrame:
         """Returns the rows with the decision columns."""
@@ -236,17 +97,30 @@ class DecisionJoin:
             rows = rows.join(self._source_side(), database.eqNullSafe(self._added("source database")), "left")
         parsed = {name: _parsed_guid(self._text(name)) for name in self._id_columns if self._types[name] == pa.string()}
         rows = self._with(rows, source=self._find_source(), **parsed)
-        rows = self._with(rows, key=self._checked_key())
+        rows = self._with(rows, wrong=self._wrong(self._values_of_labels()))
+        rows = self._with(rows, key=self._checked(self._values_of_labels(), "wrong", self._key(), "bigint"))
         rows = rows.join(self._named_side(), self._is_named(), "left")
+        others, is_known = self._other_values(), self._added("key").isNotNull()
+        rows = self._with(rows, **{"also wrong": self._wrong(others)})
+        rows = self._with(rows, valid=self._checked(others, "also wrong", is_known, "boolean"))
+        if self._relation.reads_names:
+            rows = with_address_in_name(
+                rows, self._text("to_service_name"), only_if=self._reads_name(), alias=f"{self._prefix}hop"
+            )
+        rows = self._with(rows, kind=self._kind())
         rows = self._with(rows, position=self._position())
+        rows = self._with(
+            rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
+        )
         if self._relation.replies is not None and self._may_be_replies:
             rows = self._with(rows, reply=self._reply_name())
             rows = rows.join(
                 self._side(self._relation.replies, "reply"), self._added("reply") == self._added("reply name"), "left"
             )
+            rows = self._with(rows, **self._or_reply())
         added = [name for name in rows.columns if name.startswith(self._prefix)]
-        decision = self._labels.unpack(self._decision())
-        return rows.select("*", *(column.alias(name) for name, column in decision.items())).drop(*added)
+        decision = self._decision()
+        return rows.select("*", *(decision[name].alias(name) for name in DECISIONS.names)).drop(*added)
 
     def _added(self, name: str) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -287,64 +161,107 @@ class DecisionJoin:
             number = number.when(database == name, position)
         return number
 
-    def _checked_key(self) -> Column:
-        """Returns the key of the join; a row with an invalid value fails the job."""
+    def _key(self) -> Column:
+        return _name_hash(self._source(), self._text("to_service_name"))
+
+    def _wrong(self, names: Sequence[str]) -> Column:
+        """Returns the number of the first check of the columns that a row fails; null if its values are valid."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        key = _name_hash(self._source(), self._text("to_service_name"))
-        for condition, message in reversed(self._invalid_values()):
-            key = sf.when(condition, sf.raise_error(message).cast("bigint")).otherwise(key)
-        return key
+        wrong = sf.lit(None).cast("int")
+        for number, (is_wrong, *_) in reversed([*enumerate(self._checks(names))]):
+            wrong = sf.when(is_wrong, number).otherwise(wrong)
+        return wrong
 
-    def _invalid_values(self) -> list[tuple[Column, Column]]:
-        """Returns what makes a row invalid, each with the message."""
+    def _checked(self, names: Sequence[str], wrong: str, value: Column, kind: str) -> Column:
+        """Returns the value; a row with an invalid value in one of the columns fails the job.
+
+        The message is put together in one place, because the JVM does not compile functions that are too long.
+        """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        def message(kind: str, name: str, value: Column, what: str) -> Column:
-            shown = sf.when(sf.length(value) > _SHOWN_MAX, sf.concat(sf.substring(value, 1, _SHOWN_MAX), sf.lit("…")))
-            return sf.concat(sf.lit(f"{_ERRORS}{kind}: {name}: '"), shown.otherwise(value), sf.lit(f"' {what}"))
+        checks, failed = self._checks(names), self._added(wrong)
+        if not checks:
+            return value
+        shown = sf.lit(None).cast("string")
+        for number, (_, _, given, _) in enumerate(checks):
+            shown = shown if given is None else sf.when(failed == number, given).otherwise(shown)
+        before, after = zip(*((before, after) for _, before, _, after in checks), strict=True)
+        text = sf.concat(_one_of(before, failed), sf.coalesce(_shortened(shown), sf.lit("")), _one_of(after, failed))
+        return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(kind))
+
+    def _values_of_labels(self) -> list[str]:
+        """Returns the columns that outcome, reason and step depend on."""
+        ids = self._id_columns if "verdict" not in self._relation.by_kind else []
+        return [
+            name
+            for name in ("to_service_name", "is_initiator", "database", *self._id_columns)
+            if name in self._types
+            and (name not in ID_COLUMNS or name in ids)
+            and (name != "is_initiator" or self._may_be_replies)
+        ]
+
+    def _other_values(self) -> list[str]:
+        """Returns the columns that only the other decision columns depend on."""
+        read = ("to_service_name", "is_initiator", "database", *self._id_columns)
+        labels = self._values_of_labels()
+        return [name for name in read if name in self._types and name not in labels]
+
+    def _checks(self, names: Sequence[str]) -> list[_Check]:
+        return [check for name in names for check in self._checks_of(name)]
+
+    def _checks_of(self, name: str) -> list[_Check]:
+        """Returns what makes values of a column invalid, with the message before the value, the value and the message after it."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         required = {"to_service_name": "the name of the target service", "is_initiator": "true or false"}
         if self._needs_ids:
             required |= dict.fromkeys(ID_COLUMNS, "a conversation id for each row, to break ties")
-        found = []
-        for name, expected in required.items():
-            if name in self._types:
-                text = sf.lit(f"{_ERRORS}NullError: {name}: null is not allowed here; expected {expected}")
-                found.append((sf.col(name).isNull(), text))
-        if self._has_databases:
-            what = f"is not a database of the catalog; expected {self._relation.expected_databases}"
-            text = message("UnknownDatabaseError", "database", self._text("database"), what)
-            found.append((self._source().isNull(), text))
-        for name in self._id_columns:
+        found: list[_Check] = []
+        if name in required:
+            text = f"{_ERRORS}NullError: {name}: null is not allowed here; expected {required[name]}"
+            found.append((sf.col(name).isNull(), text, None, ""))
+        if name == "database":
+            before = f"{_ERRORS}UnknownDatabaseError: database: '"
+            after = f"' is not a database of the catalog; expected {self._relation.expected_databases}"
+            found.append((self._source().isNull(), before, self._text("database"), after))
+        if name in self._id_columns:
             if self._types[name] == pa.string():
                 value, is_wrong = self._text(name), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
             else:
                 given = self._id_bytes(name)
                 value, is_wrong = sf.concat(sf.lit("0x"), sf.lower(sf.hex(given))), sf.length(given) != _ID_BYTES
-            what = f"is not a valid GUID; expected {_GUID}"
-            found.append((is_wrong, message("InvalidGuidError", name, value, what)))
+            before = f"{_ERRORS}InvalidGuidError: {name}: '"
+            found.append((is_wrong, before, value, f"' is not a valid GUID; expected {_GUID}"))
         return found
 
     def _side(self, table: pa.Table, name: str) -> DataFrame:
         """Returns rows of the decision table as the build side of a broadcast join."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        kinds = {field: _COLUMN_TYPES[field] for field in table.column_names}
-        rows = compat.arrow_frame(self._rows.sparkSession, table, kinds)
-        renamed = [
-            # Spark copies binary values to compare them, but not strings.
-            sf.col(field).cast("array<string>" if field == "ids" else kind).alias(f"{self._prefix}{name} {field}")
-            for field, kind in kinds.items()
-        ]
-        return sf.broadcast(rows.select(*renamed))
+        kinds = {f"{self._prefix}{name} {field}": self._column_types[field] for field in table.column_names}
+        ids = f"{self._prefix}{name} ids"
+        # Spark copies binary values to compare them, but not strings.
+        rows, are_strings = compat.arrow_frame(
+            self._rows.sparkSession, table.rename_columns([*kinds]), kinds, as_strings=ids
+        )
+        if not are_strings:
+            rows = rows.withColumn(ids, sf.col(quoted(ids)).cast("array<string>"))
+        return sf.broadcast(rows)
 
     def _named_side(self) -> DataFrame:
-        table = self._relation.named
+        table = self._relation.with_keys(self._computed_keys)
         if self._only_source is not None:
             table = table.filter(pc.field("source") == self._only_source)
-        side = self._side(table.select(["source", "name", *self._lists()]), "named")
-        return self._with(side, **{"named key": _name_hash(self._added("named source"), self._added("named name"))})
+        return self._side(table.select(["source", "name", "key", *LABEL_BITS, *self._lists()]), "named")
+
+    def _computed_keys(self, names: pa.Table) -> list[int]:
+        """Returns the key of each source and name, as Spark computes it."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        kinds = {name: _COLUMN_TYPES[name] for name in names.column_names}
+        rows, _ = compat.arrow_frame(self._rows.sparkSession, names, kinds)
+        return [int(row[0]) for row in rows.select(_name_hash(sf.col("source"), sf.col("name"))).collect()]
 
     def _is_named(self) -> Column:
         """Returns the condition of the join: one number, whose collisions the other comparisons resolve.
@@ -358,13 +275,22 @@ class DecisionJoin:
         return is_same & (self._added("named source") - self._source() == 0)
 
     def _source_side(self) -> DataFrame:
-        unnamed = self._relation.unnamed.select(["source", *self._lists()])
-        names = pa.array([*self._relation.databases, None], pa.string())
-        table = unnamed.append_column("database", names.take(unnamed["source"].combine_chunks()))
-        return self._side(table.rename_columns(["number", *table.column_names[1:]]), "source")
+        relation = self._relation
+        arrays: dict[str, Any] = {
+            name: pa.array([each[name] for each in relation.unnamed], relation.named.schema.field(name).type)
+            for name in self._lists()
+        }
+        names: Any = pa.array([*relation.databases, None], pa.string())
+        numbers = pa.array(range(len(names)), pa.int32())
+        return self._side(pa.table({"number": numbers, "database": names, **arrays}), "source")
 
     def _lists(self) -> list[str]:
-        lists = ["ids", *self._relation.fields]
+        lists = (
+            ["ids", "verdict", *self._relation.fields[:1]]
+            if "only_from_initiator" in self._relation.fields
+            else ["ids", "verdict"]
+        )
+        lists += ["details"] if self._details else []
         return lists if self._relation.candidates_max <= 1 else [*lists, "first", "hash_to"]
 
     def _list(self, name: str) -> Column:
@@ -374,25 +300,67 @@ class DecisionJoin:
         listed = self._added(f"named {name}")
         if self._joins_sources:
             return sf.coalesce(listed, self._added(f"source {name}"))
-        values: list[Any] = self._relation.unnamed[name].to_pylist()
-        literals = [sf.array(*map(sf.lit, each)).cast(_COLUMN_TYPES[name]) for each in values]
+        literals = [
+            sf.array(*map(self._literal, each[name])).cast(self._column_types[name]) for each in self._relation.unnamed
+        ]
         return sf.coalesce(listed, sf.get(sf.array(*literals), self._source()))
 
-    def _position(self) -> Column:
-        """Returns the position of the decision in the arrays."""
+    def _literal(self, value: Any) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        is_valid, kind = self._added("key").isNotNull(), sf.lit(0)
+        if not isinstance(value, dict):
+            return sf.lit(value)
+        return sf.struct(*(sf.lit(each).cast(DETAILS[name]).alias(name) for name, each in value.items()))
+
+    def _of_kind(self, name: str) -> Column:
+        """Returns a field of the decision."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        return sf.get(self._list(name), self._added("kind" if name in self._relation.by_kind else "position"))
+
+    def _reads_name(self) -> Column:
+        """Whether the decision may depend on the address at the start of the name."""
+        return self._added("named name").isNull() & self._source().isin(*self._relation.reads_names)
+
+    def _kind(self) -> Column:
+        """Returns the position of the broker id, and of the form of the name if it has no row, in the arrays."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        kind = sf.lit(0)
         if BROKER_COLUMN in self._types:
             own = self._id_bytes(BROKER_COLUMN)
             listed = sf.call_function("array_position", self._added("named ids"), own.cast("string"))
             kind = sf.when(own.isNull(), 0).otherwise(1 + sf.coalesce(listed, sf.lit(0)).cast("int"))
-        if self._relation.candidates_max <= 1:
-            return sf.when(is_valid, kind)
-        first, hash_ = sf.get(self._list("first"), kind), sf.xxhash64(self._id_bytes(self._id_columns[0]))
-        following = sf.slice(self._list("hash_to"), first + 1, sf.lit(self._relation.candidates_max))
-        picked = sf.call_function("array_position", sf.transform(following, lambda last: last >= hash_), sf.lit(True))
-        return sf.when(is_valid, first + picked.cast("int") - 1)
+        if not self._relation.reads_names:
+            return kind
+        hop, own_addresses = self._added("hop"), [*self._relation.own_addresses]
+        form = sf.when(hop.isNull(), KINDS)
+        if own_addresses:
+            form = form.when(hop.isin(*own_addresses), 2 * KINDS)
+        return sf.when(self._added("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
+
+    def _position(self) -> Column:
+        """Returns the position of the candidate in the arrays."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        most = self._relation.candidates_max
+        if most <= 1:
+            return self._added("kind")
+        first, hash_ = (
+            sf.get(self._list("first"), self._added("kind")),
+            sf.xxhash64(self._id_bytes(self._id_columns[0])),
+        )
+        last_hashes = self._list("hash_to")
+        if most > _COMPARED_CANDIDATES_MAX:
+            following = sf.slice(last_hashes, first + 1, sf.lit(most))
+            picked = sf.call_function(
+                "array_position", sf.transform(following, lambda last: last >= hash_), sf.lit(True)
+            )
+            return first + picked.cast("int") - 1
+        picked = sf.when(hash_ <= sf.get(last_hashes, first), 0)
+        for number in range(1, most - 1):
+            picked = picked.when(hash_ <= sf.get(last_hashes, first + number), number)
+        return first + picked.otherwise(most - 1)
 
     def _reply_name(self) -> Column:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
@@ -401,8 +369,7 @@ class DecisionJoin:
         is_reply = ~sf.col("is_initiator") & self._is_own_id()
         is_from_outside = self._source() == len(self._relation.databases)
         if "only_from_initiator" in self._relation.fields:
-            returns = sf.get(self._list("only_from_initiator"), self._added("position"))
-            is_from_outside |= sf.coalesce(returns, sf.lit(False))
+            is_from_outside |= sf.coalesce(self._of_kind("only_from_initiator"), sf.lit(False))
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
 
     def _is_own_id(self) -> Column:
@@ -412,27 +379,71 @@ class DecisionJoin:
         return self._id_bytes(BROKER_COLUMN).cast("string").isin(*ids)
 
     def _decision(self) -> dict[str, Column]:
-        """Returns the columns `PACKED_FIELDS`, without those that are always null."""
+        """Returns the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        position = self._added("position")
-        found = {name: sf.get(self._list(name), position) for name in PACKED_FIELDS if name in self._relation.fields}
+        relation = self._relation
+        found = {name: self._added(f"{self._final}details")[name] for name in self._details}
+        if relation.reads_names and "next_hop_address" in found:
+            hop = found["next_hop_address"]
+            found["next_hop_address"] = sf.when(hop == IN_NAME, self._added("hop")).otherwise(hop)
+        verdict = self._added(f"{self._final}verdict").cast("int")
+        codes = {name: self._code(name, verdict) for name in LABEL_BITS}
+        codes["match_step"] = verdict.bitwiseAND(NO_STEP)
         if self._may_be_replies:
-            own = self._id_bytes(BROKER_COLUMN).cast("string")
-            index = sf.call_function("array_position", self._added("reply ids"), own).cast("int") - 1
-            dropped = sf.lit(self._relation.dropped_reply).cast("smallint")
-            of_reply = {
-                "verdict": sf.coalesce(sf.get(self._added("reply verdict"), index), dropped),
-                "target_database": sf.get(self._added("reply target_database"), index),
-            }
-            for name in {*found, *of_reply}:
-                other = found.get(name, sf.lit(None))
-                found[name] = sf.when(self._added("reply").isNotNull(), of_reply.get(name)).otherwise(other)
+            database = found.get("target_database", sf.lit(None))
+            found["target_database"] = sf.coalesce(self._added("reply database"), database)
         if BROKER_COLUMN in self._types:
             bound = found.get("broker_instance", sf.lit(None))
             found["broker_instance"] = sf.coalesce(self._id_bytes(BROKER_COLUMN), bound)
-        # Spark drops a join that finds nothing. Through the position, each column reads the checked key, so that the checks remain.
-        return {name: sf.when(position.isNotNull(), column) for name, column in found.items()}
+        # Spark drops a join that finds nothing; the checks remain, because each column reads the checked values.
+        is_known, is_valid = self._added("key").isNotNull(), self._added("valid")
+        step = codes["match_step"]
+        labels = {
+            "outcome": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.outcomes)), codes["outcome"])),
+            "reason": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.reasons)), codes["reason"])),
+            "match_step": sf.when(is_known & (step != NO_STEP), step.cast("tinyint")),
+        }
+        others = {name: sf.when(is_valid, found.get(name, sf.lit(None))).cast(kind) for name, kind in DETAILS.items()}
+        return {**labels, **others}
+
+    def _code(self, name: str, verdict: Column) -> Column:
+        """Returns the code of a label: that which all decisions for the name share, if they do."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        shift, mask = LABEL_BITS[name]
+        own = sf.shiftright(verdict, shift).bitwiseAND(mask)
+        shared = self._added(f"named {name}").cast("int")
+        return sf.coalesce(sf.when(self._added("reply").isNull(), shared) if self._may_be_replies else shared, own)
+
+    def _or_reply(self) -> dict[str, Column]:
+        """Returns the decision about a reply, or else the one that was found."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        is_reply, own = self._added("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
+        index = sf.call_function("array_position", self._added("reply ids"), own).cast("int") - 1
+        dropped = sf.lit(self._relation.dropped_reply).cast("smallint")
+        of_reply = sf.coalesce(sf.get(self._added("reply verdict"), index), dropped)
+        found = {
+            "final verdict": sf.when(is_reply, of_reply).otherwise(self._added("verdict")),
+            "reply database": sf.when(is_reply, sf.get(self._added("reply target_database"), index)),
+        }
+        if self._details:
+            found["final details"] = sf.when(~is_reply, self._added("details"))
+        return found
+
+
+def _one_of(texts: Sequence[str], number: Column) -> Column:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.get(sf.array(*map(sf.lit, texts)), number)
+
+
+def _shortened(text: Column) -> Column:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    cut = sf.when(sf.length(text) > _SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
+    return sf.concat(sf.substring(text, 1, _SHOWN_MAX), cut)
 
 
 def _free_prefix(rows: DataFrame) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import compat
-from ssbroker.spark.columns import Labels
-from ssbroker.spark.decision_join import DecisionRelation
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, Labels
+from ssbroker.spark.decision_relation import DecisionRelation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,9 +29,9 @@ _ROUTES_MAX: Final = 100_000
 _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
 """The most broker ids of a service that are compared one after the other."""
-_INCOMPLETE: Final = (
-    "a route for all services has the address TRANSPORT, so decisions depend on names that are not listed"
-)
+_INCOMPLETE: Final = "a route for all services has the address TRANSPORT and a mirror address, or too many candidates are equal to be listed"
+_COMPILED_MAX: Final = 8_000
+"""The longest method, in bytes, that the JVM compiles; longer ones are interpreted, which takes several times as long."""
 _CACHED_MAX: Final = 4
 
 
@@ -50,6 +53,7 @@ _relations: Final[dict[tuple[object, ...], DecisionRelation]] = {}
 
 def choose_engine(
     conversations: DataFrame,
+    types: Mapping[str, pa.DataType],
     catalog: Catalog,
     labels: Labels,
     engine: Engine,
@@ -80,7 +84,24 @@ def choose_engine(
         return _arrow(
             f"a service has {relation.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
         )
+    if _method_bytes(conversations, types, relation) > _COMPILED_MAX:
+        return _arrow(
+            "the code that Spark generates for this catalog and these columns is longer than the JVM compiles"
+        )
     return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), relation
+
+
+def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], relation: DecisionRelation) -> int:
+    """Returns about how long the longest method is that Spark 4.3 generates for all columns."""
+    text_ids = sum(types.get(name) == pa.string() for name in (*ID_COLUMNS, BROKER_COLUMN))
+    return (
+        4_500
+        + 90 * len(conversations.columns)
+        + 700 * text_ids
+        + 750 * (relation.candidates_max > 1)
+        + 2_000 * (relation.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys())
+        + 4_500 * bool(relation.reads_names)
+    )
 
 
 def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:

@@ -315,7 +315,8 @@ def route(
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains the error
-    message, which names the column and the value. Streams are supported too: every micro-batch is routed by the same catalog and the
+    message, which names the column and the value; with `native`, if only outcome, reason and step are selected, just the columns that
+    these depend on are checked. Streams are supported too: every micro-batch is routed by the same catalog and the
     same `now`.
 
     Args:
@@ -339,7 +340,7 @@ def route(
         SchemaError: A column is missing, has an unsupported type or the name of a decision column; with `errors="reject"`, also the name
             `column` or `value`.
         OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter; `native` is invalid if a
-            route for all services has the address TRANSPORT, because the next hop then is in names that the catalog does not list.
+            route for all services has the address TRANSPORT and a mirror address.
 
     Examples:
         >>> from pyspark.sql import SparkSession
@@ -391,6 +392,7 @@ def _decided(
 ) -> DataFrame:
     _, relation = engines.choose_engine(
         conversations_df,
+        types,
         catalog,
         labels,
         engine,
@@ -456,9 +458,10 @@ def route_engine(
         >>> spark.stop()
     """
     moment = utc_datetime(now)
-    _, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
+    types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
     chosen, _ = engines.choose_engine(
         conversations_df,
+        types,
         catalog,
         labels,
         engine,

@@ -1,0 +1,417 @@
+"""The decision table in the form that joins in Spark read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import UnknownDatabaseError
+from ssbroker.router import Router, tie_break_hash
+from ssbroker.schemas import DECISIONS
+from ssbroker.spark.columns import PACKED_FIELDS, Labels
+
+_Array: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
+pc: Final[Any] = pyarrow.compute
+
+IN_NAME: Final = ""
+"""The next hop of a decision whose next hop is the address at the start of the service name."""
+
+KINDS: Final = 2
+"""The kinds of broker ids that a name without a row has: none, and any id."""
+
+NAME_FORMS: Final = 3
+"""The forms of a name without a row, if a route for all services has the address TRANSPORT: it starts with an address of another instance,
+with no address, or with an address of this instance."""
+
+DETAILS: Final = {name: kind for name, kind in PACKED_FIELDS.items() if name != "verdict"}
+"""The fields of the structs in `details`."""
+
+_LISTED: Final = ("verdict", "only_from_initiator", "details")
+
+LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
+"""Where a verdict has the codes of labels: how far they are shifted, and their mask."""
+
+_PLACEHOLDER: Final = "TCP://ssbroker-next-hop-in-name:1"
+_NO_ADDRESS: Final = "ssbroker no address"
+_OTHER_ID: Final = b"ssbroker no such"
+_IDS_TRIED: Final = 4096
+_DICTIONARIES: Final = {field.name for field in DECISIONS if pa.types.is_dictionary(field.type)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionRelation:
+    """The decision table as build sides of joins.
+
+    The arrays of a row describe the decisions for one name: without a broker id, with an id that is not listed, and with each of `ids`.
+    `verdict`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
+    they are in `by_kind`. Otherwise they have one for each candidate; those of a kind start at `first`, and `hash_to` has the last hash
+    that picks each.
+
+    Attributes:
+        databases: The names of the databases; their positions are the numbers of the sources. The next number is that of messages from
+            other instances.
+        named: A row for each source and listed service name. `outcome` and `reason` have the code that all decisions of the row share.
+        unnamed: The arrays for the other names, for each source. With `reads_names` they hold the kinds of each form of names in turn.
+        replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
+        dropped_reply: The verdict of replies that match no row of `replies`.
+        database_ids: The broker ids of the databases.
+        fields: `only_from_initiator` and the fields of `details`, without those that are always null or false.
+        by_kind: The arrays whose values are the same for all candidates of a kind.
+        candidates_max: The largest number of candidates in any decision.
+        reads_names: The sources whose decisions depend on the address at the start of a name without a row.
+        own_addresses: The addresses of this instance.
+        expected_databases: What the error about an unknown database says.
+        is_complete: Whether the table has a decision for every conversation.
+        made_at: The time of the decisions, in microseconds since 1970.
+        valid_until: The time at which the first route expires that a decision depends on; None if there is none.
+    """
+
+    databases: tuple[str, ...]
+    named: pa.Table
+    unnamed: Sequence[Mapping[str, list[Any]]]
+    replies: pa.Table | None
+    dropped_reply: int
+    database_ids: tuple[bytes, ...]
+    fields: tuple[str, ...]
+    by_kind: frozenset[str]
+    candidates_max: int
+    reads_names: tuple[int, ...]
+    own_addresses: tuple[str, ...]
+    expected_databases: str
+    is_complete: bool
+    made_at: int
+    valid_until: int | None
+    _keys: list[_Array] = field(default_factory=list, compare=False, repr=False)
+
+    def is_valid_at(self, now: datetime) -> bool:
+        """Whether the decisions at a time are these."""
+        now_us = epoch_microseconds(now)
+        return self.made_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
+
+    @property
+    def listed_ids_max(self) -> int:
+        """The most broker ids that are listed for one service name."""
+        return pc.max(pc.list_value_length(self.named["ids"])).as_py() or 0
+
+    def with_keys(self, keys_of: Callable[[pa.Table], Sequence[int]]) -> pa.Table:
+        """Returns `named` with a column `key`, computed once from `source` and `name`, because Spark would compute it for each query."""
+        if not self._keys:
+            self._keys.append(pa.array(keys_of(self.named.select(["source", "name"])), pa.int64()))
+        return self.named.append_column("key", self._keys[0])
+
+    @classmethod
+    def of(cls, router: Router, labels: Labels, *, now: datetime) -> DecisionRelation:
+        """Returns the decision table of a router at a time."""
+        catalog = router.catalog
+        databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
+        ids = tuple(value for value in catalog.databases["service_broker_guid"].to_pylist() if value is not None)
+        table = _numbered(router, labels, databases, now)
+        decided = table.filter(pc.invert(table["is_reply"]))
+        is_named = pc.is_valid(decided["to_service_name"])
+        named, unnamed = decided.filter(is_named), decided.filter(pc.invert(is_named))
+        open_sources: list[Any] = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].to_pylist()
+        reads_names = tuple(sorted(set(open_sources)))
+        forms = [unnamed]
+        if reads_names:
+            named, forms = _Completion(router, labels, databases, now).completed(named, unnamed)
+        decided = pa.concat_tables([_with_form(named, 0), *map(_with_form, forms, range(len(forms)))])
+        fields = tuple(name for name in ("only_from_initiator", *DETAILS) if _has_values(decided[name]))
+        rows, by_kind, candidates_max = _rows(decided, [name for name in fields if name in DETAILS])
+        is_named = pc.is_valid(rows["name"])
+        replies = table.filter(table["is_reply"])
+        is_dropped = pc.is_null(replies["to_service_name"])
+        dropped: list[Any] = replies.filter(is_dropped)["verdict"].unique().to_pylist()
+        return cls(
+            databases=databases,
+            named=_with_shared_labels(rows.filter(is_named)).drop_columns(["form"]),
+            unnamed=_joined_forms(rows.filter(pc.invert(is_named))),
+            replies=_reply_rows(replies.filter(pc.invert(is_dropped))) if ids else None,
+            dropped_reply=dropped[0] if dropped else 0,
+            database_ids=ids,
+            fields=fields,
+            by_kind=by_kind,
+            candidates_max=candidates_max,
+            reads_names=reads_names,
+            own_addresses=catalog.addresses,
+            expected_databases=_expected_databases(router, now),
+            is_complete=decided["verdict"].null_count == 0,
+            made_at=epoch_microseconds(now),
+            valid_until=_first_expiry(table, decided),
+        )
+
+
+def _numbered(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
+    """Returns a decision table with the number of each row's database and its verdict."""
+    decisions = router.decision_table(now=now)
+    sources = pa.array([*databases, None], pa.string())
+    table: pa.Table = pa.Table.from_batches([decisions])
+    table = table.append_column("source", pc.index_in(table["database"], value_set=sources))
+    return table.append_column("verdict", labels.pack(decisions))
+
+
+def _with_form(table: pa.Table, form: int) -> pa.Table:
+    return table.append_column("form", pa.array([form] * table.num_rows, pa.int32()))
+
+
+def _first_expiry(*tables: pa.Table) -> int | None:
+    """Returns when the first row of several tables expires."""
+    found = [pc.min(table["valid_until"].cast(pa.int64())).as_py() for table in tables]
+    return min((until for until in found if until is not None), default=None)
+
+
+@dataclass(frozen=True)
+class _Completion:
+    """Decides what a decision table leaves to the address at the start of a name, by a route for all services with the address TRANSPORT.
+
+    Such a row means that no other route is usable. The route then decides as one with the address that the name has.
+    """
+
+    router: Router
+    labels: Labels
+    databases: Sequence[str]
+    now: datetime
+
+    def completed(self, named: pa.Table, unnamed: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
+        """Returns the decisions for the listed names, and those for the others, for each form of names."""
+        own = self.router.catalog.addresses
+        other, loop = (self._with_hop(address) for address in (_PLACEHOLDER, own[0] if own else _PLACEHOLDER))
+        sources: _Array = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].combine_chunks()
+        is_open = pc.is_in(unnamed["source"], value_set=sources)
+        kept, opened = unnamed.filter(pc.invert(is_open)), unnamed.filter(is_open)
+        forms = [_of_other_names(other, sources), self._without_hop(opened), _of_other_names(loop, sources)]
+        return self._completed_names(named, other, loop), [_sorted(pa.concat_tables([kept, form])) for form in forms]
+
+    def _completed_names(self, named: pa.Table, other: pa.Table, loop: pa.Table) -> pa.Table:
+        keys = _keys_of_groups(named)
+        open_keys = keys.filter(_combined(pc.is_null(named["verdict"]))).unique()
+        is_open = pc.is_in(keys, value_set=open_keys)
+        hops = self._hops_in(named["to_service_name"])
+        is_own = pc.is_in(hops, value_set=pa.array(self.router.catalog.addresses, pa.string()))
+        has_none = pc.is_null(hops)
+        found = [named.filter(pc.invert(is_open)), self._without_hop(named.filter(pc.and_(is_open, has_none)))]
+        for table, is_form in ((other, pc.and_(pc.invert(is_own), pc.invert(has_none))), (loop, is_own)):
+            wanted = keys.filter(_combined(pc.and_(is_open, is_form))).unique()
+            chosen = table.filter(pc.is_in(_keys_of_groups(table), value_set=wanted))
+            in_name = pc.equal(pc.fill_null(chosen["next_hop_address"], "-"), IN_NAME)
+            hop = pc.if_else(in_name, self._hops_in(chosen["to_service_name"]), chosen["next_hop_address"])
+            found.append(_with_column(chosen, "next_hop_address", hop))
+        return _sorted(pa.concat_tables(found))
+
+    def _with_hop(self, address: str) -> pa.Table:
+        """Returns the decisions for names that start with an address."""
+        catalog = self.router.catalog
+        routes: Any = catalog.routes
+        is_any_service = pc.and_(pc.is_null(routes["remote_service_name"]), pc.is_null(routes["mirror_address"]))
+        is_in_name = pc.and_(is_any_service, pc.equal(pc.utf8_upper(routes["address"]), "TRANSPORT"))
+        with_address = Catalog(
+            _with_column(routes, "address", pc.if_else(is_in_name, address, routes["address"])),
+            catalog.databases,
+            catalog.services,
+            addresses=catalog.addresses,
+            message_forwarding=catalog.message_forwarding,
+            pending_requests=catalog.pending_requests,
+        )
+        router = Router(with_address, tie_break=self.router.tie_break, pending_request=self.router.pending_request)
+        table = _numbered(router, self.labels, self.databases, self.now)
+        hops = table["next_hop_address"]
+        hops = pc.if_else(pc.fill_null(pc.equal(hops, address), fill_value=False), IN_NAME, hops)
+        return _with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
+
+    def _without_hop(self, rows: pa.Table) -> pa.Table:
+        """Returns rows that are open with the decisions for names that do not start with an address."""
+        is_open = pc.is_null(rows["verdict"])
+        known, opened = rows.filter(pc.invert(is_open)), rows.filter(is_open)
+        other_id, no_id = pa.scalar(_OTHER_ID, pa.binary(16)), pa.scalar(None, pa.binary(16))
+        unlisted = pc.if_else(opened["has_broker_instance"], other_id, no_id)
+        asked = {
+            "conversation_id": _ids_with_hashes(opened),
+            "database": opened["database"],
+            "to_service_name": pc.fill_null(opened["to_service_name"], _NO_ADDRESS),
+            "to_broker_instance": pc.coalesce(opened["to_broker_instance"], unlisted),
+        }
+        batch = pa.RecordBatch.from_pydict({name: _combined(each) for name, each in asked.items()})
+        decided: Any = self.router.route(batch, now=self.now)
+        for name in DECISIONS.names:
+            values = decided[name]
+            opened = _with_column(opened, name, values.dictionary_decode() if name in _DICTIONARIES else values)
+        bound = pc.if_else(opened["has_broker_instance"], no_id, opened["broker_instance"])
+        opened = _with_column(opened, "broker_instance", bound)
+        return pa.concat_tables([known, _with_column(opened, "verdict", self.labels.pack(decided))])
+
+    def _hops_in(self, names: _Array) -> _Array:
+        """Returns the address at the start of each name; null if there is none."""
+        routes = {
+            "name": ["r"],
+            "remote_service_name": pa.nulls(1, pa.string()),
+            "broker_instance": pa.nulls(1, pa.binary(16)),
+        }
+        routes |= {
+            "lifetime": pa.nulls(1, pa.timestamp("us")),
+            "address": ["TRANSPORT"],
+            "mirror_address": pa.nulls(1, pa.string()),
+        }
+        router = Router(Catalog(pa.table(routes)), tie_break="first")
+        decided: Any = router.route(pa.RecordBatch.from_pydict({"to_service_name": _combined(names)}), now=self.now)
+        return decided["next_hop_address"].dictionary_decode()
+
+
+def _of_other_names(table: pa.Table, sources: _Array) -> pa.Table:
+    return table.filter(pc.and_(pc.is_null(table["to_service_name"]), pc.is_in(table["source"], value_set=sources)))
+
+
+def _keys_of_groups(table: pa.Table) -> _Array:
+    """Returns a text for each row that is the same for rows of the same source and name; null for other names."""
+    return _combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    """Sorts the rows as the decision table is sorted."""
+    is_listed = pc.is_valid(table["to_broker_instance"])
+    order = ("source", "to_service_name", "has_broker_instance", "is_listed", "to_broker_instance", "hash_from")
+    ordered = table.append_column("is_listed", is_listed).sort_by([(name, "ascending") for name in order])
+    return ordered.drop_columns(["is_listed"])
+
+
+def _ids_with_hashes(rows: pa.Table) -> _Array:
+    """Returns, for each row, a conversation id whose hash picks it."""
+    ids = [number.to_bytes(16, "big") for number in range(_IDS_TRIED)]
+    hashes: list[Any] = tie_break_hash(pa.array(ids, pa.binary(16))).to_pylist()
+    limits: list[Any] = rows.select(["hash_from", "hash_to"]).to_pylist()
+    found = [
+        next((id_ for id_, value in zip(ids, hashes, strict=True) if row["hash_from"] <= value <= row["hash_to"]), None)
+        for row in limits
+    ]
+    return pa.array(found, pa.binary(16))
+
+
+def _combined(column: _Array) -> _Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _with_column(table: pa.Table, name: str, values: _Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def _rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozenset[str], int]:
+    """Groups the sorted rows of decision tables by source, name and form.
+
+    Returns the groups, the fields that are the same for all candidates of a kind, and the most candidates of one decision.
+    """
+    group_keys = ["source", "to_service_name", "form"]
+    kinds = _run_starts(decided, [*group_keys, "has_broker_instance", "to_broker_instance"])
+    groups = _run_starts(decided, group_keys)
+    offsets = pa.concat_arrays([groups, pa.array([decided.num_rows], groups.type)])
+    kind_offsets: _Array = pc.fill_null(pc.index_in(offsets, value_set=kinds), len(kinds))
+    group_of_kind = pc.subtract(_number_of_run(len(kinds), kind_offsets), 1)
+    first = pc.subtract(kinds, groups.take(group_of_kind))
+    ids = decided["to_broker_instance"].combine_chunks().take(kinds).drop_null().cast(pa.binary())
+    # Each group starts with two kinds that have no id.
+    id_offsets = pc.subtract(kind_offsets, pc.multiply(pa.array(range(len(offsets)), pa.int32()), KINDS))
+    sizes = pc.subtract(pa.concat_arrays([kinds[1:], offsets[-1:]]), kinds)
+    lists = {
+        "ids": pa.ListArray.from_arrays(id_offsets, ids),
+        "first": pa.ListArray.from_arrays(kind_offsets, first),
+        "hash_to": pa.ListArray.from_arrays(offsets, decided["hash_to"].combine_chunks()),
+    }
+    fields = {"verdict": ["verdict"], "only_from_initiator": ["only_from_initiator"], "details": details}
+    by_kind = frozenset(
+        name for name, read in fields.items() if all(_is_same_in_runs(decided[each], kinds) for each in read)
+    )
+    values = {name: decided[name].combine_chunks() for name in ("verdict", "only_from_initiator", *details)}
+    if "broker_instance" in details:
+        values["broker_instance"] = values["broker_instance"].cast(pa.binary())
+    structs = [values.pop(name) for name in details]
+    values["details"] = pa.StructArray.from_arrays(structs, [*details]) if details else pa.nulls(decided.num_rows)
+    for name, array in values.items():
+        of_each, starts = (array.take(kinds), kind_offsets) if name in by_kind else (array, offsets)
+        lists[name] = pa.ListArray.from_arrays(starts, of_each)
+    keys = {"source": "source", "name": "to_service_name", "form": "form"}
+    taken = {name: decided[column].take(groups) for name, column in keys.items()}
+    return pa.table({**taken, **lists}), by_kind, pc.max(sizes).as_py() or 0
+
+
+def _is_same_in_runs(column: _Array, starts: _Array) -> bool:
+    """Whether all values of each run are the same."""
+    differs = pc.indices_nonzero(_differs_from_previous(column)).cast(pa.int32())
+    return bool(pc.all(pc.is_in(pc.add(differs, pa.scalar(1, pa.int32())), value_set=starts)).as_py())
+
+
+def _with_shared_labels(named: pa.Table) -> pa.Table:
+    """Adds the codes of outcome and reason of the rows whose decisions all have the same one."""
+    verdicts: _Array = named["verdict"].combine_chunks()
+    rows, values = pc.list_parent_indices(verdicts), pc.list_flatten(verdicts).cast(pa.int32())
+    for name, (shift, mask) in LABEL_BITS.items():
+        codes = pc.bit_wise_and(pc.shift_right(values, shift), mask)
+        grouped: Any = pa.table({"row": rows, "code": codes}).group_by("row", use_threads=False)
+        limits = grouped.aggregate([("code", "min"), ("code", "max")]).sort_by("row")
+        is_shared = pc.equal(limits["code_min"], limits["code_max"])
+        shared = pc.if_else(is_shared, limits["code_min"], pa.scalar(None, pa.int32())).cast(pa.int8())
+        named = named.append_column(name, shared)
+    return named
+
+
+def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
+    """Joins the arrays of the forms of names of each source, in the order of the sources."""
+    joined: dict[int, dict[str, list[Any]]] = {}
+    for row in rows.sort_by([("source", "ascending"), ("form", "ascending")]).to_pylist():
+        arrays = joined.setdefault(row["source"], {name: [] for name in ("ids", "first", "hash_to", *_LISTED)})
+        candidates = len(arrays["hash_to"])
+        row["first"] = [candidates + first for first in row["first"]]
+        for name, array in arrays.items():
+            array.extend(row[name])
+    return list(joined.values())
+
+
+def _has_values(column: _Array) -> bool:
+    """Whether a value is neither null nor false."""
+    return bool(pc.any(column).as_py()) if pa.types.is_boolean(column.type) else column.null_count < len(column)
+
+
+def _reply_rows(replies: pa.Table) -> pa.Table:
+    groups = _run_starts(replies, ["to_service_name"])
+    offsets = pa.concat_arrays([groups, pa.array([replies.num_rows], groups.type)])
+    ids = replies["to_broker_instance"].combine_chunks().cast(pa.binary())
+    lists = {"ids": pa.ListArray.from_arrays(offsets, ids)}
+    for name in ("verdict", "target_database"):
+        lists[name] = pa.ListArray.from_arrays(offsets, replies[name].combine_chunks())
+    return pa.table({"name": replies["to_service_name"].take(groups), **lists})
+
+
+def _run_starts(table: pa.Table, keys: Sequence[str]) -> _Array:
+    """Returns the index of each row that differs from the row before it in one of the columns."""
+    if table.num_rows == 0:
+        return pa.array([], pa.int32())
+    differs = pa.concat_arrays(
+        [pa.array([True]), reduce(pc.or_, (_differs_from_previous(table[name]) for name in keys))]
+    )
+    return pc.indices_nonzero(differs).cast(pa.int32())
+
+
+def _differs_from_previous(column: _Array) -> _Array:
+    """Returns, for each value but the first, whether it differs from the one before it."""
+    numbers: _Array = column.combine_chunks().dictionary_encode().indices.fill_null(-1)
+    return pc.not_equal(numbers[1:], numbers[:-1])
+
+
+def _number_of_run(length: int, offsets: _Array) -> _Array:
+    """Returns, for each index below `length`, how many of the offsets are at or before it."""
+    is_start = pc.is_in(pa.array(range(length), pa.int32()), value_set=offsets)
+    return pc.cumulative_sum(is_start.cast(pa.int32()))
+
+
+def _expected_databases(router: Router, now: datetime) -> str:
+    """Returns what the router says about a database that it does not have."""
+    row = {"conversation_id": [bytes(16)], "to_service_name": [""], "database": ["\0"]}
+    try:
+        router.route(pa.table(row), now=now)
+    except UnknownDatabaseError as error:
+        return str(error.expected)
+    return "a database"
