@@ -171,6 +171,13 @@ ROWS: Final = {
 """The rows of the table, and the features of the matrix that each stands for."""
 
 
+def _interpreter(lane: Lane) -> str:
+    """The Python of a lane if it runs: a version manager may have a command for a Python that is not active."""
+    found = shutil.which(lane.python)
+    runs = found is not None and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0
+    return found if found is not None and runs else sys.executable
+
+
 def environment(lane: Lane, folder: Path) -> Path:
     """Makes the environment of a lane, unless it is there; returns its Python."""
     home = folder / lane.name.replace(" ", "-").lower()
@@ -178,7 +185,7 @@ def environment(lane: Lane, folder: Path) -> Path:
     if made.exists() and made.read_text() == " ".join(lane.packages):
         return python
     shutil.rmtree(home, ignore_errors=True)
-    subprocess.run([shutil.which(lane.python) or sys.executable, "-m", "venv", home], check=True)
+    subprocess.run([_interpreter(lane), "-m", "venv", home], check=True)
     _pip(python, "install", *lane.packages)
     made.write_text(" ".join(lane.packages))
     return python
