@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
-from ssbroker import _frames as frames
+from ssbroker import _dataframes as dataframes
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import (
@@ -377,13 +377,13 @@ class Router:
             (17, 'DELAYED', 'no_route')
         """
         table = as_table(conversations, name=_INPUT)
-        frames.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
+        dataframes.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
         if errors == "raise":
-            return frames.with_columns(conversations, table, self.route(table, now=now))
+            return dataframes.with_columns(conversations, table, self.route(table, now=now))
         decisions, rejected = self.route(table, now=now, errors=errors)
-        kept = frames.kept_rows(rejected, rows=table.num_rows) if rejected.num_rows else None
-        rows = frames.with_columns(conversations, table, decisions, kept=kept)
-        return Routed(rows, frames.in_kind_of(conversations, rejected))
+        kept = dataframes.kept_rows(rejected, rows=table.num_rows) if rejected.num_rows else None
+        rows = dataframes.with_columns(conversations, table, decisions, kept=kept)
+        return Routed(rows, dataframes.in_kind_of(conversations, rejected))
 
     def _route_stream(self, conversations: Rows, now_us: int, rejected: list[pa.RecordBatch] | None) -> pa.Table:
         given = as_arrow(conversations, name=_INPUT)
@@ -418,8 +418,8 @@ class Router:
         rejected.append(invalid)
         rows: Any = batch if isinstance(batch, pa.RecordBatch) else pa.RecordBatch.from_struct_array(given)
         read = rows.select([number for number, name in enumerate(rows.schema.names) if name in _READ_COLUMNS])
-        kept = frames.kept_rows(invalid, rows=len(batch), first_row=first_row)
-        return self._native.route(frames.filter_batch(read, kept), now_us, first_row)
+        kept = dataframes.kept_rows(invalid, rows=len(batch), first_row=first_row)
+        return self._native.route(dataframes.filter_batch(read, kept), now_us, first_row)
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route by joins.

@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.definition_checks import existing, procedure_key, queue_key
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import queue_name
-from ssbroker.broker.validation import existing, procedure_key, queue_key
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep

@@ -18,8 +18,8 @@ from ssbroker.broker import object_definitions
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dynamic_routing import MissingRoute
-from ssbroker.broker.validation import queue_key, queue_text
 from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Pro
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
+from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.principals import KeyStore
-from ssbroker.broker.validation import is_unquoted_name
+from ssbroker.broker.security_objects import KeyStore
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import SsbrokerError, StorageError

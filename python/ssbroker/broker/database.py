@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
-from ssbroker.broker import async_calls, database_lifecycle, object_definitions, principals
+from ssbroker.broker import async_calls, database_lifecycle, object_definitions, security_objects
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
-from ssbroker.broker.dialogs import poison
-from ssbroker.broker.job import Job
-from ssbroker.broker.object_definitions import OnPoison, SentBy, ValidationName
-from ssbroker.broker.principals import GivenCertificate
-from ssbroker.broker.transaction import ReceiveWait, Transaction
-from ssbroker.broker.validation import (
+from ssbroker.broker.definition_checks import (
     check_booleans,
     check_bytes,
     check_numbers,
@@ -28,6 +23,11 @@ from ssbroker.broker.validation import (
     queue_key,
     refusal,
 )
+from ssbroker.broker.dialogs import poison
+from ssbroker.broker.job import Job
+from ssbroker.broker.object_definitions import OnPoison, SentBy, ValidationName
+from ssbroker.broker.security_objects import GivenCertificate
+from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import Queue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
@@ -907,7 +907,7 @@ class Database:
             ...     instance.view("sys.database_principals", "Sales")["name"].to_pylist()
             ['public', 'dbo', 'Stock']
         """
-        self._context.change(principals.create_user, name=name)
+        self._context.change(security_objects.create_user, name=name)
 
     def drop_user(self, name: str) -> None:
         """Drops a user.
@@ -926,7 +926,7 @@ class Database:
             ...     sales.create_user("Stock")
             ...     sales.drop_user("Stock")
         """
-        self._context.change(principals.drop_user, name=name)
+        self._context.change(security_objects.drop_user, name=name)
 
     def create_master_key(self, password: str) -> None:
         """Creates the database master key, which encrypts private keys. This instance can open it without the password.
@@ -945,7 +945,9 @@ class Database:
             ...     sales.create_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(principals.create_master_key, credentials=self._context.credentials, password=password)
+        self._context.change(
+            security_objects.create_master_key, credentials=self._context.credentials, password=password
+        )
 
     def open_master_key(self, password: str) -> None:
         """Opens the master key, and lets this instance open it without the password from now on.
@@ -967,7 +969,7 @@ class Database:
             ...     sales.open_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(principals.open_master_key, credentials=self._context.credentials, password=password)
+        self._context.change(security_objects.open_master_key, credentials=self._context.credentials, password=password)
 
     def drop_master_key(self) -> None:
         """Drops the master key.
@@ -983,7 +985,7 @@ class Database:
             ...     sales.create_master_key("long and secret")
             ...     sales.drop_master_key()
         """
-        self._context.change(principals.drop_master_key)
+        self._context.change(security_objects.drop_master_key)
 
     def create_certificate(
         self,
@@ -1032,12 +1034,12 @@ class Database:
         begins = None if begins is None else utc_datetime(begins, name="begins")
         ends = None if ends is None else utc_datetime(ends, name="ends")
         given = (
-            principals.self_signed_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
+            security_objects.self_signed_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
             else GivenCertificate(certificate, private_key, password)
         )
         self._context.change(
-            principals.create_certificate,
+            security_objects.create_certificate,
             credentials=self._context.credentials,
             name=name,
             given=given,
@@ -1068,7 +1070,7 @@ class Database:
         """
         is_active = boolean(active, name="active")
         self._context.change(
-            principals.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
+            security_objects.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
         )
 
     def export_certificate(self, name: str) -> bytes:
@@ -1114,7 +1116,7 @@ class Database:
             ...     sales.create_certificate("Shop")
             ...     sales.drop_certificate("Shop")
         """
-        self._context.change(principals.drop_certificate, name=name)
+        self._context.change(security_objects.drop_certificate, name=name)
 
     def create_remote_service_binding(self, name: str, *, service: str, user: str, anonymous: bool = False) -> None:
         """Binds a remote service to a user. New dialogs with the service are then secured, even with `encryption=False`.
@@ -1140,7 +1142,9 @@ class Database:
         """
         boolean(anonymous, name="anonymous")
         check_texts(service=service)
-        self._context.change(principals.create_binding, name=name, service=service, user=user, anonymous=anonymous)
+        self._context.change(
+            security_objects.create_binding, name=name, service=service, user=user, anonymous=anonymous
+        )
 
     def alter_remote_service_binding(
         self, name: str, *, user: str | None = None, anonymous: bool | None = None
@@ -1167,7 +1171,7 @@ class Database:
             [True]
         """
         check_booleans(anonymous=anonymous)
-        self._context.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
+        self._context.change(security_objects.alter_binding, name=name, user=user, anonymous=anonymous)
 
     def drop_remote_service_binding(self, name: str) -> None:
         """Drops a remote service binding. Dialogs that have had a reply continue.
@@ -1187,7 +1191,7 @@ class Database:
             ...     sales.create_remote_service_binding("ToStock", service="//Stock", user="Stock")
             ...     sales.drop_remote_service_binding("ToStock")
         """
-        self._context.change(principals.drop_binding, name=name)
+        self._context.change(security_objects.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
         """Grants users the permission to send to a service from other instances.
@@ -1213,7 +1217,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             ['GRANT', 'GRANT']
         """
-        self._context.change(principals.set_permission, verb="GRANT", service=service, users=users)
+        self._context.change(security_objects.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
         """Denies users the permission to send to a service. A denial overrides grants.
@@ -1237,7 +1241,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             ['GRANT', 'DENY']
         """
-        self._context.change(principals.set_permission, verb="DENY", service=service, users=users)
+        self._context.change(security_objects.set_permission, verb="DENY", service=service, users=users)
 
     def revoke_send(self, service: str, *users: str) -> None:
         """Revokes a grant or denial of the permission to send to a service.
@@ -1261,7 +1265,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             []
         """
-        self._context.change(principals.set_permission, verb="REVOKE", service=service, users=users)
+        self._context.change(security_objects.set_permission, verb="REVOKE", service=service, users=users)
 
     def set_service_owner(self, service: str, user: str) -> None:
         """Changes the owner of a service. The owner's certificates secure its dialogs.
@@ -1283,7 +1287,7 @@ class Database:
             ...     sales.create_user("Stock")
             ...     sales.set_service_owner("//Orders", "Stock")
         """
-        self._context.change(principals.set_owner, name=service, user=user)
+        self._context.change(security_objects.set_owner, name=service, user=user)
 
     def _create(
         self,

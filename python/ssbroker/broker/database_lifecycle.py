@@ -12,9 +12,9 @@ from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import databases
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.definition_checks import check_object_name, refusal
 from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
-from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark

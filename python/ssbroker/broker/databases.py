@@ -19,9 +19,9 @@ from typing import Final, Self
 from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import object_definitions
 from ssbroker.broker.context import DatabaseContext, InstanceContext, random_guid
+from ssbroker.broker.definition_checks import refusal
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.broker.validation import refusal
 from ssbroker.exceptions import (
     BrokerError,
     BrokerWarning,

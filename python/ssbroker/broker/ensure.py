@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_definitions
-from ssbroker.broker.validation import queue_text
+from ssbroker.broker.definition_checks import queue_text
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, Self
 from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.definition_checks import queue_key
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.transaction import (
@@ -27,7 +28,6 @@ from ssbroker.broker.transaction import (
     work_of,
 )
 from ssbroker.broker.unit_of_work import Work, error_text, instance_transaction
-from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.store.leases import Lease

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive, settle
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
@@ -21,7 +22,6 @@ from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
 from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
-from ssbroker.broker.validation import queue_text
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.explain import Explanation

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
 from ssbroker._arguments import epoch_microseconds, integer_argument
-from ssbroker.broker.principals import principal_id
-from ssbroker.broker.validation import (
+from ssbroker.broker.definition_checks import (
     check_not_existing,
     check_object_name,
     existing,
@@ -18,6 +17,7 @@ from ssbroker.broker.validation import (
     refusal,
     remove_closed_conversations,
 )
+from ssbroker.broker.security_objects import principal_id
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, object_definitions, principals
+from ssbroker.broker import database_lifecycle, object_definitions, security_objects
 from ssbroker.broker import ensure as ensuring
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.definition_checks import existing, queue_text, refusal
 from ssbroker.broker.ensure import ObjectChange
-from ssbroker.broker.principals import GivenCertificate, KeyStore
-from ssbroker.broker.validation import existing, queue_text, refusal
+from ssbroker.broker.security_objects import GivenCertificate, KeyStore
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.certificate_dates import parse_date
@@ -80,24 +80,26 @@ def change_security(
     match statement:
         case statements.CreateUser(name, ignored):
             check_not_similar(objects.security.principals, name, kind="user", number=15023)
-            principals.create_user(connection, objects, name=name)
+            security_objects.create_user(connection, objects, name=name)
             return Remark("ignored", f"skipped {ignored}") if ignored else None
         case statements.DropUser(name):
-            principals.drop_user(connection, objects, name=_user(objects, name))
+            security_objects.drop_user(connection, objects, name=_user(objects, name))
         case statements.CreateBinding(name, service, user, anonymous):
             check_not_similar(objects.security.bindings, name, kind="remote service binding")
             user = _user(objects, user)
-            principals.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
+            security_objects.create_binding(
+                connection, objects, name=name, service=service, user=user, anonymous=anonymous
+            )
         case statements.AlterBinding(name, remote, is_anonymous):
             name = similar_name(objects.security.bindings, name)
             remote = None if remote is None else _user(objects, remote)
-            principals.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
+            security_objects.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
         case statements.DropBinding(name):
-            principals.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
+            security_objects.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
         case statements.SetPermission():
             return _change_permission(connection, objects, statement)
         case statements.SetOwner(kind, name, user):
-            set_owner = principals.set_owner if kind == "service" else principals.set_certificate_owner
+            set_owner = security_objects.set_owner if kind == "service" else security_objects.set_certificate_owner
             known = objects.services if kind == "service" else objects.security.certificates
             found = name if kind == "service" else similar_name(known, name)
             set_owner(connection, objects, name=found, user=_user(objects, user))
@@ -112,7 +114,7 @@ def _user(objects: Objects, name: str) -> str:
 
 
 def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> Remark | None:
-    denied = principals.set_permission(
+    denied = security_objects.set_permission(
         connection,
         objects,
         verb=statement.permission,
@@ -144,16 +146,16 @@ def _change_keys(
 ) -> None:
     match statement:
         case statements.CreateMasterKey(password):
-            principals.create_master_key(connection, objects, credentials=credentials, password=password)
+            security_objects.create_master_key(connection, objects, credentials=credentials, password=password)
         case statements.OpenMasterKey(password):
-            principals.open_master_key(connection, objects, credentials=credentials, password=password)
+            security_objects.open_master_key(connection, objects, credentials=credentials, password=password)
         case statements.AlterMasterKey(by_service):
-            principals.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
+            security_objects.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
         case statements.DropMasterKey():
-            principals.drop_master_key(connection, objects)
+            security_objects.drop_master_key(connection, objects)
         case statements.CreateCertificate(name, owner, is_active=active):
             check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)
-            principals.create_certificate(
+            security_objects.create_certificate(
                 connection,
                 objects,
                 credentials=credentials,
@@ -163,7 +165,7 @@ def _change_keys(
                 active=active,
             )
         case statements.AlterCertificate(name, active_now, key, removes_key):
-            principals.alter_certificate(
+            security_objects.alter_certificate(
                 connection,
                 objects,
                 credentials=credentials,
@@ -176,12 +178,14 @@ def _change_keys(
         case statements.BackupCertificate():
             _back_up(objects, statement, credentials, file_created)
         case statements.DropCertificate(name):
-            principals.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
+            security_objects.drop_certificate(
+                connection, objects, name=similar_name(objects.security.certificates, name)
+            )
 
 
 def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
     if statement.file is None:
-        return principals.self_signed_certificate(
+        return security_objects.self_signed_certificate(
             statement.subject or statement.name,
             now=now,
             begins=parse_date(statement.start_date),

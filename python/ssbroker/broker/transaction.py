@@ -18,11 +18,11 @@ from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_s
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
+from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import begin_end, poison, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
-from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import DEFAULT, SECOND
 from ssbroker.protocol.errors import broker_error

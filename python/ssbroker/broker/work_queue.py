@@ -11,13 +11,13 @@ from typing import Any, Final, Literal, NoReturn
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.broker import async_calls, object_definitions
 from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dialogs import begin_end, lease, poison
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_definitions import OnPoison
 from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.broker.validation import queue_key, queue_text
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.config import DEFAULT

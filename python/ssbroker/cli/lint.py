@@ -139,7 +139,7 @@ def _load_instances(
     LIFETIME counts from the current time, whatever the time of the check.
     """
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose.instance_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.object_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
     now = parse_now(None, option="--at")
     usable: dict[str, Catalog] = {}

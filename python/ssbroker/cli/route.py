@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import typer
 from rich.console import Console
 
-from ssbroker import _frames as frames
+from ssbroker import _dataframes as dataframes
 from ssbroker import schemas
 from ssbroker._text import count_of
 from ssbroker.catalog.catalog import Catalog
@@ -514,9 +514,9 @@ def _write(
 
 
 def _without(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
-    kept = frames.kept_rows(invalid, rows=loaded.batch.num_rows)
+    kept = dataframes.kept_rows(invalid, rows=loaded.batch.num_rows)
     lines = None if loaded.json_lines is None else loaded.json_lines.filter(pa.array(kept))
-    return LoadedChunk(batch=frames.filter_batch(loaded.batch, kept), json_lines=lines)
+    return LoadedChunk(batch=dataframes.filter_batch(loaded.batch, kept), json_lines=lines)
 
 
 def _with_places(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
@@ -525,7 +525,7 @@ def _with_places(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
     columns: list[Any] = [
         pa.array([str(chunk.file)] * len(numbers), pa.string()),
         pa.array(map(chunk.row_in_file, numbers), pa.int64()),
-        *(frames.single_array(column) for column in invalid.columns[1:]),
+        *(dataframes.single_array(column) for column in invalid.columns[1:]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REJECTED_SCHEMA)
 

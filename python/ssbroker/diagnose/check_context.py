@@ -11,7 +11,7 @@ from itertools import tee
 from typing import NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
-from ssbroker.diagnose.behaviour import used_routes_of
+from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
 from ssbroker.diagnose.reachability import Loop, RoutingGraph, find_loops

@@ -20,7 +20,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_tabl
 from ssbroker._text import quantity
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.behaviour import (
+from ssbroker.diagnose.all_decisions import (
     ComparedDecision,
     ConversationClass,
     DecisionPair,

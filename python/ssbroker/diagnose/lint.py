@@ -9,13 +9,13 @@ from typing import Final
 
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import instance_checks, route_checks, script_findings, service_checks
+from ssbroker.diagnose import object_checks, route_checks, script_findings, service_checks
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.check_context import CheckContext, Problem
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Findings
 from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
-from ssbroker.diagnose.positions import StatementLocator
-from ssbroker.diagnose.remedies import RemedyProver
+from ssbroker.diagnose.remedy_proofs import RemedyProver
+from ssbroker.diagnose.statement_positions import StatementLocator
 from ssbroker.exceptions import OptionError
 
 EXPIRES_WITHIN: Final = timedelta(days=30)
@@ -30,12 +30,12 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
     route_checks.check_stale_broker_ids,
     route_checks.check_similar_route_names,
     route_checks.check_next_hops,
-    instance_checks.check_broker_ids,
-    instance_checks.check_disabled_databases,
-    instance_checks.check_endpoints,
-    instance_checks.check_queues,
-    instance_checks.check_conversations,
-    instance_checks.check_bindings,
+    object_checks.check_broker_ids,
+    object_checks.check_disabled_databases,
+    object_checks.check_endpoints,
+    object_checks.check_queues,
+    object_checks.check_conversations,
+    object_checks.check_bindings,
     service_checks.check_similar_service_names,
     service_checks.check_loops,
     service_checks.check_services,

@@ -16,7 +16,7 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Origin, Question, Target, may_begin_with_address
+from ssbroker.diagnose.all_decisions import Answer, Behaviour, Origin, Question, Target, may_begin_with_address
 from ssbroker.diagnose.fleet import MSDB, Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ssbroker._text import terminal_safe
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Question, used_route
+from ssbroker.diagnose.all_decisions import Answer, Behaviour, Question, used_route
 from ssbroker.diagnose.findings import Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet, RouteRow
 from ssbroker.router import Router

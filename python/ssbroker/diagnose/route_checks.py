@@ -14,7 +14,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.behaviour import preferred_routes
+from ssbroker.diagnose.all_decisions import preferred_routes
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
-from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.all_decisions import Question
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,

@@ -12,8 +12,8 @@ from ssbroker import _notebook as notebook
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.all_decisions import Answer, Question
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import LOOP, SENT_BACK, MessageKey, Node, RoutingEnd, RoutingGraph
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError

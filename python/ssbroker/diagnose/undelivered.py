@@ -15,8 +15,8 @@ from ssbroker._compat import is_string_view
 from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.all_decisions import Question
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.behaviour import Question
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet

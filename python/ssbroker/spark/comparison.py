@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.behaviour import COMPARED_COLUMNS, DecisionPair, pair
+from ssbroker.diagnose.all_decisions import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
 from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError

@@ -37,7 +37,7 @@ from ssbroker.spark.columns import (
 )
 from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
-from ssbroker.spark.workers import on_workers
+from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel

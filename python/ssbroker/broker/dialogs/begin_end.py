@@ -6,13 +6,13 @@ import uuid
 from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
+from ssbroker.broker.definition_checks import existing
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import close, end_with_error, queue_for_transmission, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
-from ssbroker.broker.validation import existing
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.protocol.config import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_disabled
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.broker.validation import queue_text
 from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._arguments import guid_bytes
+from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.store import endpoints, queues

@@ -18,7 +18,7 @@ from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.streams import step
 from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.streams.state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
-from ssbroker.spark.workers import on_workers
+from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

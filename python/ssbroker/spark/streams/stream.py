@@ -34,7 +34,7 @@ from ssbroker.spark.streams.task import (
     StreamTask,
 )
 from ssbroker.spark.transfer import share_catalog, share_session_keys
-from ssbroker.spark.workers import on_workers
+from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Question
+from ssbroker.diagnose.all_decisions import Answer, Behaviour, Question
 from ssbroker.router import PendingRequest
 from tests.oracle.world import Conversation, Decision
 from tests.rules.setting import here, route

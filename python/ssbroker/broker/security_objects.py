@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from ssbroker.broker.validation import check_not_existing, check_object_name, existing, refusal
+from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing, refusal
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security import keys
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate

@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Final
 
+from ssbroker.diagnose.all_decisions import Question
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.behaviour import Question
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
