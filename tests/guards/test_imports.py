@@ -20,7 +20,7 @@ BASE = {
     "_core",
     "_compat",
     "_files",
-    "_frames",
+    "_dataframes",
     "_notebook",
     "_parquet",
     "_text",
