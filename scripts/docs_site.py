@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import mermaidx
 import typer
 from sphinx.cmd.build import build_main
 from sphinx.pycode import ModuleAnalyzer
@@ -76,7 +77,7 @@ def assemble() -> None:
         name = path.relative_to(ROOT).as_posix()
         page = str(page_of(name))
         text = _FENCED.split(path.read_text(encoding="utf-8"))
-        write(page, "".join(part if part.startswith("```") else redirect(part, name, page) for part in text))
+        write(page, "".join(section(part, name, page) for part in text))
     for path in (ROOT / "docs").rglob("*"):
         if path.suffix in {".png", ".svg"}:
             target = SOURCE / path.relative_to(ROOT / "docs")
@@ -88,6 +89,24 @@ def assemble() -> None:
     with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
         for title, entries in navigation():
             index.write(f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(entries) + "\n```\n")
+
+
+def section(text: str, file: str, page: str) -> str:
+    """Returns a part of a page: a fenced block or the text between two."""
+    if text.startswith("```mermaid\n"):
+        return diagram(text.removeprefix("```mermaid\n").removesuffix("```"), page)
+    return text if text.startswith("```") else redirect(text, file, page)
+
+
+def diagram(source: str, page: str) -> str:
+    """Draws a Mermaid diagram in the colours of both themes, and returns the text that shows it; its `accTitle` describes it."""
+    (title,) = re.findall(r"^ *accTitle: (.+)$", source, re.MULTILINE)
+    images = []
+    for theme, drawn_as in (("light", "neutral"), ("dark", "dark")):
+        name = f"{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}-{theme}.svg"
+        write(posixpath.join(posixpath.dirname(page), name), mermaidx.render(source, theme=drawn_as).svg())
+        images.append(f"```{{image}} {name}\n:alt: {title}\n:align: center\n:class: only-{theme}\n```\n")
+    return "\n".join(images)
 
 
 def write(page: str, text: str) -> None:
