@@ -32,7 +32,10 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
         queue = receive.enabled_queue(work, queue_name)
         now = work.now()
         free_ended(work, now=now)
-        is_disabled_now = failures.last_of(work.connection, queue.queue_id) is not None
+        # Only the end of a lease can have disabled it meanwhile.
+        is_disabled_now = (
+            work.effects.is_catalog_changed and failures.last_of(work.connection, queue.queue_id) is not None
+        )
         disabled = poison.disabled_error(work.connection, queue) if is_disabled_now else None
         batch = None
         if disabled is None:
