@@ -328,6 +328,19 @@ def test_the_failure_stays_while_the_group_has_another_conversation(instance: In
     assert queued(instance, FAILED) == [b"an answer"]
 
 
+def test_a_group_that_another_one_absorbs_is_forgotten(instance: Instance, sales: Database) -> None:
+    """Otherwise the queue of failed messages could never be dropped."""
+    first, second = move(sales, b"poison"), move(sales, b"more poison")
+    group = failed(instance)[1]["conversation_group_id"]
+    with sales.transaction() as t:
+        t.move_conversation(first, group)
+    (row,) = failed(instance)
+    assert (row["conversation_handle"], row["conversation_group_id"]) == (second.bytes, group)
+    assert sales.requeue(QUEUE) == 2
+    sales.alter_queue(QUEUE, on_poison="disable")
+    sales.drop_queue(FAILED)
+
+
 def test_a_queue_of_failed_messages_may_move_further(instance: Instance, sales: Database) -> None:
     sales.create_queue("Hopeless")
     sales.alter_queue(FAILED, on_poison="move", poison_queue="Hopeless")
