@@ -504,6 +504,14 @@ def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, 
         assert instance.view(f"sys.{view}", database="Queues").num_rows == 0
 
 
+def test_a_work_queue_that_exists_can_be_opened_in_a_transaction(instance: Instance, jobs: Queue) -> None:
+    """Opening it again writes nothing, and so does not wait for the transaction."""
+    with instance.database("Queues").transaction() as t:
+        jobs.put(b"first", transaction=t)
+        instance.queue("Jobs", on_poison="move").put(b"second", transaction=t)
+    assert instance.view("dbo.Jobs", database="Queues")["message_body"].to_pylist() == [b"first", b"second"]
+
+
 def test_a_work_queue_puts_messages_back(instance: Instance, jobs: Queue) -> None:
     jobs.put(b"poison")
     for _ in range(5):

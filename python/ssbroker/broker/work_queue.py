@@ -67,7 +67,8 @@ class Queue:
             poison_queue = queue_text(schema, f"{unqualified}_failed")
         if not self._is_complete(context.objects()):
             context.change(self._create)
-        if on_poison is not None or poison_queue is not None:
+        is_given = on_poison is not None or poison_queue is not None
+        if is_given and not self._handles_poison(context.objects(), on_poison, poison_queue):
             context.change(self._set_poison_handling, on_poison=on_poison, poison_queue=poison_queue)
 
     @property
@@ -218,9 +219,7 @@ class Queue:
                 settings=QueueSettings(status=True, poison_message_handling=True),
             )
             objects = self._context.objects(connection)
-        values = object_definitions.poison_values(objects, self._name, on_poison, poison_queue)
-        queue = objects.queues[queue_key(self._name)]
-        if values.get("poison_queue_id", queue.poison_queue_id) != queue.poison_queue_id:
+        if not self._handles_poison(objects, on_poison, poison_queue):
             object_definitions.alter_queue(
                 connection,
                 objects,
@@ -229,6 +228,13 @@ class Queue:
                 on_poison=on_poison,
                 poison_queue=poison_queue,
             )
+
+    def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
+        """Whether this queue already does with failed messages what the options say."""
+        if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
+            return False
+        values = object_definitions.poison_values(objects, self._name, on_poison, poison_queue)
+        return objects.queues[queue_key(self._name)].poison_queue_id == values["poison_queue_id"]
 
     def _is_complete(self, objects: Objects) -> bool:
         return (
