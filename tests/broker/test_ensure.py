@@ -43,7 +43,7 @@ def test_everything_is_created_once(instance: Instance) -> None:
         warnings.simplefilter("ignore", DdlWarning)
         changed = done(instance, SCRIPT)
     assert changed == [
-        "created endpoint Broker in msdb",
+        "created endpoint Broker",
         "created database Sales",
         "created message type //order in Sales",
         "created message type //receipt in Sales",
@@ -237,8 +237,8 @@ def test_the_endpoint(instance: Instance) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DdlWarning)
-        assert done(instance, script("Broker", 4022)) == ["created endpoint Broker in msdb"]
-        assert done(instance, script("broker", 4023)) == ["altered endpoint Broker in msdb: port: 4022 -> 4023"]
+        assert done(instance, script("Broker", 4022)) == ["created endpoint Broker"]
+        assert done(instance, script("broker", 4023)) == ["altered endpoint Broker: port: 4022 -> 4023"]
         (left,) = done(instance, script("Second", 4024))
         assert left == "left endpoint Broker: it has another name than 'Second', and an instance has only one"
 

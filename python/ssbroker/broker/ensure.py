@@ -482,7 +482,8 @@ def changes(before: Described, after: Described, *, database: str | None) -> Ite
         ):
             continue  # every new service has it
         was = before.get((kind, name))
-        shown, place = (database or "", None) if kind == "database" else (name, database)
+        shown = (database or "") if kind == "database" else name
+        place = None if kind in INSTANCE_KINDS else database
         if was is None:
             yield ObjectChange("created", kind, shown, place)
         elif was != properties:
@@ -494,7 +495,7 @@ def changes(before: Described, after: Described, *, database: str | None) -> Ite
             yield ObjectChange("altered", kind, shown, place, text)
     for kind, name in reversed(before):
         if (kind, name) not in after:
-            yield ObjectChange("dropped", kind, name, database)
+            yield ObjectChange("dropped", kind, name, None if kind in INSTANCE_KINDS else database)
 
 
 def _shown(value: object) -> str:
@@ -505,6 +506,8 @@ def _on_off(is_on: object) -> str:
     return "on" if is_on else "off"
 
 
+INSTANCE_KINDS: Final = ("database", "endpoint")
+"""The kinds of objects that no database contains."""
 _PERMISSION: Final = "SEND permission on"
 _TO_PUBLIC: Final = " to public"
 SYSTEM_PRINCIPALS: Final = ("public", "dbo")

@@ -535,7 +535,7 @@ class ScriptRun:
         )
         for one in ensuring.needed(statement, annotations, known):
             if isinstance(one, ensuring.Differs):
-                place = None if one.kind in ("database", "endpoint") else self._context_name()
+                place = None if one.kind in ensuring.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("left", one.kind, one.name, place, one.text))
             else:
                 remark = self._run(one, annotations) or remark
