@@ -328,6 +328,8 @@ def test_what_is_left_undone_is_warned_of(sales: Instance) -> None:
     with pytest.warns(DdlWarning, match="not about Service Broker") as found:
         sales.ensure("CREATE TABLE t (a INT); CREATE QUEUE Q")
     assert {Path(one.filename) for one in found} == {Path(__file__)}
+    with pytest.warns(DdlWarning, match="an instance determines it by itself"):
+        sales.ensure("-- ssbroker: addresses=a:4022\nCREATE QUEUE Q")
     with pytest.raises(DdlError, match="no statement"):
         sales.ensure("PRINT 'x'")
     with pytest.raises(DdlError, match=":connect"):

@@ -837,7 +837,7 @@ def _ensure(
         if batch.server is not None:
             position = batch.tokens[0].start if batch.tokens else 0
             raise source.error(position, f":connect {batch.server}: ensure changes one instance, without :connect")
-        parsed.append(runner.parse(source, batch))
+        parsed.append(_parse(runner, source, batch))
     differing: list[ObjectChange] = []
     with InstanceChange(instance) as change:
         script = ScriptRun(instance, change, None, differing=differing)
@@ -920,10 +920,7 @@ class _Execution:
 
     def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
         """Runs a batch as often as its GO says; each time in one transaction."""
-        parsed = self.runner.parse(source, batch)
-        for position, key, _ in parsed.instance_annotations:
-            text = "skipped (an instance determines it by itself)"
-            self.runner.notes.append(ScriptNote("ignored", f"the annotation {key}", text, source.position(position)))
+        parsed = _parse(self.runner, source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             with InstanceChange(self._instance, changed=self._changed) as change:
                 script = ScriptRun(self._instance, change, self.database)
@@ -956,6 +953,15 @@ class _Execution:
         for database in self._instance.databases:
             if database in self._changed:
                 self._instance.listener.changed(database)
+
+
+def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
+    """Parses a batch, and notes the annotations that do not apply to an instance."""
+    parsed = runner.parse(source, batch)
+    for position, key, _ in parsed.instance_annotations:
+        text = "skipped (an instance determines it by itself)"
+        runner.notes.append(ScriptNote("ignored", f"the annotation {key}", text, source.position(position)))
+    return parsed
 
 
 def _changed_databases(batch: ParsedBatch, script: ScriptRun, *, current: str | None = None) -> Iterator[str]:
