@@ -154,6 +154,22 @@ def test_the_sender_is_told_that_forwarding_is_disabled(shop_and_bank: ShopAndBa
     assert "MESSAGE_FORWARDING = ENABLED" in status
 
 
+@pytest.mark.rule("R25")
+def test_a_reason_that_is_not_renewed_is_forgotten(shop_and_bank: ShopAndBank) -> None:
+    """Otherwise the status would still ask to enable forwarding when it is enabled, and the message is lost further on."""
+    shop_and_bank.sales.create_route("Typo", address="TCP://bank:4022", service_name="//Sotck")
+    dialog = shop_and_bank.send(b"two chairs", to="//Sotck")
+    shop_and_bank.network.settle(seconds=80)
+    shop_and_bank.shop.run_due()
+    assert "dropped it" in transmission_status(shop_and_bank, dialog), "each retransmission renews the reason"
+    shop_and_bank.network.lossy.add("TCP://bank:4022")
+    for _ in range(3):
+        shop_and_bank.network.settle(seconds=80)
+        shop_and_bank.shop.run_due()
+    status = transmission_status(shop_and_bank, dialog)
+    assert status.startswith("9753: sent to TCP://bank:4022, but not acknowledged yet.")
+
+
 @pytest.mark.threat("T6")
 def test_an_instance_explains_only_what_is_sent_to_it(shop_and_bank: ShopAndBank) -> None:
     shop_and_bank.network.lossy.add("TCP://bank:4022")

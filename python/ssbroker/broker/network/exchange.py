@@ -134,7 +134,7 @@ class MessageExchange:
         while self._events.callbacks:
             self._events.callbacks.popleft()(self)
         while self._events.drops:
-            self._rows_dropped(*self._events.drops.popleft())
+            self._rows_dropped(*self._events.drops.popleft(), now=now)
         self._follow_catalog(now)
         is_busy = not self._inbox.is_empty or self._in_transit.has_new
         if not is_busy:
@@ -286,9 +286,9 @@ class MessageExchange:
             self._status_writer.mark_changed()
         return blocked_by is None
 
-    def _rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def _rows_dropped(self, address: str, reasons: Mapping[Key, DropReason], *, now: int) -> None:
         for dialogs in self._dialogs.all():
-            self._in_transit.set_drop_reasons(dialogs.database.database_id, address, reasons)
+            self._in_transit.set_drop_reasons(dialogs.database.database_id, address, reasons, now=now)
         self._status_writer.mark_changed([address])
 
     def _on_full(self, address: str) -> None:

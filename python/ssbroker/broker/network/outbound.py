@@ -205,6 +205,8 @@ class OutboundSender:
 
 UNACKNOWLEDGED_AFTER: Final = 4 * SECOND
 """After this time without an acknowledgement `transmission_status` reports that."""
+DROP_REASON_HOLDS: Final = 150 * SECOND
+"""How long a reason for dropped rows counts: each retransmission that is dropped renews it, and the longest wait of P17 is 72 s."""
 FORGET_AFTER: Final = 300 * SECOND
 """After this time without activity a conversation has nothing to send: the longest wait of P17 is much shorter."""
 
@@ -221,6 +223,7 @@ class ConversationInTransit:
         since: When it was added, or last acknowledged.
         blocked_by: The status that blocks its messages; None for nothing.
         drop_reason: Why the next hop does not acknowledge its messages; None if it has given no reason since `since`.
+        dropped_at: When it gave the reason.
         status_text: The `transmission_status` that was last written.
         last_seen: When delivery last passed it.
     """
@@ -229,6 +232,7 @@ class ConversationInTransit:
     since: int
     blocked_by: TransmissionStatus | None = None
     drop_reason: DropReason | None = None
+    dropped_at: int = 0
     status_text: str = ""
     last_seen: int = 0
 
@@ -326,7 +330,7 @@ class ConversationsInTransit:
             if conversation is not None:
                 conversation.blocked_by = status
 
-    def set_drop_reasons(self, database_id: int, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def set_drop_reasons(self, database_id: int, address: str, reasons: Mapping[Key, DropReason], *, now: int) -> None:
         """Notes why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
         with self._guard:
             for key, reason in reasons.items():
@@ -335,7 +339,7 @@ class ConversationsInTransit:
                     continue
                 decision = conversation.outgoing.decision
                 if address in (decision.next_hop_address, decision.mirror_address):
-                    conversation.drop_reason = reason
+                    conversation.drop_reason, conversation.dropped_at = reason, now
 
     def acknowledged(self, database_id: int, keys: Iterable[Key], *, now: int) -> None:
         """Notes that conversations were acknowledged."""
@@ -411,7 +415,7 @@ class ConversationsInTransit:
             address = principal
         if address in self.unreachable:
             return unreachable(address, self.unreachable[address])
-        if conversation.drop_reason is not None:
+        if conversation.drop_reason is not None and now - conversation.dropped_at < DROP_REASON_HOLDS:
             return dropped(address, conversation.drop_reason)
         return unacknowledged(address) if conversation.since + UNACKNOWLEDGED_AFTER <= now else None
 
