@@ -341,6 +341,25 @@ def test_a_group_that_another_one_absorbs_is_forgotten(instance: Instance, sales
     sales.drop_queue(FAILED)
 
 
+def test_conversations_do_not_join_a_group_in_another_queue(instance: Instance, sales: Database) -> None:
+    """Nor one that is in the same queue only until `requeue`."""
+    moved = move(sales, b"poison")
+    (group,) = (row["conversation_group_id"] for row in failed(instance))
+    send(sales, b"good")
+    (good,) = instance.view("dbo.Orders").to_pylist()
+    sales.create_service("//Failures", queue=FAILED, contracts=["DEFAULT"])
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", "//Failures"), b"a failure")
+    other = instance.view(f"dbo.{FAILED}").to_pylist()[-1]
+    with sales.transaction() as t:
+        for handle, wanted in ((moved, good["conversation_group_id"]), (good["conversation_handle"], group)):
+            with pytest.raises(BrokerError, match="failed and were moved; put them back with requeue first"):
+                t.move_conversation(handle, wanted)
+        for handle, wanted in ((moved, other["conversation_group_id"]), (other["conversation_handle"], group)):
+            with pytest.raises(BrokerError, match="9610"):
+                t.move_conversation(handle, wanted)
+
+
 def test_a_queue_of_failed_messages_may_move_further(instance: Instance, sales: Database) -> None:
     sales.create_queue("Hopeless")
     sales.alter_queue(FAILED, on_poison="move", poison_queue="Hopeless")

@@ -13,7 +13,7 @@ from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
-from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.config import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
@@ -195,9 +195,15 @@ def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
     members = endpoints.in_group(work.connection, group, limit=1)
     if not members:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
-    if queue_of(work, members[0]) != queue_of(work, endpoint):
-        service, other = (work.objects.services_by_id[one.service_id].name for one in (endpoint, members[0]))
-        raise broker_error(9610, service=service, other=other)
+    service, other = (work.objects.services_by_id[one.service_id] for one in (endpoint, members[0]))
+    if service.queue_id != other.queue_id:
+        raise broker_error(9610, service=service.name, other=other.name)
+    here, there = queue_of(work, endpoint), queue_of(work, members[0])
+    if here != there:
+        raise BrokerError(
+            f"the conversation is in queue {here.name!r} and the conversation group in queue {there.name!r}, because messages of one of "
+            "them failed and were moved; put them back with requeue first"
+        )
     endpoints.set_group(work.connection, endpoint.endpoint_id, group)
     if not endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):
         failures.forget_moved(work.connection, endpoint.conversation_group_id)
