@@ -8,11 +8,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -192,6 +192,27 @@ def test_a_lease_that_is_lost_at_the_end_is_an_error_of_the_span(sales: Database
         2,
         1,
     )
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_only_an_interrupt_at_the_end_of_a_span_ends_the_job(
+    instance: Instance, sales: Database, provider: TracerProvider, error: type[BaseException]
+) -> None:
+    """The messages are acknowledged already; a failure of tracing is no failure of the job, but Ctrl+C is not lost."""
+
+    class Failing(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.name.startswith("process"):
+                raise error
+
+    provider.add_span_processor(Failing())
+    traces = ssbroker.traces(instance, tracer_provider=provider)
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", TARGET), b"two chairs")
+    with pytest.raises(error) if error is KeyboardInterrupt else nullcontext(), sales.take(QUEUE, timeout=0):
+        pass
+    traces.close()
+    assert instance.view(f"dbo.{QUEUE}").num_rows == 0
 
 
 def test_the_span_of_a_coroutine_is_that_of_its_task(

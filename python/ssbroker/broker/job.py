@@ -143,7 +143,7 @@ class Job:
                 span.__exit__(type(failure), failure, failure.__traceback__)
             raise
         if span is not None:
-            with suppress(BaseException):  # the block raises its own error
+            with suppress(Exception):  # a failure of tracing is none of the job
                 span.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
