@@ -1,4 +1,4 @@
-"""`Instance.ensure` brings the objects to what a script says."""
+"""`Instance.ensure` makes the objects match a script."""
 
 from __future__ import annotations
 

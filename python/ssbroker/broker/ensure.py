@@ -1,4 +1,4 @@
-"""`Instance.ensure`: the statements that bring existing objects to what a script says, and what they have changed."""
+"""`Instance.ensure`: the statements that make existing objects match a script, and what they have changed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Differs(NamedTuple):
 
 
 def needed(statement: Statement, annotations: Mapping[str, str], existing: Existing) -> Iterator[Statement | Differs]:
-    """Yields the statements to run instead of one of the script: none if what it says is so already."""
+    """Yields the statements to run instead of one of the script: none if the objects match it already."""
     if isinstance(statement, statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase):
         yield from _database(statement, existing.databases())
     elif isinstance(statement, statements.CreateEndpoint | statements.DropEndpoint):

@@ -434,7 +434,7 @@ class Instance:
     def ensure(
         self, ddl: str, *, file: str | None = None, variables: Mapping[str, str] | None = None, lenient: bool = False
     ) -> tuple[ObjectChange, ...]:
-        """Brings databases and their objects to what a T-SQL script says: for the set-up of an application that may run at each start.
+        """Makes databases and their objects match a T-SQL script, such as the set-up of an application that runs at each start.
 
         `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. Clauses that the script does
         not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and when a route expires,
@@ -449,8 +449,8 @@ class Instance:
             lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
 
         Returns:
-            What was created, altered and dropped, and what still differs because no statement can alter it. Empty if everything was so
-            already.
+            What was created, altered and dropped, and what still differs because no statement can alter it. Empty if everything
+            matched already.
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, or does something new each time, such as `SET NEW_BROKER`.

@@ -484,7 +484,7 @@ class ScriptRun:
         instance: The instance.
         change: The transaction.
         current: The database that an earlier batch selected.
-        differing: If given, objects that exist are brought to what the script says, and those that cannot be are added to this list.
+        differing: If given, existing objects are made to match the script, and those that cannot be are added to this list.
 
     Attributes:
         current: The database that USE selected.
@@ -525,7 +525,7 @@ class ScriptRun:
     def _ensure(
         self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
     ) -> Remark | None:
-        """Runs the statements that make so what a statement says."""
+        """Runs the statements that make the objects match a statement."""
         remark = None
         known = ensuring.Existing(
             databases=lambda: self._instance_change.names,
@@ -813,7 +813,7 @@ class ScriptSession:
 def ensure(
     instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
 ) -> tuple[tuple[ObjectChange, ...], list[ScriptNote]]:
-    """Brings the objects to what a script says, in one transaction; returns what has changed, and what was left undone."""
+    """Makes the objects match a script, in one transaction; returns what has changed, and what was left undone."""
     while True:
         known = {database.name for database in instance.databases}
         try:

@@ -212,7 +212,7 @@ def messages_of(table: pa.Table) -> tuple[Message, ...]:
 
 
 def identities_of(messages: Iterable[Message]) -> list[MessageIdentity]:
-    """Returns by what both sides know the messages."""
+    """Returns the identities of messages."""
     return [
         MessageIdentity(each.conversation_id.bytes, each.is_initiator, each.message_sequence_number)
         for each in messages
