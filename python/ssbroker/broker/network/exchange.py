@@ -41,7 +41,7 @@ OWN_ADDRESSES_MAX: Final = 100
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
 
-DROPS_MAX: Final = 64
+WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 
 
@@ -335,7 +335,7 @@ class EndpointEvents:
         self.mirrors: MirrorResolver | None = None
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
         self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
-        self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=DROPS_MAX)
+        self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `EndpointListener`."""
