@@ -12,6 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, Queue
+from ssbroker.broker.database import context_of
+from ssbroker.broker.dialogs import poison
 from ssbroker.broker.network.monitoring import Metrics, overview_of
 from ssbroker.protocol.events import ConversationMoved, Event, QueueDisabled
 from tests.broker.conftest import QUEUE, START, TARGET, Clock
@@ -132,6 +134,21 @@ def test_a_job_that_was_moved_while_it_ran_does_not_commit(instance: Instance, s
         with sales.take(FAILED) as other:
             assert (other.message == job.message, other.attempt) == (True, 1)
     assert queued(instance, FAILED) == []
+
+
+def test_a_group_that_a_job_has_taken_meanwhile_is_not_moved(instance: Instance, sales: Database) -> None:
+    """Between the fifth rollback and its count. The next rollback counts, too."""
+    send(sales, b"poison")
+    (message,) = instance.view("dbo.Orders").to_pylist()
+    (queue_id,) = (row["object_id"] for row in instance.view("sys.service_queues").to_pylist() if row["name"] == QUEUE)
+    for _ in range(4):
+        fail_transaction(sales)
+    with sales.take(QUEUE, timeout=0) as job:
+        poison.count_rollbacks(context_of(sales), {queue_id: message["conversation_handle"]}, "an error")
+        job.retry()
+    assert (queued(instance), queued(instance, FAILED)) == ([b"poison"], [])
+    fail_transaction(sales)
+    assert (queued(instance), queued(instance, FAILED)) == ([], [b"poison"])
 
 
 def test_later_messages_of_the_group_follow_in_order(instance: Instance, sales: Database) -> None:

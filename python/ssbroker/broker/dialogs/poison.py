@@ -42,6 +42,8 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
             following = queues.next_endpoint(work.connection, queue_id, now=work.now())
             endpoint = endpoints.by_handle(work.connection, named) if named else following
             group = None if endpoint is None else endpoint.conversation_group_id
+            if group is not None and _running(work, group) is not None:
+                group = None
             handle = named or (following and following.conversation_handle)
             if _handle(work, queue_id, group, handle, error):
                 queues.reset_rollbacks(work.connection, [queue_id])
@@ -77,8 +79,8 @@ def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
         groups = [endpoint.conversation_group_id]
     ready = 0
     for group in groups:
-        lease = leases.of_group(work.connection, group)
-        if lease is not None and lease.lease_id is not None and lease.until > work.now():
+        lease = _running(work, group)
+        if lease is not None:
             if handle is not None:
                 raise BrokerError(
                     f"conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
@@ -87,6 +89,12 @@ def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
         failures.forget_moved(work.connection, group)
         ready += _settle(work, group)
     return ready
+
+
+def _running(work: Work, group: bytes) -> Lease | None:
+    """Returns the lease of the job that has a group now; None if there is none."""
+    lease = leases.of_group(work.connection, group)
+    return lease if lease is not None and lease.lease_id is not None and lease.until > work.now() else None
 
 
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
