@@ -127,6 +127,25 @@ def test_views_may_be_named_in_any_case_and_without_schema(run: Run, folder: Pat
 
 
 @pytest.mark.parametrize(
+    ("query", "column"),
+    [
+        ("DESCRIBE sys.routes", "column_name"),
+        ("DESCRIBE TABLE [sys].[routes]", "column_name"),
+        ("DESCRIBE FROM sys.routes", "column_name"),
+        ("SHOW routes", "column_name"),
+        ("summarize dbo.orders", "column_name"),
+        ("TABLE sys.routes", "remote_service_name"),
+        ("PIVOT sys.routes ON database USING count(*)", "remote_service_name"),
+        ("UNPIVOT sys.routes ON name", "remote_service_name"),
+    ],
+)
+def test_words_other_than_from_may_precede_a_view(run: Run, folder: Path, query: str, column: str) -> None:
+    result = run("sql", folder, "--json", "--query", query)
+    assert (result.status, result.err) == (0, "")
+    assert column in json.loads(result.out)[0]
+
+
+@pytest.mark.parametrize(
     ("name", "question"),
     [("sys.route", "sys.routes"), ("dbo.Order", "dbo.Orders"), ("transmision_queue", "sys.transmission_queue")],
 )

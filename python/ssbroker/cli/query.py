@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 _PART: Final = r'(?:\w++|"[^"]+"|\[[^\]]+\])'
+_BEFORE_TABLE: Final = r"\b(?:from|join|describe|pivot|show|summarize|table|unpivot)\s+(?!(?:from|table)\s)"
 _TABLE: Final = re.compile(
-    rf"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|(\bfrom\s+|\bjoin\s+|,\s*)({_PART})(?:\s*\.\s*({_PART}))?(?!\s*[.(])",
+    rf"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|({_BEFORE_TABLE}|,\s*)({_PART})(?:\s*\.\s*({_PART}))?(?!\s*[.(])",
     re.IGNORECASE | re.DOTALL,
 )
-"""A string, a comment, or what may be the name of a table: FROM, JOIN or a comma, and one or two parts."""
+"""A string, a comment, or what may be the name of a table: FROM or another word before it, or a comma, and one or two parts."""
 _MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
 _BRACKETED: Final = re.compile(r"\[([^\]]+)\]")
 
