@@ -26,6 +26,7 @@ def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pyte
     assert result.status == 0
     assert found["ssbroker"] == version("ssbroker")
     assert found["libraries"]["pyarrow"] == {"version": version("pyarrow"), "needed_for": "the library"}
+    assert {"prompt_toolkit", "starlette", "uvicorn", "opentelemetry-api"} <= found["libraries"].keys()
     assert found["java"] == f"21.0.2 ({java})"
     assert found["folder"] is None
     shown = run("doctor").out.splitlines()

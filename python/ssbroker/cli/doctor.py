@@ -37,6 +37,9 @@ _LIBRARIES: Final = {
     "apsw": "the embedded broker",
     "cryptography": "the embedded broker",
     "prometheus-client": "the metrics of ssbroker serve",
+    "starlette": "ssbroker serve --http",
+    "uvicorn": "ssbroker serve --http",
+    "opentelemetry-api": "traces",
     "pyspark": "Spark",
     "pandas": "streams in Spark",
 }
