@@ -234,3 +234,36 @@ def test_the_page_says_that_the_server_has_ended_and_finds_the_next_one(opened: 
             started.wait(0.1)
     opened.wait_for(LIVE)
     again.close()
+
+
+HIDE_WHILE_THE_SERVER_IS_AWAY = """
+window.requests = 0;
+window.scheduled = new Map();
+window.fetch = () => { window.requests += 1; return Promise.reject(new Error("away")); };
+window.setTimeout = (run) => { const number = window.scheduled.size + 1; window.scheduled.set(number, run); return number; };
+window.clearTimeout = (number) => { window.scheduled.set(number, null); };
+stopper.abort();
+stream();
+"""
+
+
+def test_a_hidden_page_does_not_try_again(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate(HIDE_WHILE_THE_SERVER_IS_AWAY)
+    page.wait_for("scheduled.size === 1")  # the next try
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.evaluate("[...scheduled.values()].at(-1)()")  # a minute later
+    assert page.evaluate("document.getElementById('link').textContent") == "Not read while hidden"
+    page.evaluate("[...scheduled.values()].slice(0, -1).forEach((each) => each?.())")
+    assert page.evaluate("requests") == 1
+
+
+def test_a_page_that_reads_again_keeps_the_gap(page: Page, url: str) -> None:
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    key = "keyOf({ database: 'Sales', queue: 'dbo.Orders' })"
+    page.evaluate(f"depths.set({key}, [[10.04, 2, 0]])")
+    page.evaluate("receive('history', { run, queues: [['Sales', 'dbo.Orders', [[10, 2, 0], [10, null, null]]]] })")
+    assert page.evaluate(f"depths.get({key}).slice(0, 2)") == [[10, 2, 0], [10, None, None]]

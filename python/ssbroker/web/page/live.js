@@ -373,6 +373,7 @@ document.querySelector("#explanation .close").addEventListener("click", () => by
 const TOKEN = "ssbroker-token";
 const HIDDEN_MILLISECONDS = 60000;
 let stopper = null;
+let retry = 0;
 let attempt = 0;
 let isPaused = false;
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -393,12 +394,12 @@ function setLink(text, style = "") {
 
 function receive(name, data) {
   if (name === "history") {
-    if (data.run !== run) [run, latestEvent] = [data.run, 0]; // the server numbers its events from 1
+    const isSameRun = data.run === run;
+    if (!isSameRun) [run, latestEvent] = [data.run, 0]; // the server numbers its events from 1
     for (const [database, queue, points] of data.queues) {
       const key = keyOf({ database, queue });
-      const known = depths.get(key) ?? [];
-      const latest = known.length ? known[known.length - 1][0] : 0;
-      depths.set(key, [...known, ...points.filter((point) => point[0] > latest)].slice(-POINTS_MAX));
+      const known = isSameRun ? [] : depths.get(key) ?? []; // the history of the same server is complete, with its gaps
+      depths.set(key, [...known, ...points].slice(-POINTS_MAX));
     }
   } else if (name === "state") {
     previous = state;
@@ -447,8 +448,14 @@ async function stream() {
     if (signal.aborted) return;
     attempt += 1;
     setLink(`No connection (${error.message}); trying again`, "lost");
-    setTimeout(stream, Math.min(10000, 500 * 2 ** attempt));
+    retry = setTimeout(stream, Math.min(10000, 500 * 2 ** attempt));
   }
+}
+
+function stop() {
+  clearTimeout(retry);
+  stopper?.abort();
+  stopper = null;
 }
 
 function askForToken() {
@@ -479,7 +486,7 @@ let timer = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
   if (document.hidden) {
-    timer = setTimeout(() => { stopper?.abort(); stopper = null; setLink("Not read while hidden"); }, HIDDEN_MILLISECONDS);
+    timer = setTimeout(() => { stop(); setLink("Not read while hidden"); }, HIDDEN_MILLISECONDS);
   } else if (stopper === null) {
     stream();
   }
