@@ -27,10 +27,6 @@ IN_NAME: Final = ""
 KINDS: Final = 2
 """The kinds of broker ids that a name without a row has: none, and any id."""
 
-NAME_FORMS: Final = 3
-"""The forms of a name without a row, if a route for all services has the address TRANSPORT: it starts with an address of another instance,
-with no address, or with an address of this instance."""
-
 DETAILS: Final = {name: kind for name, kind in PACKED_FIELDS.items() if name != "verdict"}
 """The fields of the structs in `details`."""
 
@@ -180,7 +176,10 @@ class _Completion:
     now: datetime
 
     def completed(self, named: pa.Table, unnamed: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-        """Returns the decisions for the listed names, and those for the others, for each form of names."""
+        """Returns the decisions for the listed names, and those for the others, for each form of names.
+
+        A name starts with an address of another instance, with no address, or with an address of this instance.
+        """
         own = self.router.catalog.addresses
         other, loop = (self._with_hop(address) for address in (_PLACEHOLDER, own[0] if own else _PLACEHOLDER))
         sources: _Array = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].combine_chunks()
