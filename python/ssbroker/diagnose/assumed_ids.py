@@ -38,6 +38,14 @@ class AssumedIds:
         )
 
 
+def with_assumed_ids(fleet: Fleet) -> Fleet:
+    """Returns the `AssumedIds.fleet` of a fleet, which is computed once: a trace reads only a few of its routes."""
+    kept = fleet._with_ids  # noqa: SLF001 - the fleet keeps it for this function
+    if kept is None:
+        kept = fleet._with_ids = AssumedIds(fleet).fleet  # noqa: SLF001
+    return kept
+
+
 def _assumed(fleet: Fleet) -> dict[tuple[str, str], bytes]:
     """Returns an id for each database whose id is unknown."""
     tables = {instance: read(catalog) for instance, catalog in fleet.items()}

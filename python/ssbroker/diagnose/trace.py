@@ -13,7 +13,7 @@ from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import Answer, Question
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import LOOP, SENT_BACK, MessageKey, Node, RoutingEnd, RoutingGraph
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
@@ -257,7 +257,7 @@ def trace(
         >>> found.end.outcome, found.end.address
         ('ELSEWHERE', 'TCP://orders:4022')
     """
-    whole_fleet = AssumedIds(Fleet.of(fleet)).fleet
+    whole_fleet = with_assumed_ids(Fleet.of(fleet))
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")

@@ -16,7 +16,7 @@ from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import Question
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet
@@ -87,7 +87,7 @@ def stuck(
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
     given, now = Fleet.of(fleet), utc_datetime(at)
-    whole_fleet = AssumedIds(given).fleet
+    whole_fleet = with_assumed_ids(given)
     messages = as_table(queue, name="queue")
     for column in _REQUIRED:
         if column not in messages.schema.names:
