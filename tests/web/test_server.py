@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
+from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.exceptions import EndpointError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, ConversationEvent, MessageClassify, QueueDisabled
-from ssbroker.web import feed, server
+from ssbroker.web import feed, observer, server
 from ssbroker.web.server import HttpServer
 from tests.web.shop import DEADLINE, HOSTILE, EventStream, create_shop, request
 
@@ -260,6 +261,30 @@ def test_an_open_page_does_not_slow_messages(serve: Callable[..., Address], shop
     assert not log.wants(ConversationEvent)
     assert not log.wants(MessageClassify)
     stream.close()
+
+
+def test_a_state_that_takes_long_delays_no_other_request(
+    serve: Callable[..., Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, released = threading.Event(), threading.Event()
+
+    def slow_overview(instance: Instance) -> dict[str, Any]:
+        started.set()
+        released.wait(2 * DEADLINE)
+        return overview_of(instance)
+
+    monkeypatch.setattr(observer, "overview_of", slow_overview)
+    address = serve()
+    streams = [EventStream(address)]
+    assert started.wait(DEADLINE)
+    try:
+        streams.append(EventStream(address))
+        assert request(address, "/live.css")[0].status == 200
+    finally:
+        released.set()
+    for each in streams:
+        each.next("state")
+        each.close()
 
 
 def test_many_events_are_bounded(serve: Callable[..., Address], shop: Instance) -> None:

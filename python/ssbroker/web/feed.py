@@ -95,7 +95,8 @@ class Feed:
         self._open(changed)
         version, number = 0, 0
         try:
-            queues = [[*key, points] for key, points in self._observer.history().items()]
+            history = await run_in_threadpool(self._observer.history)  # it waits while a state is made
+            queues = [[*key, points] for key, points in history.items()]
             yield _message("history", {"run": self._run_id, "queues": queues})
             while not self._is_closed:
                 if version != self._version:
