@@ -114,6 +114,16 @@ def test_a_screen_that_is_too_low_says_how_many_lines_are_missing(folder: Path) 
     assert len(low) == 10
 
 
+def test_a_state_says_how_many_rows_it_omits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = screen(folder, width=140, height=200)
+    assert not any("not shown" in line for line in whole)
+    monkeypatch.setattr("ssbroker.web.observer.ROWS_MAX", 1)
+    cut = screen(folder, width=140, height=200)
+    first = next(number for number, line in enumerate(cut) if line == "Queues")
+    queues = sum(" dbo." in line and not line.startswith("queue ") for line in whole)
+    assert cut[first + 3] == f"{queues - 1} more are not shown; ssbroker status shows all."
+
+
 def test_the_change_since_the_last_state_is_shown(folder: Path) -> None:
     with Instance.open(folder, background=False) as instance:
         clock = Clock()

@@ -109,6 +109,7 @@ def state_parts(
     yield Text()
     waiting = [_waiting_row(row) for row in state["transmission_queue"]]
     yield table("What waits", waiting) if waiting else Text("Nothing waits: the transmission queues are empty.")
+    yield from _omitted(state, "transmission_queue")
     for row, reason in zip(state["transmission_queue"], waiting_reasons(state), strict=True):
         yield reason
         if row["cause"] is not None:
@@ -118,6 +119,7 @@ def state_parts(
     rows = state["queues"]
     queues = [_queue_row(row, history, depths, rows=rows, is_ascii=is_ascii) for row in rows]
     yield table("Queues", queues) if queues else Text("There are no queues.")
+    yield from _omitted(state, "queues")
     yield from queue_problems(state)
     yield Text()
     counts = (
@@ -125,9 +127,17 @@ def state_parts(
     )
     conversations = [_conversation_row(row, counts) for row in state["conversations"]]
     yield table("Conversations", conversations) if conversations else Text("There are no conversations.")
+    yield from _omitted(state, "conversations")
     if state["serving"] is not None and state["serving"]["connections"]:
         yield Text()
         yield table("Connections", [connection_row(row) for row in state["serving"]["connections"]])
+        yield from _omitted(state, "connections")
+
+
+def _omitted(state: State, name: str) -> Iterator[Text]:
+    """Yields how many rows of a table the state omits."""
+    if state["omitted"][name]:
+        yield Text(f"{state['omitted'][name]:,} more are not shown; ssbroker status shows all.", "dim")
 
 
 _NAMES: Final = ("to", "from", "database", "queue", "instance", "principal")
