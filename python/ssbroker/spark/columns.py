@@ -30,6 +30,7 @@ REJECTION: Final = 1
 INCOMPLETE: Final = 2
 
 KIND: Final = "kind"
+_SHOWN_MAX: Final = 80
 KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 """The columns that rows of every kind have."""
 
@@ -134,6 +135,14 @@ PACKED_COLUMN: Final = "ssbroker decision"
 """The temporary column with the packed decision, which is unpacked and dropped."""
 CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
 """The temporary columns that encode other columns for the worker, dropped like it."""
+
+
+def shortened(text: Column) -> Column:
+    """Returns what an error shows of a value: its first 80 characters; null for null."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    cut = sf.when(sf.length(text) > _SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
+    return sf.concat(sf.substring(text, 1, _SHOWN_MAX), cut)
 
 
 def quoted(name: str) -> str:

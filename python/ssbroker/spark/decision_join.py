@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, NO_STEP, Labels, quoted
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, NO_STEP, Labels, quoted, shortened
 from ssbroker.spark.decision_relation import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionRelation
 from ssbroker.spark.name_address import with_address_in_name
 
@@ -43,7 +43,6 @@ _LITERAL_SOURCES_MAX: Final = 16
 _COMPARED_CANDIDATES_MAX: Final = 8
 """The most candidates whose hashes are compared one after the other."""
 _ID_BYTES: Final = 16
-_SHOWN_MAX: Final = 80
 _GUID: Final = "a GUID: 36 characters (braces allowed) or 16 bytes"
 _GUID_CHARACTERS: Final = 36
 _ERRORS: Final = "ssbroker.exceptions."
@@ -187,7 +186,7 @@ class DecisionJoin:
         for number, (_, _, given, _) in enumerate(checks):
             shown = shown if given is None else sf.when(failed == number, given).otherwise(shown)
         before, after = zip(*((before, after) for _, before, _, after in checks), strict=True)
-        text = sf.concat(_one_of(before, failed), sf.coalesce(_shortened(shown), sf.lit("")), _one_of(after, failed))
+        text = sf.concat(_one_of(before, failed), sf.coalesce(shortened(shown), sf.lit("")), _one_of(after, failed))
         return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(kind))
 
     def _values_of_labels(self) -> list[str]:
@@ -437,13 +436,6 @@ def _one_of(texts: Sequence[str], number: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.get(sf.array(*map(sf.lit, texts)), number)
-
-
-def _shortened(text: Column) -> Column:
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    cut = sf.when(sf.length(text) > _SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
-    return sf.concat(sf.substring(text, 1, _SHOWN_MAX), cut)
 
 
 def _free_prefix(rows: DataFrame) -> str:

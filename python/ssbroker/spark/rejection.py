@@ -11,14 +11,13 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import TieBreak
 from ssbroker.schemas import REJECTED_CONVERSATIONS
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, quoted
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, quoted, shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ADDED: Final = tuple(name for name in REJECTED_CONVERSATIONS.names if name != "row")
 _PROBLEM: Final = "ssbroker problem"
-_SHOWN_MAX: Final = 80
 _ID_BYTES: Final = 16
 _HEX: Final = "[0-9A-Fa-f]"
 _BARE: Final = "-".join(f"{_HEX}{{{digits}}}" for digits in (8, 4, 4, 4, 12))
@@ -85,6 +84,4 @@ def _guid_check(name: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Co
 def _problem(name: str, value: Column, reason: str) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    shortened = sf.concat(sf.substring(value, 1, _SHOWN_MAX), sf.lit("…"))
-    shown = sf.when(sf.length(value) > _SHOWN_MAX, shortened).otherwise(value)
-    return sf.struct(sf.lit(name).alias("column"), shown.alias("value"), sf.lit(reason).alias("reason"))
+    return sf.struct(sf.lit(name).alias("column"), shortened(value).alias("value"), sf.lit(reason).alias("reason"))
