@@ -249,7 +249,7 @@ _ALL: Final = (
         severity="error",
         title="The queue of a service is disabled",
         why="Nothing can be received from the queue, and messages for it wait. Five rollbacks in a row of transactions that receive from "
-        "it switch a queue off; it stays off until it is switched on again.",
+        "it disable a queue; it stays disabled until it is enabled again.",
     ),
     Code(
         code="SSB028",
