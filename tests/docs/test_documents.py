@@ -3,7 +3,7 @@
 A page's blocks are run in order, in one folder that has the repository's `examples`; that of a quickstart is empty:
 `python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
 fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`), `python` with such a line (`# name.py`). `...` in shown output matches anything within a line.
-A block without a language is a figure, which only ARCHITECTURE.md may have.
+A `mermaid` block is drawn. A block without a language is a figure, which only ARCHITECTURE.md may have.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import mermaidx
 import pytest
 
 from tests.docs.conftest import SparkRoom
@@ -84,6 +85,8 @@ def try_block(page: str, block: Block, following: Block | None, session: Session
         name = re.match(rf"(?:--|#) (\w+\.{block.language})\n", block.text)
         assert name, f"{where}: the first line names the file"
         session.write(name[1], block.text)
+    elif block.language == "mermaid":
+        assert mermaidx.render(block.text).svg().startswith("<svg"), f"{where}: a diagram"
     elif block.language != "text":
         assert block.language == "", f"{where}: nobody runs {block.language}"
         assert page in FIGURES, f"{where}: a figure"
