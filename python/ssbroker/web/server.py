@@ -76,6 +76,7 @@ class HttpServer:
         MissingDependencyError: The library `prometheus_client` is not installed.
 
     Examples:
+        >>> import json
         >>> import tempfile
         >>> from urllib.request import urlopen
         >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:

@@ -421,7 +421,7 @@ def size_of(rows: pa.Table) -> int:
 
     Examples:
         >>> size_of(pa.table({"number": [1]})), size_of(pa.table({"body": [bytes(1 << 20)]})) - (1 << 20)
-        (8, 8)
+        (8, 4)
     """
     return rows.nbytes if (size := rows.get_total_buffer_size()) >= _MEASURED_BYTES_MIN else size
 
