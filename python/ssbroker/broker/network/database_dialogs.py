@@ -354,9 +354,10 @@ class DatabaseDialogs:
         self.key_exchanges.confirm((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
         return effects
 
-    def without_route(self, keys: Iterable[Key]) -> list[Key]:
+    def without_route(self, keys: Iterable[Key]) -> set[Key]:
         """Returns the endpoints whose last rows found no route."""
-        return [key for key in keys if self.next_hops.next_hop_of(key) == NO_ROUTE] if NO_ROUTE in self._closed else []
+        held = self.next_hops.keys(NO_ROUTE)
+        return held.intersection(keys) if held else set()
 
     def reload(self, keys: Iterable[Key]) -> None:
         """Drops endpoints from memory, because they have changed in the database."""
