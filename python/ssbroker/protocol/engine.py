@@ -14,7 +14,7 @@ from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, make_dialog, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
-from ssbroker.protocol.envelope import ENVELOPE, AckRange, pack_ack_ranges, table_to_rows
+from ssbroker.protocol.envelope import ENVELOPE, AckRange, concatenated, pack_ack_ranges, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.receiver import (
@@ -365,7 +365,7 @@ class DialogEngine:
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
-        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        rows = concatenated(tables)
         emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
 

@@ -467,6 +467,11 @@ _ROW: Final = pa.struct(list(ENVELOPE))
 _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
 
+def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """Concatenates tables; a single one is returned as it is, which takes no time."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
 def rows_to_table(rows: Sequence[EnvelopeRow]) -> pa.Table:
     """Converts rows to a table (`ENVELOPE`)."""
     return tuples_to_table([_VALUES(row) for row in rows], _ROW)

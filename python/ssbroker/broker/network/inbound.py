@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDir
 from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
-from ssbroker.protocol.envelope import column_values
+from ssbroker.protocol.envelope import column_values, concatenated
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason, size_of
@@ -558,13 +559,6 @@ class InboundProcessor:
 
 def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Joins consecutive batches of one principal, to write them in one transaction."""
-    waiting: list[pa.Table] = []
-    last: Peer | None = None
-    for peer, rows in batches:
-        if last is not None and (peer.principal, peer.address) != (last.principal, last.address):
-            yield last, waiting[0] if len(waiting) == 1 else pa.concat_tables(waiting)
-            waiting = []
-        waiting.append(rows)
-        last = peer
-    if last is not None:
-        yield last, waiting[0] if len(waiting) == 1 else pa.concat_tables(waiting)
+    for _, group in groupby(batches, key=lambda batch: (batch[0].principal, batch[0].address)):
+        peers, tables = zip(*group, strict=True)
+        yield peers[-1], concatenated(tables)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.envelope import concatenated
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire import frames
@@ -441,7 +442,7 @@ class Outbox:
         self._max_bytes = min(2 * self._max_bytes, BYTES_MAX)
         self.rows -= rows
         self.bytes -= size
-        return pack_batch(taken[0] if len(taken) == 1 else pa.concat_tables(taken))
+        return pack_batch(concatenated(taken))
 
     def _split_first(self) -> None:
         """Splits the first piece if it is larger than the next frame may be."""
