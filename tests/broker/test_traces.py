@@ -194,18 +194,38 @@ def test_a_lease_that_is_lost_at_the_end_is_an_error_of_the_span(sales: Database
     )
 
 
+class FailingProcessor(SpanProcessor):
+    """Fails at the end of the span of a job."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.name.startswith("process"):
+            raise self.error
+
+
+def test_a_lost_lease_is_raised_if_tracing_fails_too(
+    instance: Instance, sales: Database, provider: TracerProvider, clock: Clock
+) -> None:
+    provider.add_span_processor(FailingProcessor(RuntimeError))
+    traces = ssbroker.traces(instance, tracer_provider=provider)
+    send(sales, b"two chairs")
+    with pytest.raises(LeaseLostError), sales.take(QUEUE, lease=60):
+        clock.advance(seconds=61)
+        with sales.take(QUEUE):
+            pass
+    traces.close()
+    assert instance.view(f"dbo.{QUEUE}").num_rows == 0
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_only_an_interrupt_at_the_end_of_a_span_ends_the_job(
     instance: Instance, sales: Database, provider: TracerProvider, error: type[BaseException]
 ) -> None:
     """The messages are acknowledged already; a failure of tracing is no failure of the job, but Ctrl+C is not lost."""
 
-    class Failing(SpanProcessor):
-        def on_end(self, span: ReadableSpan) -> None:
-            if span.name.startswith("process"):
-                raise error
-
-    provider.add_span_processor(Failing())
+    provider.add_span_processor(FailingProcessor(error))
     traces = ssbroker.traces(instance, tracer_provider=provider)
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", TARGET), b"two chairs")

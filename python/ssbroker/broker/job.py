@@ -117,7 +117,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._ended_span(kind, error, trace):
+        with self._ended_span(error):
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
@@ -131,20 +131,21 @@ class Job:
         self._give_back(error_text(error) if isinstance(error, Exception) else None)
 
     @contextmanager
-    def _ended_span(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Iterator[None]:
+    def _ended_span(self, error: BaseException | None) -> Iterator[None]:
         """Ends the span of the job after the block, with the error of the job or of its acknowledgement."""
         span, self._span = self._span, None
         try:
             yield
-        except BaseException as failure:
-            if span is not None:
-                span.__exit__(type(failure), failure, failure.__traceback__)
+        except BaseException as raised:
+            error = raised
             raise
-        if span is not None:
-            with suppress(Exception):  # a failure of tracing is none of the job
-                span.__exit__(kind, error, trace)
+        finally:
+            if span is not None:
+                with suppress(Exception):  # a failure of tracing does not change how the job ends
+                    if error is None:
+                        span.__exit__(None, None, None)
+                    else:
+                        span.__exit__(type(error), error, error.__traceback__)
 
     async def __aenter__(self) -> Self:
         deadline = self._begin()
@@ -157,7 +158,7 @@ class Job:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._ended_span(kind, error, trace):
+        with self._ended_span(error):
             await async_calls.leave(lambda _kind, failure, _trace: self._end(failure), kind, error, trace)
 
     def __bool__(self) -> bool:
