@@ -590,3 +590,29 @@ def _is_sortable(spark_type: DataType) -> bool:
     if isinstance(spark_type, StructType):
         return all(_is_sortable(field.dataType) for field in spark_type)
     return spark_type.typeName() not in _UNSORTABLE_TYPES
+
+
+_GUID_CHARACTERS: Final = 36
+_DASHES: Final = (9, 14, 19, 24)
+_DIGITS: Final = ((1, 8), (10, 4), (15, 4), (20, 4), (25, 12))
+
+
+def parsed_guid(text: Column) -> Column:
+    """Returns the 16 bytes of a GUID of 36 characters, with or without braces; null if it is not one."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    has_braces = (sf.length(text) == _GUID_CHARACTERS + 2) & text.startswith("{") & text.endswith("}")
+    bare = sf.when(has_braces, sf.substring(text, 2, _GUID_CHARACTERS)).otherwise(text)
+    # Each character must be one byte.
+    is_guid = (sf.length(bare) == _GUID_CHARACTERS) & (sf.octet_length(bare) == _GUID_CHARACTERS)
+    for position in _DASHES:
+        is_guid &= sf.substring(bare, position, 1) == "-"
+    digits = sf.concat(*(sf.substring(bare, position, length) for position, length in _DIGITS))
+    return sf.when(is_guid, sf.unhex(digits))
+
+
+def shown_bytes(value: Column) -> Column:
+    """Returns binary values as errors show them."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.concat(sf.lit("0x"), sf.lower(sf.hex(value)))

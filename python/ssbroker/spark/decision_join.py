@@ -15,7 +15,16 @@ import pyarrow.compute as pc
 from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, NO_STEP, Labels, quoted, shortened
+from ssbroker.spark.columns import (
+    BROKER_COLUMN,
+    ID_COLUMNS,
+    NO_STEP,
+    Labels,
+    parsed_guid,
+    quoted,
+    shortened,
+    shown_bytes,
+)
 from ssbroker.spark.decision_relation import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionRelation
 from ssbroker.spark.name_address import with_address_in_name
 
@@ -44,10 +53,7 @@ _COMPARED_CANDIDATES_MAX: Final = 8
 """The most candidates whose hashes are compared one after the other."""
 _ID_BYTES: Final = 16
 _GUID: Final = "a GUID: 36 characters (braces allowed) or 16 bytes"
-_GUID_CHARACTERS: Final = 36
 _ERRORS: Final = "ssbroker.exceptions."
-_DASHES: Final = (9, 14, 19, 24)
-_DIGITS: Final = ((1, 8), (10, 4), (15, 4), (20, 4), (25, 12))
 
 
 class DecisionJoin:
@@ -94,7 +100,7 @@ class DecisionJoin:
         if self._joins_sources:
             database = self._text("database")
             rows = rows.join(self._source_side(), database.eqNullSafe(self._added("source database")), "left")
-        parsed = {name: _parsed_guid(self._text(name)) for name in self._id_columns if self._types[name] == pa.string()}
+        parsed = {name: parsed_guid(self._text(name)) for name in self._id_columns if self._types[name] == pa.string()}
         rows = self._with(rows, source=self._find_source(), **parsed)
         rows = self._with(rows, wrong=self._wrong(self._values_of_labels()))
         rows = self._with(rows, key=self._checked(self._values_of_labels(), "wrong", self._key(), "bigint"))
@@ -229,7 +235,7 @@ class DecisionJoin:
                 value, is_wrong = self._text(name), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
             else:
                 given = self._id_bytes(name)
-                value, is_wrong = sf.concat(sf.lit("0x"), sf.lower(sf.hex(given))), sf.length(given) != _ID_BYTES
+                value, is_wrong = shown_bytes(given), sf.length(given) != _ID_BYTES
             before = f"{_ERRORS}InvalidGuidError: {name}: '"
             found.append((is_wrong, before, value, f"' is not a valid GUID; expected {_GUID}"))
         return found
@@ -450,17 +456,3 @@ def _name_hash(source: Column, name: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.xxhash64(source, name)
-
-
-def _parsed_guid(text: Column) -> Column:
-    """Returns the 16 bytes of a GUID of 36 characters, with or without braces; null if it is not one."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    has_braces = (sf.length(text) == _GUID_CHARACTERS + 2) & text.startswith("{") & text.endswith("}")
-    bare = sf.when(has_braces, sf.substring(text, 2, _GUID_CHARACTERS)).otherwise(text)
-    # Each character must be one byte.
-    is_guid = (sf.length(bare) == _GUID_CHARACTERS) & (sf.octet_length(bare) == _GUID_CHARACTERS)
-    for position in _DASHES:
-        is_guid &= sf.substring(bare, position, 1) == "-"
-    digits = sf.concat(*(sf.substring(bare, position, length) for position, length in _DIGITS))
-    return sf.when(is_guid, sf.unhex(digits))

@@ -11,7 +11,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import TieBreak
 from ssbroker.schemas import REJECTED_CONVERSATIONS
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, quoted, shortened
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, parsed_guid, quoted, shortened, shown_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _ADDED: Final = tuple(name for name in REJECTED_CONVERSATIONS.names if name != "row")
 _PROBLEM: Final = "ssbroker problem"
 _ID_BYTES: Final = 16
-_HEX: Final = "[0-9A-Fa-f]"
-_BARE: Final = "-".join(f"{_HEX}{{{digits}}}" for digits in (8, 4, 4, 4, 12))
-_GUID: Final = rf"\A(?:{_BARE}|\{{{_BARE}\}})\z"
 
 
 def split_invalid(
@@ -74,10 +71,10 @@ def _guid_check(name: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Co
 
     if types[name] == pa.string():
         value = sf.col(name).cast("string")  # without collation
-        is_wrong = ~value.rlike(_GUID)
+        is_wrong = parsed_guid(value).isNull()
     else:
         given = sf.col(name).cast("binary")
-        value, is_wrong = sf.concat(sf.lit("0x"), sf.lower(sf.hex(given))), sf.octet_length(given) != _ID_BYTES
+        value, is_wrong = shown_bytes(given), sf.octet_length(given) != _ID_BYTES
     return sf.col(name).isNotNull() & is_wrong, _problem(name, value, "invalid_guid")
 
 
