@@ -235,8 +235,8 @@ class Router:
     ) -> None:
         if not isinstance(catalog, Catalog):
             raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(catalog).__qualname__}")
-        _check_option("tie_break", tie_break, get_args(TieBreak))
-        _check_option("pending_request", pending_request, get_args(PendingRequest))
+        check_option("tie_break", tie_break, get_args(TieBreak))
+        check_option("pending_request", pending_request, get_args(PendingRequest))
         self._catalog: Final = catalog
         self._tie_break: Final[TieBreak] = tie_break
         self._pending_request: Final[PendingRequest] = pending_request
@@ -329,7 +329,7 @@ class Router:
             (1, [{'row': 1, 'column': 'database', 'value': 'Sales', 'reason': 'unknown_database'}])
         """
         now_us = epoch_microseconds(utc_datetime(now))
-        _check_option("errors", errors, get_args(OnErrors))
+        check_option("errors", errors, get_args(OnErrors))
         rejected: list[pa.RecordBatch] | None = None if errors == "raise" else []
         decisions: pa.RecordBatch | pa.Table
         if hasattr(conversations, "__arrow_c_array__"):
@@ -585,7 +585,8 @@ def _restore(pickle_format: int, *state: Any) -> Router:
     return Router(catalog, tie_break=tie_break, pending_request=pending_request)
 
 
-def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises OptionError if an option has none of the allowed values."""
     if value not in allowed:
         raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args, overload
 
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import InputError, OptionError
-from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, with_similar_database
+from ssbroker.exceptions import InputError
+from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, check_option, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns, compat, engines
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
@@ -361,8 +361,7 @@ def route(
     """
     moment = utc_datetime(now)
     types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
-    if errors not in ("raise", "reject"):
-        raise OptionError(f"errors: expected one of raise, reject, got {errors!r:.80}")
+    check_option("errors", errors, get_args(OnErrors))
     rejected = None
     if errors == "reject":
         conversations_df, rejected = split_invalid(conversations_df, types, catalog, tie_break)
