@@ -155,10 +155,15 @@ def _queue_row(row: dict[str, Any]) -> dict[str, str]:
     return {
         "database": row["database"],
         "queue": row["queue"],
-        "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
+        "state": queue_state(row),
         **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
         "oldest": age_text(row["oldest_seconds"]),
     }
+
+
+def queue_state(row: dict[str, Any]) -> str:
+    """Returns whether a queue is `on` or `off`."""
+    return "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off"
 
 
 def _conversation_row(row: dict[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from ssbroker.cli.status import (
     database_problems,
     print_parts,
     queue_problems,
+    queue_state,
     serving_line,
     state_table,
     style_of,
@@ -244,7 +245,7 @@ def _queue_row(
     return {
         "database": row["database"],
         "queue": row["queue"],
-        "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
+        "state": queue_state(row),
         "ready": str(row["ready"]),
         "change": _change(row["ready"], depths.get(key)),
         "over time": depth_bars(history.get(key, []), is_ascii=is_ascii),

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import fields
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
     ActivationEvent,
     ConnectionEvent,
@@ -28,7 +28,7 @@ from ssbroker.protocol.events import (
     MirroredRouteStateChanged,
     QueueDisabled,
 )
-from ssbroker.web.observer import Observer, State
+from ssbroker.web.observer import Observer, utc_text
 
 EVENTS: Final = (
     ActivationEvent,
@@ -114,10 +114,6 @@ class Feed:
         finally:
             self._close_page(changed)
 
-    def state(self) -> State:
-        """Returns the state now, or the last one if it is recent."""
-        return self._observer.state()
-
     def close(self) -> None:
         """Ends all streams; called by another thread."""
         self._is_closed = True
@@ -183,9 +179,7 @@ def event_as_json(event: Event, number: int) -> dict[str, Any]:
     ]
     return {
         "number": number,
-        "at": datetime.fromtimestamp(event.at / 1_000_000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z"),
+        "at": utc_text(event.at / SECOND),
         "level": logging.getLevelName(event.level).lower(),
         "name": event.NAME.removeprefix("Broker:"),
         "database": event.database,

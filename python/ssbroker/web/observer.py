@@ -107,7 +107,7 @@ class Observer:
         for row in found["transmission_queue"]:
             row["cause"], row["remedy"] = cause_and_remedy(row["transmission_status"])
         return {
-            "at": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": utc_text(at),
             **found,
             "problems": {} if self._instance.server is None else problems(self._instance),
             "forwarding": forwarding_of(self._instance),
@@ -123,6 +123,16 @@ class Observer:
         }
         for row in fullest[:QUEUES_MAX]:
             self._history[row["database"], row["queue"]].append((round(at, 1), row["ready"], row["oldest_seconds"]))
+
+
+def utc_text(seconds: float) -> str:
+    """Returns a time, given in seconds since 1970, as text.
+
+    Examples:
+        >>> utc_text(0.5)
+        '1970-01-01T00:00:00.500Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def cause_and_remedy(status: str) -> tuple[str | None, str | None]:

@@ -101,10 +101,14 @@ class HttpServer:
         self._host: Final = host
         self._port: Final = port
         self._metrics: Final = Metrics(instance)
-        self._feed: Final = Feed(Observer(instance), subscribe=instance.subscribe)
+        observer = Observer(instance)
+        self._feed: Final = Feed(observer, subscribe=instance.subscribe)
         self._deadlines: Final = _Deadlines(request_timeout)
         app = _Guard(
-            _application(instance, self._metrics, self._feed), host=host, token=token, progress=self._deadlines.extend
+            _application(instance, self._metrics, observer, self._feed),
+            host=host,
+            token=token,
+            progress=self._deadlines.extend,
         )
         self._config: Final = uvicorn.Config(
             app,
@@ -204,7 +208,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _application(instance: Instance, metrics: Metrics, feed: Feed) -> Starlette:
+def _application(instance: Instance, metrics: Metrics, observer: Observer, feed: Feed) -> Starlette:
     def get_metrics(_request: Request) -> Response:
         return Response(metrics.text(), headers={"Content-Type": _METRICS_TYPE})
 
@@ -214,7 +218,7 @@ def _application(instance: Instance, metrics: Metrics, feed: Feed) -> Starlette:
         return JSONResponse({"status": status, "problems": found}, status_code=503 if found else 200)
 
     def get_state(_request: Request) -> Response:
-        return JSONResponse(feed.state())
+        return JSONResponse(observer.state())
 
     def get_explanation(request: Request) -> Response:
         database, service = request.query_params.get("database"), request.query_params.get("service")
