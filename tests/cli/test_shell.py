@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.shell import COMMANDS
+from ssbroker.cli.shell import COMMANDS, Shell
 from ssbroker.cli.shell_statements import is_complete, pieces
+from ssbroker.ddl import STRICT
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
 
@@ -292,3 +293,15 @@ def test_pieces_of_a_pasted_text() -> None:
     script = "CREATE QUEUE a -- SELECT 1\nGO 2\n"
     assert list(pieces(script)) == [(script, False)]
     assert list(pieces(" ; -- nothing")) == []
+
+
+def test_an_error_of_the_system_without_a_file_has_one_prefix(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ssbroker.cli.shell.run_query", fail)
+    with Instance.open(folder, background=False) as instance:
+        Shell(instance, STRICT).execute("SELECT 1")
+    assert capsys.readouterr().out == "error: No space left on device\n"

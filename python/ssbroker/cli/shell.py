@@ -126,7 +126,8 @@ class Shell:
         except SsbrokerError as error:
             self._error(str(error), is_single=len(text.strip().splitlines()) == 1)
         except OSError as error:
-            self._error(f"{error.filename or 'error'}: {error.strerror or error}")
+            reason = str(error.strerror or error)
+            self._error(reason if error.filename is None else f"{error.filename}: {reason}")
         except RecursionError:
             self._error("a value is nested too deeply; expected at most a few hundred levels")
         except KeyboardInterrupt:
@@ -191,7 +192,7 @@ class Shell:
         self._print(status.database_rows(found), *status.database_problems(found))
 
     def show_queues(self, _: str) -> None:
-        """Shows the queues, and why they are off."""
+        """Shows the queues, and why they are disabled."""
         found = overview_of(self._instance)
         self._print(status.queue_rows(found), *status.queue_problems(found))
 
@@ -307,7 +308,7 @@ class Shell:
 COMMANDS: Final = MappingProxyType(
     {
         r"\l": _Command(Shell.show_databases, "", "Databases."),
-        r"\dq": _Command(Shell.show_queues, "", "Queues, with the number of messages, and why they are off."),
+        r"\dq": _Command(Shell.show_queues, "", "Queues, with the number of messages, and why they are disabled."),
         r"\ds": _Command(Shell.show_services, "", "Services, with their queues and contracts."),
         r"\dr": _Command(Shell.show_routes, "", "Routes of all databases."),
         r"\dc": _Command(Shell.show_conversations, "", "Conversations by state."),
