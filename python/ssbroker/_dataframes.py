@@ -73,7 +73,7 @@ def in_kind_of(rows: Any, table: pa.Table) -> Any:
 
 
 def filter_rows(rows: pa.Table, kept: list[bool]) -> pa.Table:
-    """Returns some rows of a table; columns of views become those of text and bytes, which pyarrow can filter."""
+    """Returns some rows of a table; string-view and binary-view columns become plain ones, which pyarrow can filter."""
     mask: Any = pa.array(kept, pa.bool_())
     return table_without_views(rows).filter(mask)
 
@@ -85,7 +85,7 @@ def filter_batch(batch: pa.RecordBatch, kept: list[bool]) -> pa.RecordBatch:
 
 
 def kept_rows(rejected: pa.RecordBatch | pa.Table, *, rows: int, first_row: int = 0) -> list[bool]:
-    """Returns for each of some rows from `first_row` whether it is not in the column `row` of the rejected ones.
+    """Returns, for `rows` rows from `first_row`, whether each is absent from the column `row` of the rejected ones.
 
     Examples:
         >>> kept_rows(pa.table({"row": [7]}), rows=3, first_row=6)

@@ -51,7 +51,7 @@ class ObjectChange:
 
 
 class Existing(NamedTuple):
-    """What there is where a statement applies."""
+    """The existing objects, which are read when they are needed."""
 
     databases: Callable[[], Iterable[str]]
     """The names of the databases."""
@@ -112,7 +112,7 @@ _ONCE: Final = ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
 
 
 def _altered_service(statement: statements.AlterService, objects: Objects) -> Iterator[Statement]:
-    """ADD and DROP CONTRACT fail if they are done already."""
+    """Leaves out contracts that are already added or dropped, which ALTER SERVICE would refuse."""
     service = objects.services.get(statement.name)
     if service is None:
         yield statement

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of an instance: spans of sends, receives and jobs, which find each other by the conversation."""
+"""OpenTelemetry traces of an instance: spans of sends, receives and jobs, linked by the conversation id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     """Traces an instance with OpenTelemetry: a span for each SEND, each RECEIVE that returned messages, and each job.
 
     The span of a job is the current one while the job runs. A span whose thread or task has no current span belongs to the trace of its
-    conversation, whose id is the conversation id; others have a link to it. So the spans of both sides find each other, in all
+    conversation, whose id is the conversation id; each span links to that trace. So the spans of both sides are connected, in all
     processes and instances, and nothing about traces is transmitted. While an instance is traced, sends take the slower path in Python.
 
     Args:

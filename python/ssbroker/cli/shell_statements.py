@@ -1,4 +1,4 @@
-"""What is typed in the shell: where it ends, and which statements it has."""
+"""Splits the input of the shell into queries and T-SQL scripts, and tells when it is complete."""
 
 from __future__ import annotations
 

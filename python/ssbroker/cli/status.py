@@ -94,7 +94,7 @@ def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
 
 
 def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
-    """Yields why queues are off, and which messages were moved to another queue."""
+    """Yields why queues are disabled, and which messages were moved to another queue."""
     for row in found["queues"]:
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")

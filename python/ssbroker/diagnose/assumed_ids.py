@@ -1,4 +1,4 @@
-"""Assumes broker ids for databases whose id a script cannot know, so that unknown is not taken for different."""
+"""Assumes broker ids for databases whose id a script cannot know, so that an unknown id is not taken for a different one."""
 
 from __future__ import annotations
 

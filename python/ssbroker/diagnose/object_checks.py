@@ -151,7 +151,7 @@ def _peers(context: CheckContext, instance: str) -> list[str]:
 
 
 def check_queues(context: CheckContext) -> Iterator[Problem]:
-    """Checks for queues of services that are off."""
+    """Finds disabled queues that services use."""
     for instance, catalog in context.fleet.items():
         users: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for (database, service), details in catalog.details.services.items():

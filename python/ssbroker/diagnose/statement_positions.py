@@ -1,4 +1,4 @@
-"""Finds the statements of a script that made the objects of findings."""
+"""Finds the statement that created the object of each finding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Routing by a broadcast join with the decision table, without Python in the executors.
 
 The build side has a row for each listed service name. Its arrays hold the finished decisions: without a broker id, with an id that is not
-listed, and with each listed id; each of these once, or once for each of several equal candidates.
+listed, and with each listed id; each of these is one decision, or one for each of several equal candidates.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class DecisionJoin:
         ]
 
     def _other_values(self) -> list[str]:
-        """Returns the columns that only the other decision columns depend on."""
+        """Returns the columns that only decision columns other than outcome, reason and step depend on."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
         labels = self._values_of_labels()
         return [name for name in read if name in self._types and name not in labels]

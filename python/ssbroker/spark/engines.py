@@ -25,7 +25,7 @@ Engine: TypeAlias = Literal["auto", "native", "arrow"]
 
 _BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
 _ROUTES_MAX: Final = 100_000
-"""Beyond, each query takes longer to build the broadcast than it saves."""
+"""With more routes, building the broadcast costs more than the join saves."""
 _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
 """The most broker ids of a service that are compared one after the other."""

@@ -24,8 +24,8 @@ _MAPPED: Final = r"\A(?:0:){5}ffff:([0-9a-f]{1,4}):([0-9a-f]{1,4})\z"
 def with_address_in_name(rows: DataFrame, name: Column, *, only_if: Column, alias: str) -> DataFrame:
     """Adds the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if it is not wanted.
 
-    Each step is a column of its own, because Spark repeats the code of an expression wherever it is used. The names of these columns start
-    with `alias`; the one called `alias` is the result.
+    Each step adds a column, so that Spark computes it once instead of wherever it is used. The names of these columns start with
+    `alias`; the one called `alias` is the result.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 

@@ -41,7 +41,7 @@ EVENTS: Final = (
 )
 """The events that a page shows: those of the log. Others occur for each message, and a subscriber to them would slow each message."""
 EVENTS_MAX: Final = 200
-"""The number of events that are kept; a page that reads slower than they come omits the oldest."""
+"""The number of events that are kept; a page that falls behind misses the oldest."""
 PAGES_MAX: Final = 16
 """The number of pages that can be open at the same time."""
 _EVENT_INTERVAL: Final = 0.25

@@ -29,7 +29,7 @@ ROWS_MAX: Final = 200
 INTERVAL: Final = 1.0
 """The least number of seconds between two states."""
 _SHARE: Final = 20
-"""States are made for at most one part of this many of the time."""
+"""Making states takes at most this fraction of the time: one part of so many."""
 _MOST_FIRST: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "queues": lambda row: -row["ready"] - row["incomplete"],
     "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
@@ -47,7 +47,7 @@ class Observer:
     Args:
         instance: An open instance, whose databases any process may change.
         interval: The least number of seconds between two states.
-        clock: Returns seconds that only grow.
+        clock: A monotonic clock, in seconds.
 
     Examples:
         >>> import tempfile
@@ -78,7 +78,7 @@ class Observer:
             return self._state
 
     def seconds_until_due(self) -> float:
-        """Returns for how many seconds `state` still returns the same."""
+        """Returns the seconds until `state` reads the instance again."""
         return max(0.0, self._due - self._clock())
 
     def history(self) -> dict[QueueName, list[Point]]:

@@ -173,7 +173,7 @@ class HttpServer:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Checks that there is a token where others can reach the address, and that nobody can guess it.
+    """Requires a token if other machines can reach the address, and checks its length and characters.
 
     Examples:
         >>> check_token("localhost", None)
@@ -307,7 +307,7 @@ class _Guard:
             LOGGER.exception("request for %s failed", request.scope["path"])
 
     def _refusal(self, request: Request) -> Response | None:
-        """Returns the response to a request that may not read; None for one that may."""
+        """Returns the refusal of a request; None if it is allowed."""
         headers = request.headers
         if request.method not in ("GET", "HEAD"):
             response = _error(405, "only GET and HEAD are allowed")
@@ -367,7 +367,7 @@ class _Deadlines:
             self._open[tuple(client[:2])] = transport, time.monotonic() + self._seconds
 
     def extend(self, client: Any) -> None:
-        """Begins the time of the next part of a response; a stream sends a part at least every ten seconds."""
+        """Restarts the deadline for the next part of a response; a stream sends a part at least every ten seconds."""
         found = self._open.get(tuple(client or ()))
         if found is not None:
             self._open[tuple(client)] = found[0], time.monotonic() + 6 * self._seconds

@@ -113,7 +113,7 @@ def transmission_status(shop_and_bank: ShopAndBank, dialog: uuid.UUID) -> str:
 
 
 @pytest.mark.rule("R26")
-def test_the_sender_is_told_that_the_target_has_no_route_back(shop_and_bank: ShopAndBank) -> None:
+def test_a_missing_return_route_is_in_the_status(shop_and_bank: ShopAndBank) -> None:
     shop_and_bank.stock.drop_route("Back")
     dialog = shop_and_bank.send(b"two chairs")
     shop_and_bank.network.settle(seconds=5)
@@ -128,7 +128,7 @@ def test_the_sender_is_told_that_the_target_has_no_route_back(shop_and_bank: Sho
 
 
 @pytest.mark.rule("R26")
-def test_the_sender_is_told_that_the_target_dropped_a_message(shop_and_bank: ShopAndBank) -> None:
+def test_a_drop_at_the_target_is_in_the_status(shop_and_bank: ShopAndBank) -> None:
     """Without which services or routes it has."""
     shop_and_bank.sales.create_route("Typo", address="TCP://bank:4022", service_name="//Sotck")
     dialog = shop_and_bank.send(b"two chairs", to="//Sotck")
@@ -142,7 +142,7 @@ def test_the_sender_is_told_that_the_target_dropped_a_message(shop_and_bank: Sho
 
 
 @pytest.mark.rule("R25")
-def test_the_sender_is_told_that_forwarding_is_disabled(shop_and_bank: ShopAndBank) -> None:
+def test_disabled_forwarding_is_in_the_status(shop_and_bank: ShopAndBank) -> None:
     shop_and_bank.sales.create_route("Elsewhere", address="TCP://bank:4022", service_name="//Depot")
     shop_and_bank.network.instances["bank"].msdb.create_route(
         "Depot", address="TCP://depot:4022", service_name="//Depot"

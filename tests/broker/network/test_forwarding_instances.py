@@ -96,7 +96,7 @@ def test_nothing_is_forwarded_if_forwarding_is_off(
 
 
 @pytest.mark.rule("R43")
-def test_the_sender_is_told_that_a_forwarder_dropped_its_message(instance_group: InstanceGroup) -> None:
+def test_a_drop_at_a_forwarder_is_in_the_status(instance_group: InstanceGroup) -> None:
     shop, between = (instance_group.create_instance(name) for name in ("near", "between"))
     sales = socket_instances.shop(shop)
     shop.add_route("Sales", STOCK, between.address)

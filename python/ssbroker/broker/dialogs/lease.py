@@ -99,7 +99,7 @@ def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
 
 
 def extend(work: Work, lease: Lease, *, microseconds: int) -> Lease:
-    """Makes a lease end at a time from now."""
+    """Extends a lease to `microseconds` from now."""
     now = work.now()
     extended = _held(work, lease)._replace(since=now, until=now + microseconds)
     leases.store(work.connection, extended)

@@ -144,9 +144,9 @@ def _move(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | Non
 
 
 def _settle(work: Work, group: bytes) -> int:
-    """Puts the messages of a group into the queue that is theirs now, ready to be taken; returns how many can be received."""
+    """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
-    work.effects.is_catalog_changed = True  # what waits for a queue that is off is delivered if the other one is on
+    work.effects.is_catalog_changed = True  # what waits for a disabled queue is delivered if the other one is enabled
     ready = 0
     for endpoint in endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)
