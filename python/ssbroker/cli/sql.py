@@ -13,7 +13,6 @@ from rich.console import Console
 
 from ssbroker._text import quantity
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.query import result_table, rows_as_json, run_query
 from ssbroker.cli.script_options import (
     EncodingOption,
     LenientOption,
@@ -22,6 +21,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
+from ssbroker.cli.sql_query import result_table, rows_as_json, run_query
 from ssbroker.exceptions import BrokerError, InputError, OptionError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def sql(
             Instance.create(folder, name=folder.resolve().name, background=False).close()
     with Instance.open(folder, background=False) as instance:
         if is_shell:
-            from ssbroker.cli.shell import Shell  # noqa: PLC0415 - prompt_toolkit takes long to import
+            from ssbroker.cli.sql_shell import Shell  # noqa: PLC0415 - prompt_toolkit takes long to import
 
             Shell(instance, options, as_json=as_json).run()
             return

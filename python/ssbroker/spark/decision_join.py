@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
+from ssbroker.spark.address_in_name import with_address_in_name
 from ssbroker.spark.columns import (
     BROKER_COLUMN,
     ID_COLUMNS,
@@ -26,7 +27,6 @@ from ssbroker.spark.columns import (
     shown_bytes,
 )
 from ssbroker.spark.decision_relation import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionRelation
-from ssbroker.spark.name_address import with_address_in_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -22,8 +22,8 @@ from ssbroker.broker.instance import context_of
 from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
-from ssbroker.cli.query import read_object, readable_objects, result_table, rows_as_json, run_query
-from ssbroker.cli.shell_statements import is_command, is_complete, pieces
+from ssbroker.cli.sql_query import read_object, readable_objects, result_table, rows_as_json, run_query
+from ssbroker.cli.sql_statements import is_command, is_complete, pieces
 from ssbroker.cli.text import FittedTable, cell
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import MissingDependencyError, SsbrokerError
@@ -38,7 +38,7 @@ try:
     from prompt_toolkit.styles import Style
     from pygments.lexers.sql import TransactSqlLexer
 
-    from ssbroker.cli.shell_completion import ShellCompleter
+    from ssbroker.cli.sql_completion import ShellCompleter
 except ImportError:
     raise MissingDependencyError("the shell requires prompt_toolkit: pip install 'ssbroker[cli]'") from None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.shell import COMMANDS, Shell
-from ssbroker.cli.shell_statements import is_complete, pieces
+from ssbroker.cli.sql_shell import COMMANDS, Shell
+from ssbroker.cli.sql_statements import is_complete, pieces
 from ssbroker.ddl import STRICT
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal
@@ -301,7 +301,7 @@ def test_an_error_of_the_system_without_a_file_has_one_prefix(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ssbroker.cli.shell.run_query", fail)
+    monkeypatch.setattr("ssbroker.cli.sql_shell.run_query", fail)
     with Instance.open(folder, background=False) as instance:
         Shell(instance, STRICT).execute("SELECT 1")
     assert capsys.readouterr().out == "error: No space left on device\n"
