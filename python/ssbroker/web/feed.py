@@ -92,10 +92,11 @@ class Feed:
     async def messages(self) -> AsyncIterator[str]:
         """Yields server-sent events: `history` first, then each new `state`, and `log` with the events since the last one."""
         changed = asyncio.Event()
-        self._open(changed)
+        self._pages.add(changed)
         version, number = 0, 0
         try:
             history = await run_in_threadpool(self._observer.history)  # it waits while a state is made
+            self._start()
             queues = [[*key, points] for key, points in history.items()]
             yield _message("history", {"run": self._run_id, "queues": queues})
             while not self._is_closed:
@@ -121,8 +122,7 @@ class Feed:
             with suppress(RuntimeError):  # the loop has ended, and the streams with it
                 self._loop.call_soon_threadsafe(self._wake)
 
-    def _open(self, changed: asyncio.Event) -> None:
-        self._pages.add(changed)
+    def _start(self) -> None:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._unsubscribe = self._subscribe(self._record, *EVENTS)
