@@ -1,6 +1,6 @@
 """CHANGELOG.md and the version agree. Run: check_changelog.py VERSION, with the tag in GITHUB_REF_NAME if GITHUB_REF_TYPE is `tag`.
 
-Before a version is tagged, its changes may still be in [Unreleased]; a tagged version needs a section with its date.
+The newest section is that of the version, as `## [VERSION] - unreleased`, and with a date once it is tagged.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ import re
 import sys
 from pathlib import Path
 
-SECTION = re.compile(r"^## \[([^]]+)\](?: - (\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
+SECTION = re.compile(r"^## \[(?P<version>[^]]+)\] - (?P<date>\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 
 def problem(changelog: str, version: str, tag: str | None) -> str | None:
     """Returns what is wrong; `tag` is that of the release, if there is one."""
-    sections: list[tuple[str, str]] = SECTION.findall(changelog)
-    names = [name for name, _ in sections]
     if tag is not None and tag != f"v{version}":
         return f"the tag is {tag}, and Cargo.toml states version {version}: tag v{version}, or change the version"
-    if version in names:
-        newest = next(name for name in names if name != "Unreleased")
-        if version != newest or not dict(sections)[version]:
-            return f"CHANGELOG.md: the section of {version} must be the newest, as ## [{version}] - YYYY-MM-DD"
-        return None
-    if tag is not None:
-        return f"CHANGELOG.md has no section [{version}]: write ## [{version}] - YYYY-MM-DD below ## [Unreleased]"
-    if "Unreleased" not in names:
-        return f"CHANGELOG.md has neither a section [{version}] nor [Unreleased]"
+    newest = SECTION.search(changelog)
+    if newest is None or newest["version"] != version:
+        expected = "YYYY-MM-DD" if tag else "unreleased"
+        return f"CHANGELOG.md: the first section must be that of {version}: write ## [{version}] - {expected}"
+    if tag is not None and newest["date"] == "unreleased":
+        return f"CHANGELOG.md: the section of {version} needs the date of the release: ## [{version}] - YYYY-MM-DD"
     return None
 
 
