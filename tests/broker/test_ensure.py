@@ -22,8 +22,8 @@ MESSAGES = "CREATE MESSAGE TYPE [//order]; CREATE MESSAGE TYPE [//receipt]; "
 def done(instance: Instance, script: str) -> list[str]:
     """Ensures a script twice; the second time changes nothing more. Returns what was changed."""
     changed = [str(one) for one in instance.ensure(script)]
-    left = [one for one in changed if one.startswith("left ")]
-    assert [str(one) for one in instance.ensure(script)] == left
+    unchanged = [one for one in changed if one.startswith("unchanged ")]
+    assert [str(one) for one in instance.ensure(script)] == unchanged
     return changed
 
 
@@ -87,8 +87,10 @@ def test_a_message_type_gets_its_validation(sales: Instance) -> None:
 def test_a_contract_that_differs_is_left(sales: Instance) -> None:
     """T-SQL has no statement that alters it, and services may use it."""
     in_sales(sales, f"{MESSAGES} CREATE CONTRACT [//c] ([//order] SENT BY INITIATOR)")
-    (left,) = in_sales(sales, "CREATE CONTRACT [//c] ([//order] SENT BY ANY, [//receipt] SENT BY TARGET)")
-    assert left == "left contract //c in Sales: it has //order SENT BY INITIATOR; T-SQL cannot alter contracts"
+    (unchanged,) = in_sales(sales, "CREATE CONTRACT [//c] ([//order] SENT BY ANY, [//receipt] SENT BY TARGET)")
+    assert (
+        unchanged == "unchanged contract //c in Sales: it has //order SENT BY INITIATOR; T-SQL cannot alter contracts"
+    )
 
 
 def test_a_queue_gets_what_the_script_says_and_defaults_for_the_rest(sales: Instance) -> None:
@@ -239,8 +241,8 @@ def test_the_endpoint(instance: Instance) -> None:
         warnings.simplefilter("ignore", DdlWarning)
         assert done(instance, script("Broker", 4022)) == ["created endpoint Broker"]
         assert done(instance, script("broker", 4023)) == ["altered endpoint Broker: port: 4022 -> 4023"]
-        (left,) = done(instance, script("Second", 4024))
-        assert left == "left endpoint Broker: it has another name than 'Second', and an instance has only one"
+        (unchanged,) = done(instance, script("Second", 4024))
+        assert unchanged == "unchanged endpoint Broker: it has another name than 'Second', and an instance has only one"
 
 
 def test_drop_and_alter_make_so_what_they_say(sales: Instance) -> None:

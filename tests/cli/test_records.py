@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker import Instance
-from ssbroker.cli.text import rows_table
+from ssbroker.cli.terminal import rows_table
 
 NAMES = ["name", "creation", "rows"]
 SQL = "CREATE ROUTE Orders WITH SERVICE_NAME = '//shop/Orders', ADDRESS = 'TCP://orders.example:4022'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.cli.text import fitted
+from ssbroker.cli.terminal import fitted
 from tests.cli import screen_snapshot
 
 

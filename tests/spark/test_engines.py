@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, OptionError, schemas
-from ssbroker.spark import columns, decision_join, decision_relation, engines
+from ssbroker.spark import columns, decision_join, decision_join_table, engines
 from ssbroker.spark.engines import Engine
 from tests.spark import engine_worlds, query_runs
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
@@ -365,17 +365,17 @@ def test_auto_follows_the_catalog_and_the_session(
 def test_the_decisions_are_made_again_only_if_a_route_has_expired(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_relations", {})
+    monkeypatch.setattr(engines, "_join_tables", {})
     made: list[object] = []
-    original = decision_relation.DecisionRelation.of
+    original = decision_join_table.DecisionJoinTable.of
 
     def counted(
         router: ssbroker.Router, labels: columns.Labels, *, now: datetime
-    ) -> decision_relation.DecisionRelation:
+    ) -> decision_join_table.DecisionJoinTable:
         made.append(now)
         return original(router, labels, now=now)
 
-    monkeypatch.setattr(decision_relation.DecisionRelation, "of", counted)
+    monkeypatch.setattr(decision_join_table.DecisionJoinTable, "of", counted)
     given = spark.createDataFrame([("//s",)], "to_service_name string")
     expires = NOW + timedelta(days=1)
     catalog = one_route(lifetime=expires)

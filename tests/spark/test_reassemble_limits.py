@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
-from ssbroker.spark import reassembly, transfer
+from ssbroker.spark import arguments, reassembly
 from tests.rules.fragments import A, B
 from tests.spark.frames import Configure, frame, frame_in_order
 from tests.spark.traffic import collect_all, expected_rows
@@ -99,7 +99,7 @@ def test_messages_behind_a_gap_are_limited_and_reported(
 ) -> None:
     """These messages could not be delivered; the job continues, and every fragment is accounted for."""
     configure(BATCH, "64")
-    monkeypatch.setattr(transfer, "_PENDING_BYTES_MIN", 20_000)
+    monkeypatch.setattr(arguments, "_PENDING_BYTES_MIN", 20_000)
     late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
     given = frame(spark, pa.concat_tables([late, table]))
     rows = collect_all(ssbroker.spark.reassemble(given, strategy=strategy, max_message_bytes=1000))

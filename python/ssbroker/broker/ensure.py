@@ -18,8 +18,8 @@ from ssbroker.ddl.statements import Clauses, QueueName, QueueSettings, Statement
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
 from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Route, Service
 
-Action: TypeAlias = Literal["created", "altered", "dropped", "left"]
-"""What `Instance.ensure` did with an object; `left` means that it still differs from the script."""
+Action: TypeAlias = Literal["created", "altered", "dropped", "unchanged"]
+"""What `Instance.ensure` did with an object; `unchanged` means that it still differs from the script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class ObjectChange:
     """What `Instance.ensure` did with one object.
 
     Attributes:
-        action: `created`, `altered`, `dropped`, or `left`: it differs from the script, but no statement can change it.
+        action: `created`, `altered`, `dropped`, or `unchanged`: it differs from the script, but no statement can change it.
         kind: The kind of the object, such as `queue`.
         name: Its name; that of a queue has its schema.
         database: Its database; None for a database or the endpoint.
-        text: The properties that were changed, with their values before and after, or why the object was left.
+        text: The properties that were changed, with their values before and after, or why the object is unchanged.
 
     Examples:
         >>> print(ObjectChange("altered", "queue", "[dbo].[Orders]", "Sales", "retention: off -> on"))

@@ -536,7 +536,7 @@ class ScriptRun:
         for one in ensuring.needed(statement, annotations, known):
             if isinstance(one, ensuring.Differs):
                 place = None if one.kind in ensuring.INSTANCE_KINDS else self._context_name()
-                differing.append(ObjectChange("left", one.kind, one.name, place, one.text))
+                differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
             else:
                 remark = self._run(one, annotations) or remark
         return remark

@@ -15,7 +15,7 @@ from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_path
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
-from ssbroker.cli.text import FittedTable, cell, print_prose, ruled_table
+from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
@@ -111,7 +111,7 @@ def _add_traffic(comparer: Comparer, conversations: list[str], *, progress: bool
     from ssbroker.cli.chunks import all_chunks  # noqa: PLC0415 - the same
     from ssbroker.cli.input_columns import CONVERSATION_COLUMNS  # noqa: PLC0415 - the same
     from ssbroker.cli.readers import expand_patterns, open_inputs  # noqa: PLC0415 - the same
-    from ssbroker.cli.text import ProgressBar  # noqa: PLC0415 - the same
+    from ssbroker.cli.terminal import ProgressBar  # noqa: PLC0415 - the same
 
     files = expand_patterns(conversations)
     inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=progress)

@@ -14,7 +14,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import instance_name
 from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
-from ssbroker.cli.text import fitted
+from ssbroker.cli.terminal import fitted
 from ssbroker.exceptions import OptionError
 from ssbroker.explain import render
 from ssbroker.router import Router

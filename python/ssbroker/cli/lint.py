@@ -34,7 +34,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
-from ssbroker.cli.text import print_prose
+from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 

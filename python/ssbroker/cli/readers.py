@@ -46,7 +46,7 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
 from ssbroker.cli.options import Format
-from ssbroker.cli.text import ProgressBar
+from ssbroker.cli.terminal import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets

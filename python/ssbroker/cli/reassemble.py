@@ -45,7 +45,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.session_keys import load_session_keys
-from ssbroker.cli.text import ProgressBar, print_prose, share_table
+from ssbroker.cli.terminal import ProgressBar, print_prose, share_table
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
 from ssbroker.reassembly import Reassembler

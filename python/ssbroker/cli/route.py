@@ -51,7 +51,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
-from ssbroker.cli.text import FittedTable, ProgressBar, cell, print_prose, share_table
+from ssbroker.cli.terminal import FittedTable, ProgressBar, cell, print_prose, share_table
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, replacing_folder, without_dictionaries
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak

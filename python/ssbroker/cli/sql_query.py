@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.text import Text
 
 from ssbroker._arrow import guid_text
-from ssbroker.cli.text import FittedTable, cell, rows_table
+from ssbroker.cli.terminal import FittedTable, cell, rows_table
 from ssbroker.ddl.parser_base import most_similar
 from ssbroker.exceptions import InputError, MissingDependencyError
 

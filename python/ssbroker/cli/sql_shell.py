@@ -24,7 +24,7 @@ from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
 from ssbroker.cli.sql_query import read_object, readable_objects, result_table, rows_as_json, run_query
 from ssbroker.cli.sql_statements import is_command, is_complete, pieces
-from ssbroker.cli.text import FittedTable, cell
+from ssbroker.cli.terminal import FittedTable, cell
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import MissingDependencyError, SsbrokerError
 

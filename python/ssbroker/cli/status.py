@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.text import FittedTable, cell, print_prose, rows_table
+from ssbroker.cli.terminal import FittedTable, cell, print_prose, rows_table
 
 EXAMPLES = """Examples:
 

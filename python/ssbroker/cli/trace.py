@@ -21,7 +21,7 @@ from ssbroker.cli.diagnose_options import (
 )
 from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
-from ssbroker.cli.text import fitted
+from ssbroker.cli.terminal import fitted
 from ssbroker.cli.writers import refuse_overwriting
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ssbroker.cli.status import (
     style_of,
     waiting_reasons,
 )
-from ssbroker.cli.text import cell
+from ssbroker.cli.terminal import cell
 
 if TYPE_CHECKING:
     from ssbroker.web.observer import Point, State

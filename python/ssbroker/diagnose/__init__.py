@@ -9,8 +9,8 @@ from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint, not_checked
 from ssbroker.diagnose.reachability import REACHABILITY, Loop, RoutingEnd, loops, reachability
 from ssbroker.diagnose.report import html_report
+from ssbroker.diagnose.stuck_messages import STUCK, stuck
 from ssbroker.diagnose.trace import Hop, Trace, trace
-from ssbroker.diagnose.undelivered import STUCK, stuck
 
 __all__ = [
     "CAUSES",

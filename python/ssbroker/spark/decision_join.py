@@ -26,7 +26,7 @@ from ssbroker.spark.columns import (
     shortened,
     shown_bytes,
 )
-from ssbroker.spark.decision_relation import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionRelation
+from ssbroker.spark.decision_join_table import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionJoinTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -62,7 +62,7 @@ class DecisionJoin:
     Args:
         rows: The DataFrame.
         types: The Arrow types of the columns that routing reads.
-        relation: The decisions.
+        join_table: The decisions.
         labels: The labels of verdicts.
         default_database: The database of rows without a column `database`.
         tie_break: How one of several equal candidates is picked: with `hash`, ids must not be null.
@@ -72,7 +72,7 @@ class DecisionJoin:
         self,
         rows: DataFrame,
         types: Mapping[str, pa.DataType],
-        relation: DecisionRelation,
+        join_table: DecisionJoinTable,
         labels: Labels,
         *,
         default_database: str | None,
@@ -80,18 +80,18 @@ class DecisionJoin:
     ) -> None:
         self._rows = rows
         self._types = types
-        self._relation = relation
+        self._join_table = join_table
         self._labels = labels
         self._needs_ids = tie_break == "hash"
         self._prefix = _free_prefix(rows)
         self._id_columns = [name for name in (*ID_COLUMNS, BROKER_COLUMN) if name in types]
         self._has_databases = "database" in types
-        self._joins_sources = self._has_databases and len(relation.databases) > _LITERAL_SOURCES_MAX
-        self._only_source = None if self._has_databases else relation.databases.index(str(default_database))
-        self._details = [name for name in relation.fields if name in DETAILS]
+        self._joins_sources = self._has_databases and len(join_table.databases) > _LITERAL_SOURCES_MAX
+        self._only_source = None if self._has_databases else join_table.databases.index(str(default_database))
+        self._details = [name for name in join_table.fields if name in DETAILS]
         details = ", ".join(f"{name}: {DETAILS[name]}" for name in self._details)
         self._column_types = {**_COLUMN_TYPES, "details": f"array<struct<{details}>>"}
-        self._may_be_replies = relation.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys()
+        self._may_be_replies = join_table.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys()
         self._final = "final " if self._may_be_replies else ""
 
     def routed(self) -> DataFrame:
@@ -108,7 +108,7 @@ class DecisionJoin:
         others, is_known = self._other_values(), self._added("key").isNotNull()
         rows = self._with(rows, **{"also wrong": self._wrong(others)})
         rows = self._with(rows, valid=self._checked(others, "also wrong", is_known, "boolean"))
-        if self._relation.reads_names:
+        if self._join_table.reads_names:
             rows = with_address_in_name(
                 rows, self._text("to_service_name"), only_if=self._reads_name(), alias=f"{self._prefix}hop"
             )
@@ -117,10 +117,10 @@ class DecisionJoin:
         rows = self._with(
             rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
         )
-        if self._relation.replies is not None and self._may_be_replies:
+        if self._join_table.replies is not None and self._may_be_replies:
             rows = self._with(rows, reply=self._reply_name())
             rows = rows.join(
-                self._side(self._relation.replies, "reply"), self._added("reply") == self._added("reply name"), "left"
+                self._side(self._join_table.replies, "reply"), self._added("reply") == self._added("reply name"), "left"
             )
             rows = self._with(rows, **self._or_reply())
         added = [name for name in rows.columns if name.startswith(self._prefix)]
@@ -160,7 +160,7 @@ class DecisionJoin:
             return sf.lit(self._only_source)
         if self._joins_sources:
             return self._added("source number")
-        database, databases = self._text("database"), self._relation.databases
+        database, databases = self._text("database"), self._join_table.databases
         number = sf.when(database.isNull(), len(databases))
         for position, name in enumerate(databases):
             number = number.when(database == name, position)
@@ -197,7 +197,7 @@ class DecisionJoin:
 
     def _values_of_labels(self) -> list[str]:
         """Returns the columns that outcome, reason and step depend on."""
-        ids = self._id_columns if "verdict" not in self._relation.by_kind else []
+        ids = self._id_columns if "verdict" not in self._join_table.by_kind else []
         return [
             name
             for name in ("to_service_name", "is_initiator", "database", *self._id_columns)
@@ -228,7 +228,7 @@ class DecisionJoin:
             found.append((sf.col(name).isNull(), text, None, ""))
         if name == "database":
             before = f"{_ERRORS}UnknownDatabaseError: database: '"
-            after = f"' is not a database of the catalog; expected {self._relation.expected_databases}"
+            after = f"' is not a database of the catalog; expected {self._join_table.expected_databases}"
             found.append((self._source().isNull(), before, self._text("database"), after))
         if name in self._id_columns:
             if self._types[name] == pa.string():
@@ -255,7 +255,7 @@ class DecisionJoin:
         return sf.broadcast(rows)
 
     def _named_side(self) -> DataFrame:
-        table = self._relation.with_keys(self._computed_keys)
+        table = self._join_table.with_keys(self._computed_keys)
         if self._only_source is not None:
             table = table.filter(pc.field("source") == self._only_source)
         return self._side(table.select(["source", "name", "key", *LABEL_BITS, *self._lists()]), "named")
@@ -280,23 +280,23 @@ class DecisionJoin:
         return is_same & (self._added("named source") - self._source() == 0)
 
     def _source_side(self) -> DataFrame:
-        relation = self._relation
+        join_table = self._join_table
         arrays: dict[str, Any] = {
-            name: pa.array([each[name] for each in relation.unnamed], relation.named.schema.field(name).type)
+            name: pa.array([each[name] for each in join_table.unnamed], join_table.named.schema.field(name).type)
             for name in self._lists()
         }
-        names: Any = pa.array([*relation.databases, None], pa.string())
+        names: Any = pa.array([*join_table.databases, None], pa.string())
         numbers = pa.array(range(len(names)), pa.int32())
         return self._side(pa.table({"number": numbers, "database": names, **arrays}), "source")
 
     def _lists(self) -> list[str]:
         lists = (
-            ["ids", "verdict", *self._relation.fields[:1]]
-            if "only_from_initiator" in self._relation.fields
+            ["ids", "verdict", *self._join_table.fields[:1]]
+            if "only_from_initiator" in self._join_table.fields
             else ["ids", "verdict"]
         )
         lists += ["details"] if self._details else []
-        return lists if self._relation.candidates_max <= 1 else [*lists, "first", "hash_to"]
+        return lists if self._join_table.candidates_max <= 1 else [*lists, "first", "hash_to"]
 
     def _list(self, name: str) -> Column:
         """Returns the array of the name's row, or that for names without a row."""
@@ -306,7 +306,8 @@ class DecisionJoin:
         if self._joins_sources:
             return sf.coalesce(listed, self._added(f"source {name}"))
         literals = [
-            sf.array(*map(self._literal, each[name])).cast(self._column_types[name]) for each in self._relation.unnamed
+            sf.array(*map(self._literal, each[name])).cast(self._column_types[name])
+            for each in self._join_table.unnamed
         ]
         return sf.coalesce(listed, sf.get(sf.array(*literals), self._source()))
 
@@ -321,11 +322,11 @@ class DecisionJoin:
         """Returns a field of the decision."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return sf.get(self._list(name), self._added("kind" if name in self._relation.by_kind else "position"))
+        return sf.get(self._list(name), self._added("kind" if name in self._join_table.by_kind else "position"))
 
     def _reads_name(self) -> Column:
         """Whether the decision may depend on the address at the start of the name."""
-        return self._added("named name").isNull() & self._source().isin(*self._relation.reads_names)
+        return self._added("named name").isNull() & self._source().isin(*self._join_table.reads_names)
 
     def _kind(self) -> Column:
         """Returns the position of the broker id, and of the form of the name if it has no row, in the arrays."""
@@ -336,9 +337,9 @@ class DecisionJoin:
             own = self._id_bytes(BROKER_COLUMN)
             listed = sf.call_function("array_position", self._added("named ids"), own.cast("string"))
             kind = sf.when(own.isNull(), 0).otherwise(1 + sf.coalesce(listed, sf.lit(0)).cast("int"))
-        if not self._relation.reads_names:
+        if not self._join_table.reads_names:
             return kind
-        hop, own_addresses = self._added("hop"), [*self._relation.own_addresses]
+        hop, own_addresses = self._added("hop"), [*self._join_table.own_addresses]
         form = sf.when(hop.isNull(), KINDS)
         if own_addresses:
             form = form.when(hop.isin(*own_addresses), 2 * KINDS)
@@ -348,7 +349,7 @@ class DecisionJoin:
         """Returns the position of the candidate in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        most = self._relation.candidates_max
+        most = self._join_table.candidates_max
         if most <= 1:
             return self._added("kind")
         first, hash_ = (
@@ -372,24 +373,24 @@ class DecisionJoin:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         is_reply = ~sf.col("is_initiator") & self._is_own_id()
-        is_from_outside = self._source() == len(self._relation.databases)
-        if "only_from_initiator" in self._relation.fields:
+        is_from_outside = self._source() == len(self._join_table.databases)
+        if "only_from_initiator" in self._join_table.fields:
             is_from_outside |= sf.coalesce(self._of_kind("only_from_initiator"), sf.lit(False))
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
 
     def _is_own_id(self) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        ids = [sf.lit(value).cast("string") for value in self._relation.database_ids]
+        ids = [sf.lit(value).cast("string") for value in self._join_table.database_ids]
         return self._id_bytes(BROKER_COLUMN).cast("string").isin(*ids)
 
     def _decision(self) -> dict[str, Column]:
         """Returns the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        relation = self._relation
+        join_table = self._join_table
         found = {name: self._added(f"{self._final}details")[name] for name in self._details}
-        if relation.reads_names and "next_hop_address" in found:
+        if join_table.reads_names and "next_hop_address" in found:
             hop = found["next_hop_address"]
             found["next_hop_address"] = sf.when(hop == IN_NAME, self._added("hop")).otherwise(hop)
         verdict = self._added(f"{self._final}verdict").cast("int")
@@ -427,7 +428,7 @@ class DecisionJoin:
 
         is_reply, own = self._added("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
         index = sf.call_function("array_position", self._added("reply ids"), own).cast("int") - 1
-        dropped = sf.lit(self._relation.dropped_reply).cast("smallint")
+        dropped = sf.lit(self._join_table.dropped_reply).cast("smallint")
         of_reply = sf.coalesce(sf.get(self._added("reply verdict"), index), dropped)
         found = {
             "final verdict": sf.when(is_reply, of_reply).otherwise(self._added("verdict")),

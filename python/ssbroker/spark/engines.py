@@ -14,7 +14,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import compat
 from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, Labels
-from ssbroker.spark.decision_relation import DecisionRelation
+from ssbroker.spark.decision_join_table import DecisionJoinTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ class RouteEngine:
         return f"{self.name}: {self.reason}"
 
 
-_relations: Final[dict[tuple[object, ...], DecisionRelation]] = {}
+_join_tables: Final[dict[tuple[object, ...], DecisionJoinTable]] = {}
 
 
 def choose_engine(
@@ -61,7 +61,7 @@ def choose_engine(
     now: datetime,
     tie_break: TieBreak,
     pending_request: PendingRequest,
-) -> tuple[RouteEngine, DecisionRelation | None]:
+) -> tuple[RouteEngine, DecisionJoinTable | None]:
     """Returns the engine, and the decisions that `native` joins with.
 
     Raises:
@@ -73,34 +73,34 @@ def choose_engine(
         return _arrow("engine='arrow' was given")
     if engine == "auto" and (reason := _unsuited(conversations, catalog)):
         return _arrow(reason)
-    relation = _relation(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
-    if not relation.is_complete:
+    join_table = _join_table(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
+    if not join_table.is_complete:
         if engine == "native":
             raise OptionError(f"engine: 'native' cannot use this catalog: {_INCOMPLETE}; use 'auto' or 'arrow'")
         return _arrow(_INCOMPLETE)
     if engine == "native":
-        return RouteEngine(name="native", reason="engine='native' was given"), relation
-    if relation.listed_ids_max > _LISTED_IDS_MAX:
+        return RouteEngine(name="native", reason="engine='native' was given"), join_table
+    if join_table.listed_ids_max > _LISTED_IDS_MAX:
         return _arrow(
-            f"a service has {relation.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
+            f"a service has {join_table.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
         )
-    if _method_bytes(conversations, types, relation) > _COMPILED_MAX:
+    if _method_bytes(conversations, types, join_table) > _COMPILED_MAX:
         return _arrow(
             "the code that Spark generates for this catalog and these columns is longer than the JVM compiles"
         )
-    return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), relation
+    return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), join_table
 
 
-def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], relation: DecisionRelation) -> int:
+def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], join_table: DecisionJoinTable) -> int:
     """Returns about how long the longest method is that Spark 4.3 generates for all columns."""
     text_ids = sum(types.get(name) == pa.string() for name in (*ID_COLUMNS, BROKER_COLUMN))
     return (
         4_500
         + 90 * len(conversations.columns)
         + 700 * text_ids
-        + 750 * (relation.candidates_max > 1)
-        + 2_000 * (relation.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys())
-        + 4_500 * bool(relation.reads_names)
+        + 750 * (join_table.candidates_max > 1)
+        + 2_000 * (join_table.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys())
+        + 4_500 * bool(join_table.reads_names)
     )
 
 
@@ -118,16 +118,16 @@ def _arrow(reason: str) -> tuple[RouteEngine, None]:
     return RouteEngine(name="arrow", reason=reason), None
 
 
-def _relation(
+def _join_table(
     catalog: Catalog, labels: Labels, *, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
-) -> DecisionRelation:
+) -> DecisionJoinTable:
     """Returns the decisions at a time, from the cache if no route has expired since they were made."""
     key = (catalog.fingerprint, tie_break, pending_request)
-    relation = _relations.get(key)
-    if relation is None or not relation.is_valid_at(now):
-        _relations.pop(key, None)
-        while len(_relations) >= _CACHED_MAX:
-            del _relations[next(iter(_relations))]
+    join_table = _join_tables.get(key)
+    if join_table is None or not join_table.is_valid_at(now):
+        _join_tables.pop(key, None)
+        while len(_join_tables) >= _CACHED_MAX:
+            del _join_tables[next(iter(_join_tables))]
         router = Router(catalog, tie_break=tie_break, pending_request=pending_request)
-        _relations[key] = relation = DecisionRelation.of(router, labels, now=now)
-    return relation
+        _join_tables[key] = join_table = DecisionJoinTable.of(router, labels, now=now)
+    return join_table

@@ -16,7 +16,7 @@ from ssbroker.spark import columns, reassembly
 from ssbroker.spark.columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.routing import RouteTask
-from ssbroker.spark.transfer import share_catalog
+from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

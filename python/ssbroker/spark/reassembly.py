@@ -16,6 +16,7 @@ from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
 from ssbroker.spark.columns import (
     COLUMNS,
     DECISION_COLUMNS,
@@ -36,7 +37,7 @@ from ssbroker.spark.columns import (
     select_extra_columns,
 )
 from ssbroker.spark.routing import RouteTask, pack_batch
-from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, default_pending_bytes, share_session_keys
+from ssbroker.spark.shared_values import SharedValue, share_session_keys
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:

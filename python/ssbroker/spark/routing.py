@@ -22,7 +22,8 @@ from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, L
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engines import Engine, RouteEngine
 from ssbroker.spark.rejection import split_invalid
-from ssbroker.spark.transfer import SharedValue, TransferredColumns, share_catalog
+from ssbroker.spark.shared_values import SharedValue, share_catalog
+from ssbroker.spark.transferred_columns import TransferredColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -389,7 +390,7 @@ def _decided(
     pending_request: PendingRequest,
     engine: Engine,
 ) -> DataFrame:
-    _, relation = engines.choose_engine(
+    _, join_table = engines.choose_engine(
         conversations_df,
         types,
         catalog,
@@ -399,9 +400,9 @@ def _decided(
         tie_break=tie_break,
         pending_request=pending_request,
     )
-    if relation is not None:
+    if join_table is not None:
         default = catalog.user_database
-        join = DecisionJoin(conversations_df, types, relation, labels, default_database=default, tie_break=tie_break)
+        join = DecisionJoin(conversations_df, types, join_table, labels, default_database=default, tie_break=tie_break)
         return join.routed()
     task = RouteTask(
         catalog=share_catalog(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),

@@ -12,12 +12,12 @@ import pyarrow as pa
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
 from ssbroker.spark import columns
+from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import layout
 from ssbroker.spark.streams.inspection import waiting_rows
 from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.step import StepOutput, step
 from ssbroker.spark.streams.task import AssemblySettings, CatalogLocation, RoutingSettings, StreamTask
-from ssbroker.spark.transfer import SharedValue
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
 from tests.worlds.universe import NOW

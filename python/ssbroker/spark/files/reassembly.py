@@ -28,12 +28,13 @@ from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark import columns
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, local_path
 from ssbroker.spark.columns import check_no_decision_columns
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.reassembly import native_keys
 from ssbroker.spark.routing import RouteTask, cached_router
-from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, SharedValue, local_path, share_catalog, share_session_keys
+from ssbroker.spark.shared_values import SharedValue, share_catalog, share_session_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

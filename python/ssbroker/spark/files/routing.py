@@ -20,11 +20,12 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
+from ssbroker.spark.arguments import local_path
 from ssbroker.spark.columns import check_no_decision_columns, check_unique
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.routing import RouteTask, cached_router
-from ssbroker.spark.transfer import local_path, share_catalog
+from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.protocol.config import DEFAULT
-from ssbroker.spark.transfer import local_path
+from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
 """The options that Spark adds on its own."""

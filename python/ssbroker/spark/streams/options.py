@@ -13,7 +13,7 @@ from ssbroker._arguments import boolean, integer_argument
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
-from ssbroker.spark.transfer import MESSAGE_BYTES_MAX, default_pending_bytes
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """The maximum for pending bytes of a bucket; a worker holds several copies of them."""

@@ -16,11 +16,11 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
+from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import layout
 from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.streams.state import BucketState, state_from_bytes
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
-from ssbroker.spark.transfer import SharedValue
 
 WAITING_SINCE: Final = "since_us"
 LAST_GROWTH: Final = "grown_us"

@@ -20,6 +20,7 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
 from ssbroker.spark.compat import check_stream_support
+from ssbroker.spark.shared_values import share_catalog, share_session_keys
 from ssbroker.spark.streams import layout, state, task
 from ssbroker.spark.streams.layout import StreamKinds
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
@@ -33,7 +34,6 @@ from ssbroker.spark.streams.task import (
     RoutingSettings,
     StreamTask,
 )
-from ssbroker.spark.transfer import share_catalog, share_session_keys
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import routing
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.transfer import SharedValue
+from ssbroker.spark.shared_values import SharedValue
 
 _LOG: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import ssbroker.spark
 from ssbroker import Catalog
-from ssbroker.spark import routing, transfer
+from ssbroker.spark import routing, shared_values
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
 from tests.worlds.universe import NOW
 
@@ -46,7 +46,7 @@ def test_a_worker_compiles_a_catalog_once_for_all_jobs(spark: SparkSession) -> N
 def test_equal_catalogs_are_shared_once(spark: SparkSession) -> None:
     catalog, _ = world(21, conversations=1)
     again, _ = world(21, conversations=1)
-    assert transfer.share_catalog(spark, catalog) is transfer.share_catalog(spark, again)
+    assert shared_values.share_catalog(spark, catalog) is shared_values.share_catalog(spark, again)
 
 
 def test_different_catalogs_are_not_confused(spark: SparkSession) -> None:
@@ -68,19 +68,19 @@ def test_options_are_not_confused(spark: SparkSession) -> None:
 
 def test_a_dataframe_keeps_its_catalog_after_newer_ones(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that reloads its catalog all day keeps only the latest few."""
-    monkeypatch.setattr(transfer, "_broadcasts", {})
+    monkeypatch.setattr(shared_values, "_broadcasts", {})
     catalog, table = world(25, conversations=20)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
     for seed in range(30, 36):
-        transfer.share_catalog(spark, world(seed, conversations=1)[0])
-    assert len(transfer._broadcasts) == 4
+        shared_values.share_catalog(spark, world(seed, conversations=1)[0])
+    assert len(shared_values._broadcasts) == 4
     gc.collect()
     assert decisions_of(routed) == expected_decisions(catalog, table)
 
 
 def test_a_shared_catalog_equals_the_original(spark: SparkSession) -> None:
     catalog, _ = world(26, conversations=1)
-    shared = transfer.share_catalog(spark, catalog)
+    shared = shared_values.share_catalog(spark, catalog)
     assert isinstance(shared.value(), Catalog)
     assert shared.value() == catalog
     assert shared.fingerprint == catalog.fingerprint
@@ -89,7 +89,7 @@ def test_a_shared_catalog_equals_the_original(spark: SparkSession) -> None:
 def test_references_unpickle_without_broadcasts(spark: SparkSession) -> None:
     """The driver of a stream unpickles the task; otherwise a query would fail before it starts."""
     catalog, _ = world(25, conversations=1)
-    shared = transfer.share_catalog(spark, catalog)
+    shared = shared_values.share_catalog(spark, catalog)
     found = pickle.loads(pickle.dumps(shared))
     assert found.fingerprint == shared.fingerprint
     assert found == pickle.loads(pickle.dumps(shared))
@@ -99,6 +99,6 @@ def test_streams_on_connect_send_values_inline() -> None:
     """A stream on Spark Connect sees no artifacts. The value does not show in the repr."""
     connect: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     keys = {bytes(16): b"a key of sixteen"}
-    shared = pickle.loads(pickle.dumps(transfer.share_session_keys(connect, keys, in_stream=True)))
+    shared = pickle.loads(pickle.dumps(shared_values.share_session_keys(connect, keys, in_stream=True)))
     assert shared.value() == keys
     assert "sixteen" not in repr(shared)

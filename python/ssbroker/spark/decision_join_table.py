@@ -43,7 +43,7 @@ _DICTIONARIES: Final = {field.name for field in DECISIONS if pa.types.is_diction
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionRelation:
+class DecisionJoinTable:
     """The decision table as build sides of joins.
 
     The arrays of a row describe the decisions for one name: without a broker id, with an id that is not listed, and with each of `ids`.
@@ -104,7 +104,7 @@ class DecisionRelation:
         return self.named.append_column("key", self._keys[0])
 
     @classmethod
-    def of(cls, router: Router, labels: Labels, *, now: datetime) -> DecisionRelation:
+    def of(cls, router: Router, labels: Labels, *, now: datetime) -> DecisionJoinTable:
         """Returns the decision table of a router at a time."""
         catalog = router.catalog
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())

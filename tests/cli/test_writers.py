@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli.text import ProgressBar
+from ssbroker.cli.terminal import ProgressBar
 from ssbroker.cli.writers import replacing_files, replacing_folder
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
 from ssbroker.router import TieBreak
-from ssbroker.spark.transfer import TransferredColumns
+from ssbroker.spark.transferred_columns import TransferredColumns
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, frame_in_order, world
 from tests.worlds.universe import NOW
 

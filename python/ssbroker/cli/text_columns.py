@@ -1,0 +1,145 @@
+"""Columns as text for CSV, JSON and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from ssbroker._arrow import guid_text, null_where
+from ssbroker._compat import cast, is_binary_view, is_string_view
+
+ArrowColumn: TypeAlias = Any
+"""An Arrow array of any type."""
+
+pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
+GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
+BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
+
+
+def hex_text(column: ArrowColumn) -> ArrowColumn:
+    """Converts bytes to hexadecimal digits."""
+    if len(column) == 0:
+        return pa.nulls(0, pa.large_string())
+    compact = pa.concat_arrays([cast(column, pa.large_binary())])  # a copy starts at offset 0
+    _, offsets, data = compact.buffers()
+    ends = pa.Array.from_buffers(pa.int64(), len(compact) + 1, [None, offsets])
+    start, stop = ends[0].as_py(), ends[-1].as_py()
+    digits = memoryview(data)[start:stop].hex().encode() if stop > start else b""
+    doubled = pc.multiply(pc.subtract(ends, start), 2)
+    text = pa.Array.from_buffers(pa.large_string(), len(compact), [None, doubled.buffers()[1], pa.py_buffer(digits)])
+    return null_where(pc.is_null(compact), text)
+
+
+def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
+    r"""Converts what CSV and JSON cannot show: ids to GUIDs, other bytes to `0x` and hexadecimal digits, dictionaries to their values.
+
+    Examples:
+        >>> readable(pa.array([b"\x01\xff"]), name="message_body").to_pylist()
+        ['0x01ff']
+    """
+    data_type = column.type
+    if isinstance(data_type, pa.BaseExtensionType):
+        is_uuid = data_type.extension_name == "arrow.uuid"
+        return guid_text(column.storage) if is_uuid else readable(column.storage, name=name)
+    if pa.types.is_dictionary(data_type):
+        return readable(column.dictionary_decode(), name=name)
+    if is_string_view(data_type):
+        return pc.cast(column, pa.large_string())
+    if pa.types.is_duration(data_type) or pa.types.is_interval(data_type):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
+    if not _is_bytes(data_type):
+        return column
+    is_guid = name in GUID_COLUMNS and _all_guids(column)
+    if is_guid or (data_type == pa.binary(16) and name not in BYTES_COLUMNS):
+        return guid_text(column)
+    return concat_text(["0x", hex_text(column)])
+
+
+def csv_cells(column: ArrowColumn, *, name: str) -> ArrowColumn:
+    """Converts a column for the CSV writer; nested values become JSON.
+
+    Examples:
+        >>> csv_cells(pa.array([[1, 2], None]), name="parts").to_pylist()
+        ['[1,2]', None]
+    """
+    column = readable(column, name=name)
+    return _json_dumped(column) if pa.types.is_nested(column.type) else column
+
+
+def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
+    r"""Converts a column to the JSON text of each value.
+
+    Examples:
+        >>> json_values(pa.array(['say "hi"', None]), name="note").to_pylist()
+        ['"say \\"hi\\""', 'null']
+    """
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) < len(column):
+        return pc.fill_null(json_values(column.dictionary, name=name).take(column.indices), "null")
+    column = readable(column, name=name)
+    data_type = column.type
+    if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_decimal(data_type):
+        values = pc.cast(column, pa.large_string())
+    elif pa.types.is_floating(data_type):
+        values = pc.cast(null_where(pc.invert(pc.is_finite(column)), column), pa.large_string())
+    elif pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_temporal(data_type):
+        values = _json_quoted(pc.cast(column, pa.large_string()))
+    else:
+        values = _json_dumped(column)
+    return pc.fill_null(values, "null")
+
+
+def concat_text(parts: list[Any]) -> ArrowColumn:
+    """Concatenates columns and constants row by row to one column of text.
+
+    Examples:
+        >>> concat_text([pa.array(["1", "2"], pa.large_string()), ";"]).to_pylist()
+        ['1;', '2;']
+    """
+    texts = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return (
+        pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+        or is_binary_view(data_type)
+    )
+
+
+def _all_guids(column: ArrowColumn) -> bool:
+    lengths = pc.binary_length(cast(column, pa.large_binary()))
+    return bool(pc.all(pc.equal(lengths, 16), min_count=0).as_py())
+
+
+def _json_quoted(column: ArrowColumn) -> ArrowColumn:
+    if pc.any(pc.match_substring_regex(column, '[\\x00-\\x1f"\\\\]')).as_py():  # rarely needed, and slow
+        for character in ("\\", '"', *map(chr, range(0x20))):
+            column = pc.replace_substring(column, character, json.dumps(character)[1:-1])
+    return concat_text(['"', column, '"'])
+
+
+def _json_dumped(column: ArrowColumn) -> ArrowColumn:
+    texts = [
+        None if value is None else json.dumps(_json_compatible(value), ensure_ascii=False, separators=(",", ":"))
+        for value in column.to_pylist()
+    ]
+    return pa.array(texts, pa.large_string())
+
+
+def _json_compatible(value: Any) -> Any:
+    """Converts a Python value of any column for `json.dumps`."""
+    if isinstance(value, dict):
+        return {str(key): _json_compatible(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_compatible(item) for item in value]
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
