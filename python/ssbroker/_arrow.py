@@ -229,7 +229,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     Examples:
         >>> error = SchemaError("to_service_name: the column is missing", column="to_service_name")
         >>> print(missing_column_error(error, pa.table({"service": ["//Orders"]}), expected=["to_service_name"]))
-        to_service_name: the column is missing; the input has the column "service"; did you mean "service"?
+        to_service_name: the column is missing; the input has the column "service"; rename "service" if it is this column
     """
     fields: Any = rows.type if isinstance(rows, pa.Array) else getattr(rows, "schema", ())
     names = [field.name for field in fields]
@@ -248,9 +248,9 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     similar = difflib.get_close_matches(wanted, candidates, n=1, cutoff=_SIMILARITY_MIN) or [
         name for name in candidates if words.issuperset(name.split("_"))
     ]
-    question = f'; did you mean "{printable(candidates[similar[0]])}"?' if similar else ""
+    advice = f'; rename "{printable(candidates[similar[0]])}" if it is this column' if similar else ""
     return SchemaError(
-        restore_spaces(f"{error}; {has}{question}"), column=error.column, expected=error.expected, actual=None
+        restore_spaces(f"{error}; {has}{advice}"), column=error.column, expected=error.expected, actual=None
     )
 
 

@@ -279,7 +279,8 @@ def test_databases_are_created_and_dropped_once(instance: Instance) -> None:
 @pytest.mark.parametrize("option", ["NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"])
 def test_what_does_something_each_time_is_refused(sales: Instance, option: str) -> None:
     with pytest.raises(
-        DdlError, match=f"ensure cannot run SET {option}, which does something new each time; use execute"
+        DdlError,
+        match=f"ensure does not run SET {option}, because it changes the database each time; run it once with Instance.execute",
     ):
         sales.ensure(f"ALTER DATABASE Sales SET {option}")
 

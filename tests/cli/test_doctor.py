@@ -25,7 +25,11 @@ def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pyte
     found = json.loads(result.out)
     assert result.status == 0
     assert found["ssbroker"] == version("ssbroker")
-    assert found["libraries"]["pyarrow"] == {"version": version("pyarrow"), "needed_for": "the library"}
+    assert found["libraries"]["pyarrow"] == {
+        "version": version("pyarrow"),
+        "needed_for": "the library",
+        "install": "ssbroker",
+    }
     assert {"prompt_toolkit", "starlette", "uvicorn", "opentelemetry-api"} <= found["libraries"].keys()
     assert found["java"] == f"21.0.2 ({java})"
     assert found["folder"] is None
@@ -34,11 +38,23 @@ def test_versions_and_java_are_shown(run: Run, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_missing_is_named_with_what_needs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_LIBRARIES, "no-such-library", "nothing")
+    monkeypatch.setitem(_LIBRARIES, "no-such-library", ("nothing", "ssbroker[all]"))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     shown = run("doctor").out.splitlines()
-    assert f"{'no-such-library':<20} not installed; needed for nothing" in shown
+    assert f"{'no-such-library':<20} not installed; nothing needs it: pip install 'ssbroker[all]'" in shown
     assert f"{'java':<20} not found" in shown
+
+
+def test_no_folder_can_hold_an_instance_without_the_libraries_of_the_broker(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssbroker.cli.doctor._OF_INSTANCES", ("apsw", "no-such-library"))
+    monkeypatch.setitem(_LIBRARIES, "no-such-library", ("an instance", "ssbroker[broker]"))
+    result = run("doctor", tmp_path)
+    assert result.status == 1
+    assert result.out.splitlines()[-1] == (
+        f"folder {tmp_path}: an instance needs no-such-library: pip install 'ssbroker[broker]'"
+    )
 
 
 def test_a_folder_that_can_hold_an_instance(run: Run, tmp_path: Path) -> None:

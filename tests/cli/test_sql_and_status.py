@@ -157,6 +157,14 @@ def test_a_name_that_does_not_exist_is_reported_with_a_similar_one(
     assert result.err.endswith(f"; did you mean {question}?\n")
 
 
+@pytest.mark.parametrize("query", ["SHOW TABLES", "show all tables;"])
+def test_show_tables_lists_views_and_queues(run: Run, folder: Path, query: str) -> None:
+    result = run("sql", folder, "--json", "--query", query)
+    rows = json.loads(result.out)
+    assert {"name": "sys.routes", "kind": "view"} in rows
+    assert "queue" in {row["kind"] for row in rows}
+
+
 def test_names_of_the_query_itself_come_first(run: Run, folder: Path) -> None:
     result = run("sql", folder, "--json", "--query", "WITH routes AS (SELECT 7 AS a) SELECT a FROM routes")
     assert json.loads(result.out) == [{"a": 7}]

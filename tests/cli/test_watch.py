@@ -106,6 +106,13 @@ def test_a_screen_shows_what_waits_and_each_queue_in_one_line(folder: Path, widt
     assert "\u202e" not in "".join(lines)
 
 
+def test_statements_on_a_screen_start_a_line_and_are_not_broken_at_words(folder: Path) -> None:
+    lines = screen(folder, width=80, height=200)
+    (number,) = (number for number, line in enumerate(lines) if line.startswith("  USE [Sales]; CREATE ROUTE <name>"))
+    assert len(lines[number]) == 80
+    assert (lines[number] + lines[number + 1]).endswith("ADDRESS = N'TCP://<host>:4022';")
+
+
 def test_a_screen_that_is_too_low_says_how_many_lines_are_missing(folder: Path) -> None:
     whole = screen(folder, width=80, height=200)
     low = screen(folder, width=80, height=10)

@@ -259,7 +259,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
 def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, remedy: str) -> None:
     row = explained(SOUND, "Stock", transmission_status=status)
     assert row["end"] == "DELIVERED to SOUTH/Stores"
-    assert row["cause"].startswith("routing is sound; the status says that ")
+    assert row["cause"].startswith("the routes are correct; the status says that ")
     assert re.search(cause, row["cause"])
     assert re.search(remedy, row["remedy"])
 
@@ -288,14 +288,14 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
 def test_status_about_routing_may_be_old(status: str, cause: str) -> None:
     row = explained(SOUND, "Stock", transmission_status=status)
     assert row["cause"] == (
-        f"routing is sound now; the status is from an earlier attempt: when it was last tried, {cause}"
+        f"the routes are correct now; the status is from an earlier attempt: when it was last tried, {cause}"
     )
     assert row["remedy"].startswith("Wait until it is tried again")
 
 
 def test_unknown_status_is_quoted() -> None:
     row = explained(SOUND, "Stock", transmission_status="Something else happened.")
-    assert row["cause"] == 'routing is sound; the status says "Something else happened."'
+    assert row["cause"] == 'the routes are correct; the status says "Something else happened."'
     assert explained(SOUND, "Stock", transmission_status="")["cause"] is None
 
 
@@ -303,7 +303,7 @@ def test_fault_of_the_routing_goes_before_the_status() -> None:
     """What the decision shows now is certain."""
     row = explained(fleet(A=north(), SOUTH=south("LOCAL")), "Stock", transmission_status="10061")
     assert row["code"] == "SSB017"
-    assert "routing is sound" not in row["cause"]
+    assert "the routes are correct" not in row["cause"]
 
 
 def test_wrong_port_is_the_cause_of_a_message_that_leaves_the_fleet() -> None:

@@ -97,7 +97,8 @@ def test_an_empty_list_has_no_columns() -> None:
 
 def test_an_existing_column_of_decisions_is_an_error() -> None:
     with pytest.raises(
-        ssbroker.SchemaError, match=r"^conversations: the column 'outcome' has the name of a column of the decisions"
+        ssbroker.SchemaError,
+        match=r"^conversations: the column 'outcome' exists already, and the decisions add one with this name",
     ):
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 
@@ -120,9 +121,9 @@ def test_lists_of_other_values_are_errors(rows: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "question"),
     [
-        ("service_name", '; did you mean "service_name"?'),
-        ("far_service", '; did you mean "far_service"?'),
-        ("ServiceName", '; did you mean "ServiceName"?'),
+        ("service_name", '; rename "service_name" if it is this column'),
+        ("far_service", '; rename "far_service" if it is this column'),
+        ("ServiceName", '; rename "ServiceName" if it is this column'),
         ("colour", ""),
     ],
 )
@@ -148,9 +149,7 @@ def test_reassembly_takes_frames_and_lists_and_asks_for_similar_columns() -> Non
     for given in (fragments.to_pylist(), pl.DataFrame(fragments), fragments.to_pandas(), duckdb.from_arrow(fragments)):
         assert ssbroker.reassemble(given).messages.to_pylist() == expected_messages
     renamed = [{("body" if name == "message_body" else name): value for name, value in messages[0].items()}]
-    with pytest.raises(
-        ssbroker.SchemaError, match=r'message_body: .*the input has the columns .*; did you mean "body"'
-    ):
+    with pytest.raises(ssbroker.SchemaError, match=r'message_body: .*the input has the columns .*; rename "body" if'):
         ssbroker.fragment(renamed, max_fragment_bytes=5)
 
 

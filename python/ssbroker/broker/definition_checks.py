@@ -51,7 +51,7 @@ def remove_closed_conversations(connection: Connection, *, by: UsageColumn, numb
     open_count = changes.count_open_conversations(connection, column=by, object_id=number)
     if open_count:
         raise refusal(
-            f"{used} is used by {quantity(open_count, 'open conversation')}; end them first, or clean them up"
+            f"{used} is used by {quantity(open_count, 'open conversation')}; end them first, WITH CLEANUP if the remote endpoint no longer answers"
         )
     changes.remove_closed_conversations(connection, column=by, object_id=number)
 

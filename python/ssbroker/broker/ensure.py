@@ -102,7 +102,9 @@ def _database(
                 yield replace(statement, names=there)
         case statements.AlterDatabase(name, option, new_name):
             if option in _ONCE:
-                raise RefusalError(f"ensure cannot run SET {option}, which does something new each time; use execute")
+                raise RefusalError(
+                    f"ensure does not run SET {option}, because it changes the database each time; run it once with Instance.execute"
+                )
             is_renamed = name is not None and new_name is not None and find_name(new_name, names) is not None
             if not is_renamed or find_name(str(name), names) is not None:
                 yield statement

@@ -453,7 +453,7 @@ class Instance:
             matched already.
 
         Raises:
-            DdlError: A statement is rejected or has a syntax error, or does something new each time, such as `SET NEW_BROKER`.
+            DdlError: A statement is rejected or has a syntax error, or changes the database each time, such as `SET NEW_BROKER`.
             OptionError: `ddl` is not a string, or `variables` is not valid.
             StorageError: A file cannot be written.
 

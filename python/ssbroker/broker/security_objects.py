@@ -371,7 +371,7 @@ def _master_key(objects: Objects) -> MasterKey:
 
 def _check_password(password: str) -> None:
     if not password:
-        raise refusal("a master key needs a password that is not empty", 15118)
+        raise refusal("the password of the master key is empty", 15118)
 
 
 def may_send(objects: Objects, service: Service, certificate: bytes | None) -> bool:

@@ -29,21 +29,23 @@ Check whether a folder can hold an instance:
   ssbroker doctor shop/
 """
 _LIBRARIES: Final = {
-    "pyarrow": "the library",
-    "typer": "the command line",
-    "rich": "the command line",
-    "prompt_toolkit": "the shell of ssbroker sql",
-    "duckdb": "queries of ssbroker sql",
-    "apsw": "the embedded broker",
-    "cryptography": "the embedded broker",
-    "prometheus-client": "the metrics of ssbroker serve",
-    "starlette": "ssbroker serve --http",
-    "uvicorn": "ssbroker serve --http",
-    "opentelemetry-api": "traces",
-    "pyspark": "Spark",
-    "pandas": "streams in Spark",
+    "pyarrow": ("the library", "ssbroker"),
+    "typer": ("the command line", "ssbroker[cli]"),
+    "rich": ("the command line", "ssbroker[cli]"),
+    "prompt_toolkit": ("the shell of ssbroker sql", "ssbroker[cli]"),
+    "duckdb": ("queries of ssbroker sql", "duckdb"),
+    "apsw": ("an instance", "ssbroker[broker]"),
+    "cryptography": ("an instance", "ssbroker[broker]"),
+    "prometheus-client": ("the metrics of ssbroker serve", "ssbroker[broker]"),
+    "starlette": ("ssbroker serve --http", "ssbroker[http]"),
+    "uvicorn": ("ssbroker serve --http", "ssbroker[http]"),
+    "anyio": ("asyncio and Trio", "ssbroker[asyncio]"),
+    "opentelemetry-api": ("traces", "opentelemetry-api"),
+    "pyspark": ("Spark", "ssbroker[local-spark]"),
+    "pandas": ("streams in Spark", "ssbroker[local-spark]"),
 }
-"""Libraries, each with what it is needed for."""
+"""Libraries, each with what needs it and what to install."""
+_OF_INSTANCES: Final = ("apsw", "cryptography")
 _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
 """Vector instructions that the native module uses where the processor has them."""
 
@@ -70,7 +72,10 @@ def doctor(
         "vector instructions": ", ".join(_vector_instructions()) or "not known on this system",
         "java": _java(),
         "spark": os.environ.get("SPARK_HOME") or _of_library("pyspark"),
-        "libraries": {name: {"version": _of_library(name), "needed_for": what} for name, what in _LIBRARIES.items()},
+        "libraries": {
+            name: {"version": _of_library(name), "needed_for": what, "install": package}
+            for name, (what, package) in _LIBRARIES.items()
+        },
         "folder": None if folder is None else {"path": str(folder), "problem": problem},
     }
     if as_json:
@@ -87,8 +92,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             yield f"{name:<20} {value or 'not found'}"
     yield ""
     for name, library in found["libraries"].items():
-        note = "" if library["version"] else f"; needed for {library['needed_for']}"
-        yield f"{name:<20} {library['version'] or 'not installed'}{note}"
+        needed = f"not installed; {library['needed_for']} needs it: pip install '{library['install']}'"
+        yield f"{name:<20} {library['version'] or needed}"
     if found["folder"] is not None:
         yield ""
         yield f"folder {found['folder']['path']}: {found['folder']['problem'] or 'can hold an instance'}"
@@ -130,6 +135,9 @@ def _java() -> str | None:
 
 def _problem(folder: Path) -> str | None:
     """Returns why an instance cannot be opened or created in a folder; None if it can."""
+    missing = [name for name in _OF_INSTANCES if _of_library(name) is None]
+    if missing:
+        return f"an instance needs {' and '.join(missing)}: pip install '{_LIBRARIES[missing[0]][1]}'"
     place = folder.absolute()
     try:
         while not place.exists():

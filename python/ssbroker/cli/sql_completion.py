@@ -27,12 +27,15 @@ _STATEMENTS: Final = [
     "DROP",
     "END",
     "EXEC",
+    "EXPLAIN",
+    "FROM",
     "GO",
     "GRANT",
     "IF",
     "REVOKE",
     "SELECT",
     "SET",
+    "SHOW",
     "SUMMARIZE",
     "USE",
     "WITH",
@@ -217,8 +220,8 @@ class ShellCompleter(Completer):
 
 def _is_table(words: list[str], text: str) -> bool:
     """Whether a view or queue can follow."""
-    is_query = re.search(r"\b(?:SELECT|FROM|DESCRIBE|SUMMARIZE)\b", text, re.IGNORECASE) is not None
-    return is_query and words[-1:] in (["FROM"], ["JOIN"], ["DESCRIBE"], ["SUMMARIZE"])
+    is_query = re.search(r"\b(?:SELECT|FROM|DESCRIBE|SHOW|SUMMARIZE)\b", text, re.IGNORECASE) is not None
+    return is_query and words[-1:] in (["FROM"], ["JOIN"], ["DESCRIBE"], ["SHOW"], ["SUMMARIZE"])
 
 
 def _quoted(current: str, names: Names, words: list[str]) -> Iterator[Completion]:

@@ -31,6 +31,7 @@ _TABLE: Final = re.compile(
 )
 """A string, a comment, or what may be the name of a table: FROM or another word before it, or a comma, and one or two parts."""
 _MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
+_SHOW_TABLES: Final = re.compile(r"\s*SHOW\s+(?:ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
 _BRACKETED: Final = re.compile(r"\[([^\]]+)\]")
 
 
@@ -44,6 +45,8 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
     except ImportError:
         raise MissingDependencyError("queries require DuckDB: pip install duckdb") from None
     objects = readable_objects(instance)
+    if _SHOW_TABLES.fullmatch(text):  # DuckDB would list only what this query names
+        return objects_as_rows(objects)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         try:
             for number, (place, (schema, name)) in enumerate(referenced_objects(objects, text)):
@@ -77,6 +80,12 @@ def readable_objects(instance: Instance) -> list[tuple[str, str]]:
     views = [("sys", name.removeprefix("sys.")) for name in (*INSTANCE_VIEWS, *DATABASE_VIEWS)]
     queues = [(row["schema_name"], row["name"]) for row in instance.view("sys.service_queues").to_pylist()]
     return [*dict.fromkeys(queues), *views]
+
+
+def objects_as_rows(objects: list[tuple[str, str]]) -> tuple[list[str], Rows]:
+    """Returns queues and views as the rows of a query."""
+    rows = [{"name": f"{schema}.{name}", "kind": "view" if schema == "sys" else "queue"} for schema, name in objects]
+    return ["name", "kind"], rows
 
 
 def read_object(instance: Instance, schema: str, name: str) -> pa.Table:

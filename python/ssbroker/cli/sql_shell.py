@@ -22,7 +22,14 @@ from ssbroker.broker.instance import context_of
 from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
-from ssbroker.cli.sql_query import read_object, readable_objects, result_table, rows_as_json, run_query
+from ssbroker.cli.sql_query import (
+    objects_as_rows,
+    read_object,
+    readable_objects,
+    result_table,
+    rows_as_json,
+    run_query,
+)
 from ssbroker.cli.sql_statements import is_command, is_complete, pieces
 from ssbroker.cli.terminal import FittedTable, cell
 from ssbroker.ddl.parser_base import did_you_mean
@@ -250,10 +257,7 @@ class Shell:
         """Shows the views and queues, or the columns of one."""
         objects = readable_objects(self._instance)
         if not name:
-            rows = [
-                {"name": f"{schema}.{each}", "kind": "view" if schema == "sys" else "queue"} for schema, each in objects
-            ]
-            self._print_table(rows, "")
+            self._print(result_table(*objects_as_rows(objects)))
             return
         known = {each.casefold(): (schema, each) for schema, each in reversed(objects)}
         known |= {f"{schema}.{each}".casefold(): (schema, each) for schema, each in objects}

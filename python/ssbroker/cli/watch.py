@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.cells import chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.segment import Segment
@@ -30,7 +31,7 @@ from ssbroker.cli.status import (
     style_of,
     waiting_reasons,
 )
-from ssbroker.cli.terminal import cell
+from ssbroker.cli.terminal import cell, fitted
 
 if TYPE_CHECKING:
     from ssbroker.web.observer import Point, State
@@ -186,8 +187,9 @@ class _Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
+        fitting = [_fitted(part, options.max_width) if isinstance(part, Text) else part for part in self._parts]
         lines = [
-            line for part in self._parts for line in console.render_lines(part, options.update(height=None), pad=False)
+            line for part in fitting for line in console.render_lines(part, options.update(height=None), pad=False)
         ]
         shown = lines if len(lines) <= height else lines[: height - 1]
         for line in shown:
@@ -196,6 +198,12 @@ class _Screen:
         if len(shown) < len(lines):
             missing = len(lines) - len(shown)
             yield Text(f"{missing} more lines: enlarge the terminal, or run ssbroker status", style="dim", end="")
+
+
+def _fitted(prose: Text, width: int) -> Text:
+    """Breaks prose at words, and statements where the terminal ends."""
+    lines = fitted(prose.plain, width).split("\n")
+    return Text("\n".join(part for line in lines for part in (chop_cells(line, width) or [""])), prose.style)
 
 
 def _writes_bars(console: Console) -> bool:

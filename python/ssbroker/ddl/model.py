@@ -45,7 +45,7 @@ ROUTE_ID_MAX: Final = 2**31 - 1
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
-_PASSWORD_REQUIRED: Final = "a master key needs a password that is not empty"  # noqa: S105 - a message
+_PASSWORD_REQUIRED: Final = "the password of the master key is empty"  # noqa: S105 - a message
 
 
 @dataclass(slots=True)
@@ -952,9 +952,12 @@ def _run_endpoint(
         return OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
-            raise RefusalError(f"the name of the Service Broker endpoint is {endpoint.name}", 15151)
+            raise RefusalError(f"the Service Broker endpoint is named {endpoint.name}, not {statement.name}", 15151)
         if endpoint is None and instance.is_complete and not instance.lenient:
-            raise RefusalError(f"the script creates no Service Broker endpoint {statement.name}", 15151)
+            raise RefusalError(
+                f"the Service Broker endpoint {statement.name} does not exist; create it first with CREATE ENDPOINT",
+                15151,
+            )
         # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
         endpoint = replace(endpoint, settings=with_given(endpoint.settings, statement.settings))

@@ -26,8 +26,8 @@ _TRIALS_MAX: Final = 16
 _STEPS_MAX: Final = 3
 """The remedies of how many findings may be combined."""
 UNPROVEN: Final = (
-    "Not determined, because there are too many routes and findings to check all remedies: correct the findings above first, or run lint "
-    "with the instances that are concerned."
+    "Not computed: the fleet has too many routes and findings to check the remedy of each. Correct the findings above first, or run lint "
+    "with only the instances that this finding names."
 )
 
 

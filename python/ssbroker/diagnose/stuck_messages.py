@@ -56,7 +56,7 @@ def stuck(
     """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
-    the conversation uses, about its service, or about its return path. If routing is sound, the cause and the remedy are those of
+    the conversation uses, about its service, or about its return path. If the routes are correct, the cause and the remedy are those of
     `transmission_status`.
 
     Args:
@@ -256,15 +256,15 @@ def _with_status(result: dict[str, Any], status: str | None) -> dict[str, Any]:
         if not status:
             return result
         return result | {
-            "cause": f"routing is sound; the status says {quoted_name(status)}",
+            "cause": f"the routes are correct; the status says {quoted_name(status)}",
             "remedy": "Look in the error log of both instances for this text.",
         }
     if said.is_routing:
         return result | {
-            "cause": f"routing is sound now; the status is from an earlier attempt: {said.cause}",
+            "cause": f"the routes are correct now; the status is from an earlier attempt: {said.cause}",
             "remedy": "Wait until it is tried again, at most about a minute; the status changes then.",
         }
-    return result | {"cause": f"routing is sound; the status says that {said.cause}", "remedy": said.remedy}
+    return result | {"cause": f"the routes are correct; the status says that {said.cause}", "remedy": said.remedy}
 
 
 def _most_severe(findings: Iterator[Finding]) -> Finding | None:
