@@ -149,12 +149,13 @@ def navigation() -> Iterator[tuple[str, list[str]]]:
         entries = [target.removesuffix(".md") for target in targets if not target.startswith("..")]
         if title == "Reference":
             entries.append("reference/commands")
+        if title == "Project":
+            yield "Examples", [page.removesuffix(".md") for page in OUTSIDE.values() if page.startswith("examples/")]
+            entries[:0] = [page.removesuffix(".md") for page in OUTSIDE.values() if page.startswith("project/")]
         if entries:
             yield title, entries
         if title == "Reference":
             yield "API", [f"api/{module}" for module in MODULES]
-    yield "Examples", [page.removesuffix(".md") for page in OUTSIDE.values() if page.startswith("examples/")]
-    yield "Project", [page.removesuffix(".md") for page in OUTSIDE.values() if page.startswith("project/")]
 
 
 def public_names(module: str) -> list[str]:
