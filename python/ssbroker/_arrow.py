@@ -333,7 +333,9 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
     check_layout(column, name=name)
     if pa.types.is_struct(column.type):
         if column.type.num_fields != 1:
-            raise SchemaError(f"{name}: expected a single column, got {column.type.num_fields}", expected="one column")
+            raise SchemaError(
+                f"{name}: expected a single column, got {column.type.num_fields} columns", expected="one column"
+            )
         column = column.flatten()[0]
     result: pa.Array[Any] | pa.ChunkedArray[Any] = exportable_column(column)
     return result

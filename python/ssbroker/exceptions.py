@@ -69,7 +69,7 @@ class InvalidAddressError(InputError):
 
 
 class UnknownDatabaseError(InputError):
-    """A row names a database that is not in the catalog."""
+    """A row or a call names a database that the catalog or the instance does not have."""
 
 
 class DuplicateError(InputError):

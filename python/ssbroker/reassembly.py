@@ -112,7 +112,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
             raise OptionError(str(error)) from error
         if not isinstance(key, bytes):
             raise OptionError(
-                f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} must be bytes, not {type(key).__qualname__}"
+                f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} is {type(key).__qualname__}; expected bytes"
             )
         if keys.setdefault(id_bytes, key) != key:
             raise OptionError(f"{_OPTION}: {uuid.UUID(bytes=id_bytes)} has two different keys")
@@ -484,7 +484,7 @@ def _restore(pickle_format: int, *state: Any) -> Reassembler:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
             f"the reassembler was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads format {_PICKLE_FORMAT}",
+            f"this version reads format {_PICKLE_FORMAT}; create the reassembler again, or use the version that pickled it",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -577,7 +577,7 @@ def _restore(pickle_format: int, *state: Any) -> Router:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
             f"the router was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads format {_PICKLE_FORMAT}",
+            f"this version reads format {_PICKLE_FORMAT}; create the router again, or use the version that pickled it",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -173,3 +173,8 @@ def test_invalid_view_and_database_names_are_rejected(sales: Database, wrong: An
     for call in (instance.database, instance.detach_database, instance.drop_database):
         with pytest.raises(UnknownDatabaseError, match="the instance has no database"):
             call(wrong)
+
+
+def test_a_database_with_a_similar_name_is_suggested(sales: Database) -> None:
+    with pytest.raises(UnknownDatabaseError, match=r"has no database 'sales'; it has .*Sales.*; did you mean Sales\?$"):
+        instance_of(sales).database("sales")

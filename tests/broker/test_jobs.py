@@ -560,7 +560,7 @@ def test_a_job_is_entered_once_and_used_while_it_runs(sales: Database) -> None:
         assert "leased until 2026-11-21 00:01:00 UTC" in repr(job)
     with pytest.raises(BrokerError, match="only once"), job:
         pass
-    assert "1 messages, over" in repr(job)
+    assert "1 message, over" in repr(job)
     with pytest.raises(BrokerError, match="the job is over"):
         job.extend(1)
 

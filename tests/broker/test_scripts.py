@@ -165,6 +165,10 @@ def test_a_syntax_error_undoes_its_batch(instance: Instance, sales: Database) ->
     assert ("dbo", "First") not in database_context(sales).objects().queues
 
 
+def test_a_script_that_changes_nothing_does_not_claim_a_commit(instance: Instance, sales: Database) -> None:
+    assert str(refused(instance, "SELECT 1")).endswith("use the option lenient to accept it")
+
+
 @pytest.mark.parametrize(
     ("script", "up_to"),
     [

@@ -265,7 +265,7 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
         ),
         (
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
-            "ssbroker: {folder}/NORTH.sql: there is already a catalog for the instance 'NORTH'\n",
+            "ssbroker: {folder}/NORTH.sql: the instance 'NORTH' already has another catalog; rename the file or folder of one\n",
         ),
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (

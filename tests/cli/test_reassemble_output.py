@@ -208,7 +208,7 @@ def test_invalid_session_keys_are_reported_without_the_key(
     [
         (
             ["--session-keys", "a", "--session-key-column", "b"],
-            "--session-keys and --session-key-column cannot be used together",
+            "--session-keys and --session-key-column cannot be used together: give one of them",
         ),
         (["--session-key-column", "nothing"], "in.parquet: nothing: the column is missing"),
         (

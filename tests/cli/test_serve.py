@@ -280,7 +280,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
         ((*CERTIFICATE, "--name", "stock"), "--name requires --authority; without an authority, use --pin"),
         (
             ("--certificate", "x.pem", "--allow-unencrypted"),
-            "--allow-unencrypted and certificates cannot be used together",
+            "--allow-unencrypted and certificates cannot be used together: give one of them",
         ),
         (("--pin", "stock"), "--pin: 'stock' is not valid; expected NAME=FILE"),
         (("--listen", "here", "--http", "[here]:1"), "--http: expected HOST:PORT"),

@@ -36,7 +36,7 @@ def test_invalid_folders_are_refused(tmp_path: Path) -> None:
         Fleet.load(tmp_path)
     (tmp_path / "NORTH").mkdir()
     (tmp_path / "NORTH.sql").write_text("")
-    with pytest.raises(DuplicateError, match=r"NORTH and NORTH\.sql are both named as the instance 'NORTH'"):
+    with pytest.raises(DuplicateError, match=r"NORTH and NORTH\.sql both describe the instance 'NORTH'"):
         Fleet.load(tmp_path)
 
 

@@ -184,7 +184,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
         ({"no guid": b"k" * 16}, "'no guid' is not a GUID"),
         ({IDS[0]: b"k" * 17}, "17 bytes for 00000000-0000-0000-0000-000000000001"),
         ({IDS[0]: b""}, "0 bytes for 00000000-0000-0000-0000-000000000001"),
-        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 must be bytes, not str"),
+        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is str; expected bytes"),
         (
             {IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16},
             "00000000-0000-0000-0000-000000000001 has two different keys",

@@ -8,7 +8,7 @@ import random as randomness
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from itertools import count
@@ -22,6 +22,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, random_gui
 from ssbroker.broker.definition_checks import refusal
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import Work
+from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import (
     BrokerError,
     BrokerWarning,
@@ -106,9 +107,7 @@ class Databases:
         if name in self._unavailable:
             raise self._unavailable[name]
         if name not in databases:
-            raise UnknownDatabaseError(
-                f"the instance has no database {name!r}; it has {', '.join(databases)}", value=name
-            )
+            raise _unknown_database(name, databases)
         return databases[name]
 
     def all(self) -> dict[str, DatabaseContext]:
@@ -470,9 +469,7 @@ class InstanceChange:
     def database(self, name: str) -> DatabaseContext:
         """Returns a database by its name within this change."""
         if name not in self._open:
-            raise UnknownDatabaseError(
-                f"the instance has no database {name!r}; it has {', '.join(self._open)}", value=name
-            )
+            raise _unknown_database(name, self._open)
         return self._open[name]
 
     @property
@@ -597,3 +594,8 @@ class InstanceChange:
 
 def _detached_error(database: DatabaseContext) -> UnknownDatabaseError:
     return UnknownDatabaseError(f"the database {database.name!r} no longer exists", value=database.name)
+
+
+def _unknown_database(name: str, known: Collection[str]) -> UnknownDatabaseError:
+    hint = did_you_mean(str(name), known)
+    return UnknownDatabaseError(f"the instance has no database {name!r}; it has {', '.join(known)}{hint}", value=name)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
+from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.definition_checks import queue_key
@@ -390,7 +391,7 @@ class Job:
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else f"leased until {self.lease_ends_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"<Job of queue {self._queue!r}, {len(self.messages)} messages, {state}>"
+        return f"<Job of queue {self._queue!r}, {count_of(len(self.messages), 'message')}, {state}>"
 
 
 class _JobTransaction(Transaction):

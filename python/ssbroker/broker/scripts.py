@@ -935,9 +935,9 @@ class _Execution:
 
     def _failed(self, error: DdlError) -> DdlError:
         """Drops the databases that the script created, and returns the error with what remains in effect."""
-        if not self._last_line:
-            return error
         created = sorted({database.name for database in self._instance.databases} - self._before)
+        if not self._last_line or not (self._changed or created):
+            return error
         with InstanceChange(self._instance, changed=self._changed) as change:
             for name in created:
                 database_lifecycle.detach(change, name, is_dropped=True)

@@ -50,7 +50,10 @@ def instance_paths(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
     for path in paths:
         for name, instance_path in (Fleet.paths(path) if is_fleet else {instance_name(path): path}).items():
             if name in found:
-                raise DuplicateError(f"{path}: there is already a catalog for the instance {name!r}", value=name)
+                raise DuplicateError(
+                    f"{path}: the instance {name!r} already has another catalog; rename the file or folder of one",
+                    value=name,
+                )
             found[name] = instance_path
     return found
 
@@ -64,7 +67,8 @@ def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime, options: Scr
         for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
             if instance in found:
                 raise DuplicateError(
-                    f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                    f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
+                    value=instance,
                 )
             found[instance] = catalog
             warn_about(catalog.notes, about="routing", verbose=False)

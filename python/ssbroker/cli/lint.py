@@ -158,7 +158,8 @@ def _load_instances(
         for instance, catalog in loaded.items():
             if instance in usable:
                 raise DuplicateError(
-                    f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                    f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
+                    value=instance,
                 )
             usable[instance] = _with_conversations(catalog, path)
             uris[instance] = _uri(path)

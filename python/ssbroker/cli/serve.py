@@ -362,7 +362,7 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
             "or give --allow-unencrypted, for a network that nobody else can reach"
         )
     if is_unencrypted:
-        raise OptionError("--allow-unencrypted and certificates cannot be used together")
+        raise OptionError("--allow-unencrypted and certificates cannot be used together: give one of them")
     if tls.certificate is None or tls.key is None:
         raise OptionError("--certificate and --key: expected both, the certificate of the instance and its private key")
     if tls.authority is not None and not tls.names:

@@ -193,7 +193,7 @@ class InstanceModel:
         if self.current is None:
             users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
             if len(users) > 1:
-                raise RefusalError(f"USE is required to select one of the databases {', '.join(users)}")
+                raise RefusalError(f"select a database with USE first; the script has {', '.join(users)}")
             self.current = users[0]
         self.database(self.current)
         return self.current

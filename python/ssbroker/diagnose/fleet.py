@@ -174,7 +174,8 @@ class Fleet(Mapping[str, Catalog]):
             for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
                 if instance in found:
                     raise DuplicateError(
-                        f"{path}: there is already a catalog for the instance {instance!r}", value=instance
+                        f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
+                        value=instance,
                     )
                 found[instance] = catalog
         return cls(found)
@@ -214,7 +215,7 @@ class Fleet(Mapping[str, Catalog]):
             name = entry.name if entry in folders else entry.stem
             if name in paths:
                 raise DuplicateError(
-                    f"{folder}: {paths[name].name} and {entry.name} are both named as the instance {name!r}; rename one of them"
+                    f"{folder}: {paths[name].name} and {entry.name} both describe the instance {name!r}; rename one of them"
                 )
             paths[name] = entry
         if not paths:

@@ -116,7 +116,7 @@ def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
             "expected a private key in PEM or DER, and its password if it is encrypted; the key cannot be read"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise InputError("expected an RSA or elliptic-curve private key, got another kind")
+        raise InputError(f"expected an RSA or elliptic-curve private key, got {type(key).__name__}")
     return key
 
 

@@ -70,7 +70,9 @@ class DialogCertificate:
         ):
             public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
-            raise InputError("expected a certificate with an RSA key, which dialog security requires, got another kind")
+            raise InputError(
+                f"expected a certificate with an RSA key, which dialog security requires, got {type(public).__name__}"
+            )
         if public.key_size < RSA_BITS_MIN or public.key_size % _RSA_BITS_STEP:
             raise InputError(
                 f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_RSA_BITS_STEP}; it has {public.key_size}"

@@ -294,7 +294,7 @@ class Connections:
                 file=str(self._path),
             )
         if self._is_closed:
-            raise StorageError(f"{self._path}: is closed", file=str(self._path))
+            raise StorageError(f"{self._path}: is closed; open the instance again", file=str(self._path))
 
     def take(self, *, wait: float, create: bool = False) -> Connection:
         """Takes a connection without an open transaction, which waits up to `wait` seconds for other processes."""

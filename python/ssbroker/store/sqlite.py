@@ -357,7 +357,8 @@ class FileIdentity:
             status = os.stat(self._path)  # noqa: PTH116  # called for each transaction, and faster than Path
         except (FileNotFoundError, NotADirectoryError):
             raise FileReplacedError(
-                f"{self._path}: was moved or deleted; changes would be lost", file=self._path
+                f"{self._path}: was moved or deleted while it was open, so changes would be lost; put it back, or open the instance again",
+                file=self._path,
             ) from None
         except OSError:
             return

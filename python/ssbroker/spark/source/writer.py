@@ -158,10 +158,12 @@ def _read_staged(staged_rows: StagedRows) -> pa.Table:
         with pa.memory_map(staged_rows.file) as source:
             table = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{staged_rows.file}: staged file is damaged: {error}", value=staged_rows.file) from error
+        raise InputError(
+            f"{staged_rows.file}: the staged file is damaged, run the write again: {error}", value=staged_rows.file
+        ) from error
     if table.num_rows != staged_rows.rows:
         raise InputError(
-            f"{staged_rows.file}: staged file is damaged: it has {table.num_rows} rows instead of {staged_rows.rows}",
+            f"{staged_rows.file}: the staged file is damaged, run the write again: it has {table.num_rows} rows instead of {staged_rows.rows}",
             value=staged_rows.file,
         )
     return table
