@@ -199,6 +199,8 @@ def test_the_token_is_asked_for_and_kept_for_the_tab(opened: Page, shop: Instanc
         opened.open(f"http://{host}:{port}/", width=1300)
         opened.wait_for("!document.getElementById('login').hidden")
         assert "bank" not in opened.evaluate("document.body.textContent")
+        # Before the first state, the page does not claim that there is nothing.
+        assert set(texts(opened, "main .content, main .forwarded")) == {"Waiting for the first state."}
         for given in ("not the token of this", TOKEN):
             opened.evaluate("document.getElementById('token').focus()")
             opened.type(given)

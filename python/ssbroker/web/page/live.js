@@ -46,7 +46,7 @@ class Table {
     this.table = element("table", { className: "records" }, this.body);
     this.omitted = nothing("");
     this.rows = new Map();
-    place.replaceChildren(this.empty);
+    place.replaceChildren(nothing("Waiting for the first state."));
   }
 
   show(entries, omitted = 0) {
