@@ -261,7 +261,11 @@ ENDPOINT = "CREATE ENDPOINT {name} AS TCP (LISTENER_PORT = {port}, LISTENER_IP =
     ("line", "number", "reason"),
     [
         (ENDPOINT.format(name="Other", port=4022, ip="ALL"), 7862, "already has the Service Broker endpoint Broker"),
-        ("ALTER ENDPOINT Other FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)", 15151, "endpoint is Broker"),
+        (
+            "ALTER ENDPOINT Other FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)",
+            15151,
+            "the Service Broker endpoint is named Broker, not Other",
+        ),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 0)", None, "LISTENER_PORT = 0 is not a valid port"),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 65536)", None, "LISTENER_PORT = 65536 is not a valid port"),
         (
