@@ -74,9 +74,10 @@ def _check_loop(measured: Fleet, loop: Loop) -> None:
         "database": "msdb",
     }
     ids = (uuid.UUID(int=number) for number in range(TRACED))
-    ends = [trace(measured, **asked, conversation_id=each).end for each in ids]  # type: ignore[arg-type]
-    expected = ("DROPPED", "sent_back") if len(loop.instances) == 2 else ("LOOP", None)
-    assert expected in [(end.outcome, end.reason if end.outcome == "DROPPED" else None) for end in ends], str(loop)
+    # A generator, so that no conversation is traced after one that proves the loop.
+    ends = (trace(measured, **asked, conversation_id=each).end for each in ids)  # type: ignore[arg-type]
+    outcome, reason = ("DROPPED", "sent_back") if len(loop.instances) == 2 else ("LOOP", None)
+    assert any(end.outcome == outcome and reason in (None, end.reason) for end in ends), str(loop)
 
 
 def test_findings(measured: Fleet) -> None:
