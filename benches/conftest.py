@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 
 # All rivals use one thread; Polars reads this when it is imported.
@@ -21,6 +22,16 @@ def pytest_configure() -> None:
     if _core.build_profile != "release":
         raise pytest.UsageError(f"ssbroker is a {_core.build_profile} build; benchmarks need a release build")
     pa.set_cpu_count(1)
+
+
+def pytest_collection_finish() -> None:
+    # `race` collects garbage before each lap, and need not look at the modules again.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Module | None:
