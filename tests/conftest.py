@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             (rank for rank, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST)
         )
     )
+
+
+def pytest_collection_finish() -> None:
+    """Excludes modules and tests from later garbage collections, which would look at millions of objects each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java.options())
