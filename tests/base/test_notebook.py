@@ -120,7 +120,8 @@ def test_findings_show_each_problem_with_its_place_and_whole_remedy() -> None:
 
 def test_findings_beyond_the_first_are_counted() -> None:
     routes = "".join(
-        f"CREATE ROUTE R{number} WITH SERVICE_NAME = N'//S{number}', ADDRESS = N'LOCAL';\n" for number in range(30)
+        f"CREATE ROUTE R{number} WITH SERVICE_NAME = N'//S{number}', ADDRESS = N'LOCAL';\n"
+        for number in range(ROWS_MAX + 1)
     )
     found = lint(shop(NORTH=f"CREATE DATABASE Sales; USE Sales;\n{routes}"), at=AT)
     assert len(found) > ROWS_MAX
