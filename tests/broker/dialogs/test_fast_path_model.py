@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,8 +31,8 @@ TABLES = ("ssb_conversation_endpoints", "ssb_queued_messages", "ssb_transmission
 FAR = "//Elsewhere"
 
 
-def world(folder: Path) -> Instance:
-    """An instance whose ids come from a seed."""
+def create_world(folder: Path) -> None:
+    """An instance with queues, services, a contract and a priority."""
     made = Instance.create(folder, name="shop", clock=Clock(), random=random.Random(3), background=False)
     sales = made.create_database("Sales")
     sales.create_queue("Orders")
@@ -47,7 +48,21 @@ def world(folder: Path) -> Instance:
     sales.create_service("//Orders", queue="Orders", contracts=["DEFAULT", "//Trade"])
     sales.create_service("//Audit", queue="Audit", contracts=["DEFAULT"])
     sales.create_broker_priority("high", local_service="//Orders", level=8)
-    return made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an instance; each example copies it, because creating it takes longer than most examples."""
+    folder = tmp_path_factory.mktemp("world") / "shop"
+    create_world(folder)
+    return folder
+
+
+def opened(world: Path, folder: Path) -> Instance:
+    """A copy of the instance, whose ids come from a seed."""
+    shutil.copytree(world, folder)
+    return Instance.open(folder, clock=Clock(), random=random.Random(3), background=False)
 
 
 @contextmanager
@@ -189,14 +204,14 @@ class Player:
 
 @pytest.mark.rule("P33")
 @settings(max_examples=150, deadline=None)
-@given(STEPS)
-def test_the_fast_path_equals_the_python_path(steps: list[tuple[Any, ...]]) -> None:
+@given(steps=STEPS)
+def test_the_fast_path_equals_the_python_path(world: Path, steps: list[tuple[Any, ...]]) -> None:
     """Compares every table, error, message and counter."""
     with tempfile.TemporaryDirectory() as folder:
         found = []
         for use_fast_path in (True, False):
             with (
-                world(Path(folder) / str(use_fast_path)) as instance,
+                opened(world, Path(folder) / str(use_fast_path)) as instance,
                 nullcontext() if use_fast_path else no_fast_path(),
             ):
                 player = Player(instance)
