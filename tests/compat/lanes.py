@@ -185,8 +185,9 @@ def environment(lane: Lane, folder: Path) -> Path:
     if made.exists() and made.read_text() == " ".join(lane.packages):
         return python
     shutil.rmtree(home, ignore_errors=True)
-    subprocess.run([_interpreter(lane), "-m", "venv", home], check=True)
-    _pip(python, "install", *lane.packages)
+    # One pip serves all environments. Compiling all modules of Spark and pandas takes longer than what is imported of them.
+    subprocess.run([_interpreter(lane), "-m", "venv", "--without-pip", home], check=True)
+    _pip(python, "install", "--no-compile", *lane.packages)
     made.write_text(" ".join(lane.packages))
     return python
 
@@ -201,7 +202,7 @@ def install(python: Path, wheel: Path, extra: Sequence[str]) -> list[str]:
     """Installs the wheel as a user does; returns the packages that were there before and have changed."""
     _pip(python, "uninstall", "--yes", "ssbroker")
     before = installed(python)
-    _pip(python, "install", str(wheel))
+    _pip(python, "install", "--no-compile", str(wheel))
     after = installed(python)
     changed = [
         f"{name} {version} -> {after.get(name)}" for name, version in before.items() if after.get(name) != version
@@ -209,7 +210,7 @@ def install(python: Path, wheel: Path, extra: Sequence[str]) -> list[str]:
     if "pyarrow" in before:
         changed += [f"{name} was added" for name in set(after) - set(before) - {"ssbroker"}]
     if extra:
-        _pip(python, "install", *extra)
+        _pip(python, "install", "--no-compile", *extra)
     return changed
 
 
@@ -317,7 +318,7 @@ def _variables(python: Path) -> dict[str, str]:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    for name in ("PYTHONPATH", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
         variables.pop(name, None)
     return variables
 
@@ -406,7 +407,7 @@ def main() -> int:
 
 
 def _pip(python: Path, *arguments: str) -> str:
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
+    command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
