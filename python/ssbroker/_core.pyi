@@ -322,12 +322,19 @@ class Statements:
     def in_transaction(self) -> bool:
         """Whether a transaction is in progress; False after `close`."""
 
-    def commit(self) -> bool:
+    def commit(self, *, is_durable: bool = True) -> bool:
         """Commits.
+
+        Args:
+            is_durable: Whether to sync the commit to the disk. Otherwise the next durable commit of any process does, or `sync`; until then, it
+                survives the end of the process, but not a power cut, which leaves the file as it was before.
 
         Returns:
             Whether the path still leads to the opened file; otherwise the changes are lost with the old file.
         """
+
+    def sync(self) -> None:
+        """Makes all commits of this process durable, on any connection; costs little if they already are."""
 
     def catalog_version(self) -> int:
         """Returns the version of the database's metadata."""

@@ -126,11 +126,13 @@ class GuardedConnection:
 
 
 @contextmanager
-def instance_transaction(database: DatabaseContext, *, lock_timeout: float | None = None) -> Iterator[Work]:
-    """Runs a transaction that commits at the end of the block, and then announces its effects."""
+def instance_transaction(
+    database: DatabaseContext, *, lock_timeout: float | None = None, is_durable: bool = True
+) -> Iterator[Work]:
+    """Runs a transaction that commits at the end of the block as `DatabaseFile.write` does, and then announces its effects."""
     instance = database.instance
     effects = Effects(log=instance.events)
-    with database.file.write(lock_timeout=lock_timeout) as connection:
+    with database.file.write(lock_timeout=lock_timeout, is_durable=is_durable) as connection:
         yield Work(database, connection, effects)
     instance.listener.committed(database, effects)
 

@@ -520,8 +520,11 @@ class Session(_core.Session):
             self._has_handler = True
         return connection
 
-    def commit(self, *, received_from: Iterable[int] = ()) -> None:
-        """Makes the changes durable and visible, and ends the session. Does nothing if the transaction has not begun."""
+    def commit(self, *, received_from: Iterable[int] = (), is_durable: bool = True) -> None:
+        """Makes the changes visible and, if `is_durable`, durable, and ends the session. Does nothing if the transaction has not begun.
+
+        Other changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`; a power cut before undoes them.
+        """
         connection = self.connection
         if connection is None:
             return
@@ -531,8 +534,8 @@ class Session(_core.Session):
             with storage_errors(self._file.path):
                 reset_rollbacks(connection, received_from)
             has_changed = self.has_changed
-            self._commit(connection)
-            if has_changed:
+            self._commit(connection, is_durable=is_durable)
+            if has_changed and is_durable:
                 self._file.record_commit_result(None)
         except BaseException:
             is_clean = False
@@ -621,10 +624,10 @@ class Session(_core.Session):
             self._is_guarded = False
             self._file.connections.allow_commits(connection)
 
-    def _commit(self, connection: Connection) -> None:
+    def _commit(self, connection: Connection, *, is_durable: bool) -> None:
         self._unguard(connection)
         try:
-            is_in_place = connection.statements.commit()
+            is_in_place = connection.statements.commit(is_durable=is_durable)
         except BaseException as error:
             self._not_committed(connection, error)
             raise
@@ -825,20 +828,34 @@ class DatabaseFile:
             raise self.lock_timeout_error(waited) from error.__cause__
 
     @contextmanager
-    def write(self, *, lock_timeout: float | None = None) -> Iterator[Connection]:
-        """Runs a write transaction: commits at the end of the block, or rolls back if the block raises."""
+    def write(self, *, lock_timeout: float | None = None, is_durable: bool = True) -> Iterator[Connection]:
+        """Runs a write transaction: commits at the end of the block as `Session.commit` does, or rolls back if the block raises."""
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
         session = self.session(lock_timeout=wait)
         try:
             with storage_errors(self.path, waited=wait):
                 yield session.begin()
-            session.commit()
+            session.commit(is_durable=is_durable)
         except StorageError as error:
             if error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError):
                 self.record_commit_result(str(error))
             raise
         finally:
             session.close()
+
+    def sync(self) -> None:
+        """Makes all commits of this process durable that were made with `is_durable=False`; costs little if they already are."""
+        try:
+            with storage_errors(self.path, waited=self.lock_timeout, is_internal=True):
+                connection = self.connections.take(wait=self.lock_timeout)
+                try:
+                    connection.statements.sync()
+                finally:
+                    self.connections.give_back(connection)
+        except StorageError as error:
+            if not isinstance(error, LockTimeoutError | FileReplacedError):
+                self.record_commit_result(str(error))
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

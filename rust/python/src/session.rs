@@ -358,7 +358,7 @@ impl PySession {
         for (queue_id, _) in &state.summary.2 {
             statements.with_gil(py, |statements| statements.reset_rollback_count(*queue_id))?;
         }
-        if !statements.commit(py)? {
+        if !statements.commit(py, true)? {
             return Err(PyFileNotFoundError::new_err("the file was moved, deleted or replaced"));
         }
         let changes = statements.with_gil(py, |statements| Ok(statements.total_changes()))?;

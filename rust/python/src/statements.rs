@@ -193,8 +193,13 @@ impl PyStatements {
         }
     }
 
-    pub(crate) fn commit(&self, py: Python<'_>) -> PyResult<bool> {
-        self.without_gil(py, Statements::commit)
+    #[pyo3(signature = (*, is_durable=true))]
+    pub(crate) fn commit(&self, py: Python<'_>, is_durable: bool) -> PyResult<bool> {
+        self.without_gil(py, |statements| statements.commit(is_durable))
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.without_gil(py, Statements::sync)
     }
 
     fn catalog_version(&self, py: Python<'_>) -> PyResult<i64> {

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
+use crate::wal_vfs::{leave_sync, sync_left_commits};
 
 /// More than there are statements in this crate, so that each is prepared once.
 const STATEMENTS: usize = 40;
@@ -64,15 +65,32 @@ impl Statements {
         }
     }
 
-    /// Commits. Returns whether the path still leads to the opened file; otherwise the changes are lost
-    /// with the old file.
+    /// Commits. A commit that is not durable leaves its sync to a later one or to `sync`: until then it survives the end
+    /// of the process, but not a power cut, which leaves the file as it was before. Returns whether the path still leads
+    /// to the opened file; otherwise the changes are lost with the old file.
     ///
     /// # Errors
     /// The commit failed, or there is no transaction.
-    pub fn commit(&self) -> Result<bool> {
+    pub fn commit(&self, is_durable: bool) -> Result<bool> {
         self.ensure_transaction()?;
-        self.db.prepare_cached("COMMIT")?.execute([])?;
+        if !is_durable {
+            leave_sync(&self.db, true);
+        }
+        let committed = self.db.prepare_cached("COMMIT").and_then(|mut statement| statement.execute([]));
+        if !is_durable {
+            leave_sync(&self.db, false);
+        }
+        committed?;
         Ok(self.file.is_unchanged())
+    }
+
+    /// Makes all commits durable that this process has made, on any connection.
+    ///
+    /// # Errors
+    /// The file cannot be synced.
+    pub fn sync(&self) -> Result<()> {
+        self.db.prepare_cached("SELECT 1 FROM sqlite_schema LIMIT 1")?.exists([])?; // opens the log
+        sync_left_commits(&self.db)
     }
 
     /// Rolls back.

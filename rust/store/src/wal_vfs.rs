@@ -9,14 +9,22 @@
 //!
 //! A growing WAL costs two syncs per commit, because its length must become durable as well. So the file is
 //! extended with zeros in advance, which are not valid frames; later commits overwrite them.
+//!
+//! A commit may leave its sync to a later one. A sync covers the whole file, so it makes all earlier commits durable,
+//! whatever connection or process calls it. The files of a process count the commits that are not synced yet.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{mem, ptr};
 
+use rusqlite::Connection;
 use rusqlite::ffi::{
     self, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file, sqlite3_filename, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs,
 };
+
+use crate::error::Result;
 
 /// The prefix of the VFS name; the name of the wrapped VFS follows.
 const NAME_PREFIX: &str = "ssbroker-";
@@ -170,6 +178,37 @@ struct File {
     log: *mut Log,
 }
 
+/// The commits to a WAL that this process has not synced yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsynced {
+    /// How many there have been.
+    commits: u64,
+    /// How many of them are durable by now.
+    durable: u64,
+    /// The bytes of those that are not.
+    from: i64,
+    to: i64,
+    /// Whether a sync has failed since: the system may have dropped the bytes, so they are written again.
+    is_suspect: bool,
+}
+
+/// Shared by all connections of the process to a WAL.
+type SharedUnsynced = Arc<Mutex<Unsynced>>;
+
+static UNSYNCED: Mutex<Option<HashMap<CString, Weak<Mutex<Unsynced>>>>> = Mutex::new(None);
+
+fn unsynced_of(name: &CStr) -> SharedUnsynced {
+    let mut held = UNSYNCED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = held.get_or_insert_default();
+    if let Some(found) = known.get(name).and_then(Weak::upgrade) {
+        return found;
+    }
+    known.retain(|_, weak| weak.strong_count() > 0);
+    let made = SharedUnsynced::default();
+    known.insert(name.to_owned(), Arc::downgrade(&made));
+    made
+}
+
 /// The buffer of a WAL.
 #[derive(Default)]
 struct Log {
@@ -182,6 +221,13 @@ struct Log {
     end: i64,
     /// Whether extending the file has failed; then it is not tried again.
     growth_failed: bool,
+    /// Where the first frame of this transaction is.
+    begin: i64,
+    /// Whether this transaction's last frame has been written.
+    is_complete: bool,
+    /// Whether the sync that ends the commit of this transaction is left to a later one.
+    leaves_sync: bool,
+    unsynced: SharedUnsynced,
 }
 
 /// Returns the wrapped file.
@@ -252,7 +298,7 @@ unsafe fn start_buffering(own: *mut File, name: sqlite3_filename) {
         if !is_ours || device_characteristics(database) & ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE == 0 {
             return;
         }
-        let mut log = Box::<Log>::default();
+        let mut log = Box::new(Log { unsynced: unsynced_of(CStr::from_ptr(name)), ..Log::default() });
         if size_below(own.cast(), &raw mut log.end) == SQLITE_OK {
             (*own).other = database.cast();
             (*database.cast::<File>()).other = own;
@@ -340,6 +386,7 @@ unsafe fn end_transaction(database: *mut sqlite3_file) {
             flush_log(log, buffer);
             buffer.next = None;
             buffer.is_last_frame = false;
+            buffer.is_complete = false;
         }
     }
 }
@@ -380,10 +427,14 @@ unsafe extern "C" fn write(file: *mut sqlite3_file, from: *const c_void, count: 
         if !is_next {
             return write_below(file, from, count, at); // overwrites a frame of this transaction
         }
+        if log.next.is_none() {
+            log.begin = at;
+        }
         log.next = Some(at + length(bytes));
         log.bytes.extend_from_slice(bytes);
         let is_header = bytes.len() == FRAME_HEADER;
         let is_whole = mem::replace(&mut log.is_last_frame, is_header && bytes[4..8] != [0; 4]);
+        log.is_complete = is_whole;
         if is_whole { flush_log(file, log) } else { SQLITE_OK }
     }
 }
@@ -404,7 +455,120 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: the file comes from SQLite.
     let code = unsafe { flush(file) };
-    if code == SQLITE_OK { call_below!(file, xSync(flags), ffi::SQLITE_IOERR_FSYNC) } else { code }
+    if code != SQLITE_OK {
+        return code;
+    }
+    // SAFETY: as above.
+    match unsafe { log_of(file) } {
+        Some(log) => sync_log(file, log, flags),
+        None => sync_below(file, flags),
+    }
+}
+
+fn sync_below(file: *mut sqlite3_file, flags: c_int) -> c_int {
+    call_below!(file, xSync(flags), ffi::SQLITE_IOERR_FSYNC)
+}
+
+/// Syncs a WAL, unless this sync ends a commit that leaves it to a later one. The sync of a new header is never left.
+fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
+    let held = || log.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+    if log.is_complete && mem::take(&mut log.leaves_sync) {
+        let mut unsynced = held();
+        if unsynced.commits == unsynced.durable {
+            unsynced.from = log.begin;
+        }
+        unsynced.to = log.next.unwrap_or(unsynced.from);
+        unsynced.commits += 1;
+        return SQLITE_OK;
+    }
+    let before = *held();
+    let is_open = before.commits > before.durable;
+    let mut code = SQLITE_OK;
+    if is_open && before.is_suspect {
+        code = write_again(file, before.from, before.to);
+    }
+    if code == SQLITE_OK {
+        code = sync_below(file, flags);
+    }
+    let mut unsynced = held();
+    if code == SQLITE_OK {
+        if before.commits > unsynced.durable {
+            unsynced.durable = before.commits;
+            unsynced.from = before.to;
+        }
+        unsynced.is_suspect &= unsynced.commits > unsynced.durable && !before.is_suspect;
+    } else {
+        unsynced.is_suspect |= is_open;
+    }
+    code
+}
+
+/// Writes what is already in the file once more. Nobody changes it: these frames are committed, and the log is not
+/// restarted before a checkpoint has synced it.
+fn write_again(file: *mut sqlite3_file, from: i64, to: i64) -> c_int {
+    let mut bytes = vec![0; WRITE_MAX];
+    let mut at = from;
+    while at < to {
+        let count = usize::try_from(to - at).unwrap_or(WRITE_MAX).min(WRITE_MAX);
+        let some = &mut bytes[..count];
+        let into = some.as_mut_ptr().cast();
+        let mut code = call_below!(file, xRead(into, count as c_int, at), ffi::SQLITE_IOERR_READ);
+        if code == SQLITE_OK {
+            code = write_at(file, some, at);
+        }
+        if code != SQLITE_OK {
+            return code;
+        }
+        at += length(some);
+    }
+    SQLITE_OK
+}
+
+/// Returns the WAL of a connection's main database; null unless both belong to this VFS and are open.
+///
+/// # Safety
+/// The connection is open.
+unsafe fn log_file(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
+    let mut file: *mut sqlite3_file = ptr::null_mut();
+    // SAFETY: SQLite writes the pointer of the file, which stays open as long as the connection.
+    unsafe {
+        let into = (&raw mut file).cast();
+        let code = ffi::sqlite3_file_control(database, c"main".as_ptr(), ffi::SQLITE_FCNTL_FILE_POINTER, into);
+        let is_ours =
+            code == SQLITE_OK && file.as_ref().is_some_and(|file| ptr::eq(file.pMethods, &raw const METHODS_V2));
+        if is_ours { (*file.cast::<File>()).other.cast() } else { ptr::null_mut() }
+    }
+}
+
+/// Sets whether the next commit of a connection leaves its sync to a later one. If the wrapped VFS cannot share
+/// files, it is synced in any case.
+pub(crate) fn leave_sync(connection: &Connection, is_left: bool) {
+    // SAFETY: the connection is open, and only this thread has it.
+    unsafe {
+        let log = log_file(connection.handle());
+        if let Some(log) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
+            log.leaves_sync = is_left;
+        }
+    }
+}
+
+/// Syncs the commits of this process that have left it to a later sync; does nothing if there are none. The
+/// connection must have read something, because that opens the WAL.
+///
+/// # Errors
+/// The file cannot be synced.
+pub(crate) fn sync_left_commits(connection: &Connection) -> Result<()> {
+    // SAFETY: the connection is open, and only this thread has it.
+    let code = unsafe {
+        let file = log_file(connection.handle());
+        let Some(log) = ptr::NonNull::new(file).and_then(|log| log_of(log.as_ptr())) else { return Ok(()) };
+        let unsynced = *log.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsynced.commits > unsynced.durable { sync(file, ffi::SQLITE_SYNC_NORMAL) } else { SQLITE_OK }
+    };
+    if code == SQLITE_OK {
+        return Ok(());
+    }
+    Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None).into())
 }
 
 unsafe extern "C" fn file_size(file: *mut sqlite3_file, size: *mut sqlite3_int64) -> c_int {
