@@ -44,6 +44,13 @@ def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Pa
     assert found.states > 130
 
 
+def test_acknowledging_before_a_sync_loses_messages(tmp_path: Path) -> None:
+    """Tests the test: arrivals are not synced by their own commits."""
+    weakness = Weakness(sends_unsynced=True)
+    found = check_power_cuts(Network, tmp_path, seed=1, transactions=60, weakness=weakness, faults_max=1)
+    assert found.faults != []
+
+
 @pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
 @pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
 def test_weaker_syncs_lose_data(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:

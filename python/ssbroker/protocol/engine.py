@@ -343,6 +343,8 @@ class DialogEngine:
         count, pacing = 0, self._pacing
         pacing.start()
         try:
+            if acknowledging or self._notices or self._cache.has_ready:
+                self._storage.sync()  # what is sent acknowledges what was received, or depends on it
             while (
                 count < max_rows
                 and pacing.bytes < max_bytes
@@ -411,7 +413,8 @@ class DialogEngine:
             session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
 
         Returns:
-            The changes to write in one transaction. Call `confirm` or `undo` before the next batch.
+            The changes to write in one transaction, which may become durable later: `data_to_send` syncs them first. Call `confirm` or
+            `undo` before the next batch.
 
         Raises:
             ProtocolError: The changes of the last batch were neither confirmed nor undone.
@@ -436,7 +439,7 @@ class DialogEngine:
         return self._plan.changes
 
     def confirm(self, changes: BatchChanges, *, now: int) -> None:
-        """Records that the changes of the last batch are committed, so that they may be acknowledged.
+        """Records that the changes of the last batch are committed, so that they may be acknowledged once they are durable.
 
         Raises:
             ProtocolError: `changes` are not those of the last batch, or were already confirmed or undone.

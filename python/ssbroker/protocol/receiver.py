@@ -40,6 +40,7 @@ from ssbroker.protocol.storage import (
     DialogStorage,
     ExchangedKeys,
     Key,
+    MessageKind,
     MessageRun,
     Refusal,
     SessionKeys,
@@ -403,11 +404,15 @@ class FastInboundFinder:
             rest, messages = NO_ROWS, _messages(table)
         else:
             rest, messages = _split(table, run_of_row, [run is not None for run in taken])
-        contracts: list[str] = []
-        for run in runs:
-            contracts += [run.dialog.endpoint.service_contract_name] * run.run.rows
-        if self._storage.validate(messages, contracts):
-            return FastInbound(table)
+        contracts = [each.dialog.endpoint.service_contract_name for each in runs]
+        kinds = {
+            MessageKind(contract, not each.run.key[1], each.run.message_type_name)
+            for contract, each in zip(contracts, runs, strict=True)
+        }
+        if not self._storage.accept_any_body(kinds):
+            of_rows = [contract for contract, each in zip(contracts, runs, strict=True) for _ in range(each.run.rows)]
+            if self._storage.validate(messages, of_rows):
+                return FastInbound(table)
         return FastInbound(rest, runs, messages)
 
     def _match(self, found: _FoundRun, dialog: Dialog, peer: bytes | None, now: int) -> FastInboundRun | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -239,8 +239,22 @@ class BatchChanges:
         )
 
 
+class MessageKind(NamedTuple):
+    """What decides whether a message may be received."""
+
+    service_contract_name: str
+    """The contract of the conversation."""
+    from_initiator: bool
+    """Whether the initiator sent it."""
+    message_type_name: str
+    """The message type."""
+
+
 class DialogStorage(Protocol):
     """What the engine reads. The engine does not write: the caller writes its `BatchChanges`."""
+
+    def sync(self) -> None:
+        """Makes durable what the caller has committed. The engine calls it before it returns rows to send."""
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         """Returns the endpoints, None for missing ones. Recently closed ones are included, to recognize replays."""
@@ -293,6 +307,9 @@ class DialogStorage(Protocol):
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """Returns the endpoint of each new conversation with its broker id and priority set, or why its service refuses it."""
+
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
+        """Returns whether messages of all these kinds may be received, whatever their bodies are, so that they need no `validate`."""
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """Returns the refused messages (`MESSAGES`) by row, checking message type, direction and validation against the contracts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -15,6 +15,7 @@ from ssbroker.protocol.storage import (
     DialogEndpoint,
     DialogStorage,
     Key,
+    MessageKind,
     MessageRange,
     Refusal,
     StoredFragmentInfo,
@@ -322,6 +323,10 @@ class MemoryDialogStorage:
         """See `DialogStorage`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # it knows none
+        """See `DialogStorage`."""
+        return self._refuses is None
+
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
         """See `DialogStorage`."""
         if self._refuses is None:
@@ -330,6 +335,9 @@ class MemoryDialogStorage:
         bodies: list[Any] = messages["message_body"].to_pylist()
         found = {row: self._refuses(kind, body) for row, (kind, body) in enumerate(zip(kinds, bodies, strict=True))}
         return {row: refusal for row, refusal in found.items() if refusal is not None}
+
+    def sync(self) -> None:
+        """See `DialogStorage`."""
 
     def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
         """See `DialogStorage`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,15 @@ from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePla
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.protocol import config
 from ssbroker.protocol.states import ConversationState
-from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key, MessageRange, Refusal, StoredFragmentInfo
+from ssbroker.protocol.storage import (
+    BatchChanges,
+    DialogEndpoint,
+    Key,
+    MessageKind,
+    MessageRange,
+    Refusal,
+    StoredFragmentInfo,
+)
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint as Row
 from ssbroker.testing import StoredMessage
@@ -141,6 +149,9 @@ class SimulatedDatabase:
         self._open()
         self.received((b"", True))
 
+    def sync(self) -> None:
+        self.storage.sync()
+
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         return self.storage.endpoints(keys)
 
@@ -164,6 +175,9 @@ class SimulatedDatabase:
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         return self.storage.admit(endpoints)
+
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
+        return self.storage.accept_any_body(kinds)
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         return self.storage.validate(messages, contracts)

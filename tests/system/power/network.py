@@ -37,16 +37,25 @@ _SETTINGS: Final = ProtocolSettings(max_fragment_bytes=300)
 _ROUNDS_MAX: Final = 60
 
 
+class _UnsyncedStorage(SqliteDialogStorage):
+    """Lets the engine acknowledge what a power cut can undo."""
+
+    def sync(self) -> None:
+        """Does nothing."""
+
+
 class _Pair:
     """An instance on the recorded disk and a remote one, with an engine each, and the messages between them."""
 
-    def __init__(self, instance: Instance, remote: MemoryDialogStorage, *, now: datetime) -> None:
+    def __init__(
+        self, instance: Instance, remote: MemoryDialogStorage, *, now: datetime, sends_unsynced: bool = False
+    ) -> None:
         remote.restart()
         self.instance = instance
         self.remote = remote
         self.now = now
         self.database: Database = instance.database("Sales")
-        self.storage = SqliteDialogStorage(database_context(self.database))
+        self.storage = (_UnsyncedStorage if sends_unsynced else SqliteDialogStorage)(database_context(self.database))
         self.local_engine = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
         self.remote_engine = DialogEngine(remote, random=random.Random(2).random, settings=_SETTINGS)
         self.local_engine.notify_queued(self.storage.waiting())
@@ -94,7 +103,8 @@ class Network:
             trace = self.operations = recorder.trace
             instance = _open(folder, is_new=True, vfs=NAME)
             instance.create_database("Sales")
-            pair = _Pair(instance, MemoryDialogStorage(_REMOTE), now=_BEGINNING)
+            is_unsynced = weakness.sends_unsynced
+            pair = _Pair(instance, MemoryDialogStorage(_REMOTE), now=_BEGINNING, sends_unsynced=is_unsynced)
             keys = _prepare(pair)
             self._snapshots.append(copy.deepcopy(pair.remote))
             trace.append(Mark("far", 0))
@@ -119,7 +129,7 @@ class Network:
                 if rng.random() < 0.03:
                     instance.close()
                     instance = _open(folder, vfs=NAME)
-                    pair = _Pair(instance, pair.remote, now=pair.now)
+                    pair = _Pair(instance, pair.remote, now=pair.now, sends_unsynced=is_unsynced)
                 self._snapshots.append(copy.deepcopy(pair.remote))
                 trace.append(Mark("far", len(self._snapshots) - 1))
             instance.close()

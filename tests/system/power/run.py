@@ -26,10 +26,12 @@ class Weakness:
     Attributes:
         ignored_syncs: Suffixes of files whose syncs the disk ignores.
         synchronous: `full`, or a weaker setting.
+        sends_unsynced: Whether the network sends acknowledgements of what is not synced.
     """
 
     ignored_syncs: tuple[str, ...] = ()
     synchronous: str = "full"
+    sends_unsynced: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -404,7 +404,8 @@ class DatabaseDialogs:
         self.next_hops.clear()
 
     def flush(self, *, now: int) -> None:
-        """Writes idle dialogs to the database and frees their memory (P32)."""
+        """Writes idle dialogs to the database and frees their memory (P32); makes durable what nothing was sent after."""
+        self.storage.sync()
         self.engine.flush(now=now)
         self.storage.drop_read_ahead()
         self.database.instance.counters.objects_marked(self.engine.take_newly_dirty())

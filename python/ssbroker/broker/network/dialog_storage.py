@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -28,6 +28,7 @@ from ssbroker.protocol.storage import (
     BatchChanges,
     DialogEndpoint,
     Key,
+    MessageKind,
     MessageRange,
     Refusal,
     StoredFragmentInfo,
@@ -67,11 +68,20 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
 def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
     """Whether messages need no validation: none is a system message, and their types accept any body."""
     columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
-    for contract_name, side, name, is_end, is_error in set(zip(contracts, *columns, strict=True)):
+    sides, names, ends, errors = columns
+    if any(ends) or any(errors):
+        return False
+    kinds = {MessageKind(*each) for each in zip(contracts, sides, names, strict=True)}
+    return accept_any_body(objects, kinds)
+
+
+def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
+    """Whether messages of some kinds may be received, whatever their bodies are."""
+    for contract_name, from_initiator, name in kinds:
         contract = objects.contracts.get(contract_name)
-        if contract is None or is_end or is_error:
+        if contract is None:
             return False
-        kind = contract_rules.receivable(objects, contract, name, from_initiator=side)
+        kind = contract_rules.receivable(objects, contract, name, from_initiator=from_initiator)
         if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
@@ -217,6 +227,7 @@ class SqliteDialogStorage:
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
+        self._is_unsynced = False
         if not database.file.query(transmission_queue.has_no_objects):
             with database.file.write() as connection:
                 transmission_queue.remove_objects(connection)
@@ -239,18 +250,26 @@ class SqliteDialogStorage:
     def commit(self, effects: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
         """Writes the changes of a batch in one transaction, then notifies whom they concern.
 
-        Returns None once they are durable, or the reason why nothing was written. On an error nothing has changed.
+        They are durable after `sync`, which is due before anything is sent that depends on them. Returns None, or the reason why nothing was
+        written. On an error nothing has changed.
         """
         if effects.is_empty:
             return None
         try:
-            with instance_transaction(self._database, lock_timeout=lock_timeout) as work:
+            with instance_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return StalePlan(is_database_changed=True)
                 BatchWriter(work, effects).write()
+                self._is_unsynced = True
         except StalePlanError as error:
             return StalePlan(error.keys)
         return None
+
+    def sync(self) -> None:
+        """See `DialogStorage`. A receiver of this process that has committed since has synced the log already."""
+        if self._is_unsynced:
+            self._database.file.sync()
+            self._is_unsynced = False
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         """See `DialogStorage`."""
@@ -327,6 +346,10 @@ class SqliteDialogStorage:
         answers = [complete_target(objects, endpoint, now=now) for endpoint in endpoints]
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
         return answers
+
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
+        """See `DialogStorage`."""
+        return accept_any_body(self._database.objects(), kinds)
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """See `DialogStorage`."""
