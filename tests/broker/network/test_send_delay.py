@@ -16,6 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs
 from ssbroker.broker.network.outbound import (
+    ARRIVING_SHARE_MIN,
     BATCH_BYTES,
     BATCH_ROWS,
     DELAY_FACTOR_MAX,
@@ -52,9 +53,11 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
         stock.create_route("Back", address=servers[0].address, service_name=SHOP)
         with sales.transaction() as t:
             dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
-            t.send(dialog, b"first")
-        with stock.transaction() as t:
-            assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
+        for body in (b"first", b"after a batch"):
+            with sales.transaction() as t:
+                t.send(dialog, body)
+            with stock.transaction() as t:
+                assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
         yield sales, stock, servers[0], dialog
 
 
@@ -65,8 +68,8 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
         (0.9 * DELAY_MIN / 2, BATCH_ROWS, 0, 0.0),
         (0.002, BATCH_ROWS, 0, 2 * 0.002),
         (0.002, 0, BATCH_BYTES, 2 * 0.002),
-        (0.002, BATCH_ROWS // 4, 100, 1.25 * 0.002),
-        (0.002, BATCH_ROWS // 4 - 1, BATCH_BYTES // 4 - 1, 0.0),
+        (0.002, BATCH_ROWS // 2, 100, 1.5 * 0.002),
+        (0.002, BATCH_ROWS // 3, BATCH_BYTES // 3, 0.0),
         (0.002, 10 * BATCH_ROWS, 0, DELAY_FACTOR_MAX * 0.002),
         (10.0, BATCH_ROWS, 0, DELAY_MAX),
     ],
@@ -76,6 +79,8 @@ def test_the_more_was_sent_the_longer_is_the_delay(seconds: float, rows: int, si
     delay = SendDelay(clock=clock)
     assert delay.remaining == 0.0
     delay.start(seconds, rows=rows, size=size)
+    clock.now += seconds
+    delay.start(seconds, rows=rows, size=size)
     assert delay.remaining == pytest.approx(expected)
     clock.now += expected / 2
     assert delay.remaining == pytest.approx(expected / 2)
@@ -83,9 +88,35 @@ def test_the_more_was_sent_the_longer_is_the_delay(seconds: float, rows: int, si
     assert delay.remaining == 0.0
 
 
+@pytest.mark.parametrize("load", [0.25, 0.5, 0.9, 1.1, 2.0])
+def test_there_is_no_delay_unless_much_arrives_while_a_batch_is_sent(load: float) -> None:
+    """Whether the batches before were delayed or not: a load that needs no delay never stays delayed."""
+    clock = Clock()
+    for first_delay in (0.0, DELAY_MAX):
+        gathers_for = first_delay
+        delay = SendDelay(clock=clock)
+        rows_per_second = load * ARRIVING_SHARE_MIN * BATCH_ROWS / 0.002
+        for _ in range(20):
+            rows = int(rows_per_second * (0.002 + gathers_for))
+            clock.now += gathers_for + 0.002
+            delay.start(0.002, rows=rows, size=0)
+            gathers_for = delay.remaining
+        assert (delay.remaining > 0.0) == (load >= 1.0)
+
+
+def test_a_batch_after_a_pause_starts_no_delay() -> None:
+    clock = Clock()
+    delay = SendDelay(clock=clock)
+    for _ in range(2):
+        delay.start(0.01, rows=BATCH_ROWS, size=0)
+        assert delay.remaining == 0.0
+        clock.now += 1.0
+
+
 def test_a_cancelled_delay_has_ended() -> None:
     delay = SendDelay(clock=Clock())
-    delay.start(1.0, rows=BATCH_ROWS, size=0)
+    for _ in range(2):
+        delay.start(1.0, rows=BATCH_ROWS, size=0)
     assert delay.remaining > 0.0
     delay.cancel()
     assert delay.remaining == 0.0

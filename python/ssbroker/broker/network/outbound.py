@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,28 +51,30 @@ DELAY_MIN: Final = 0.001
 BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 1 << 20
 """After a batch of this many rows or bytes, the delay is twice as long as sending it took; after less it is shorter, after more longer."""
-BATCH_SHARE_MIN: Final = 0.25
-"""After a smaller share of such a batch there is no delay."""
+ARRIVING_SHARE_MIN: Final = 1 / 3
+"""There is a delay only if at least this share of such a batch arrives while one is sent; otherwise, batches are small anyway."""
 
 
 class SendDelay:
     """Delays sending after a batch so that messages gather: the more there is to send, the fewer batches pay the fixed cost.
 
-    The first batch after a pause is sent immediately.
+    The first batch after a pause is sent immediately. If less arrives than can be sent, nothing is delayed.
 
     Examples:
-        >>> seconds = iter([2.0, 2.0, 9.0])
+        >>> seconds = iter([2.0, 4.0, 4.0, 9.0])
         >>> delay = SendDelay(clock=lambda: next(seconds))
-        >>> delay.start(2.0, rows=256, size=0)
+        >>> delay.start(2.0, rows=256, size=0)  # the batch may have gathered for long
+        >>> delay.start(2.0, rows=256, size=0)  # it has arrived in these two seconds
         >>> round(delay.remaining, 3), delay.remaining
         (0.015, 0.0)
     """
 
-    __slots__ = ("_until", "clock")
+    __slots__ = ("_sent_at", "_until", "clock")
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock: Final = clock
         self._until = 0.0
+        self._sent_at = -math.inf
 
     @property
     def remaining(self) -> float:
@@ -79,10 +82,16 @@ class SendDelay:
         return max(0.0, self._until - self.clock())
 
     def start(self, seconds: float, *, rows: int, size: int) -> None:
-        """Starts the delay after a batch of some rows and bytes that took some seconds to send."""
+        """Starts the delay after a batch of some rows and bytes, at least one row, that took some seconds to send.
+
+        The batch has arrived since the one before it.
+        """
+        now = self.clock()
+        arriving_for, self._sent_at = max(now - self._sent_at, seconds), now
         share = max(rows / BATCH_ROWS, size / BATCH_BYTES)
         wait = min(min(1 + share, DELAY_FACTOR_MAX) * seconds, DELAY_MAX)
-        self._until = self.clock() + wait if share >= BATCH_SHARE_MIN and wait >= DELAY_MIN else 0.0
+        is_due = wait >= DELAY_MIN and share * seconds >= ARRIVING_SHARE_MIN * arriving_for
+        self._until = now + wait if is_due else 0.0
 
     def cancel(self) -> None:
         """Ends the delay."""
@@ -99,6 +108,9 @@ class OutboundSender:
     """Sends the rows that are due. For one thread.
 
     `on_full` is called with an address whose buffer is full, `loop_back` with rows for databases of this instance.
+
+    Attributes:
+        sent_rows: How many rows the last call of `send_all` has sent.
     """
 
     def __init__(
@@ -113,7 +125,7 @@ class OutboundSender:
     ) -> None:
         self._instance: Final = instance
         self._delay: Final = SendDelay()
-        self._sent_rows = self._sent_bytes = 0
+        self.sent_rows = self._sent_bytes = 0
         self._endpoint: Final = endpoint
         self._dialogs: Final = dialogs
         self._closed: Final = closed
@@ -131,14 +143,14 @@ class OutboundSender:
 
     def send_all(self, *, now: int) -> list[int | None]:
         """Sends the rows that are due in all databases, unless sending is delayed; returns when to call it again, as `send`."""
+        self.sent_rows = self._sent_bytes = 0
         if not self.is_delaying:
             started = self._delay.clock()
-            self._sent_rows = self._sent_bytes = 0
             due_times = [self.send(dialogs, now=now) for dialogs in self._dialogs.all()]
             # No delay if more is waiting, or if no background thread would send it later.
-            if 0 not in due_times and self._instance.background:
+            if self.sent_rows and 0 not in due_times and self._instance.background:
                 took = self._delay.clock() - started
-                self._delay.start(took, rows=self._sent_rows, size=self._sent_bytes)
+                self._delay.start(took, rows=self.sent_rows, size=self._sent_bytes)
             if not self.is_delaying:
                 return due_times
         return [epoch_microseconds(self._instance.clock()) + int(self._delay.remaining * SECOND) + 1]
@@ -151,7 +163,7 @@ class OutboundSender:
                 if batches is None:
                     break
                 for outbound in batches:
-                    self._sent_rows += outbound.rows.num_rows
+                    self.sent_rows += outbound.rows.num_rows
                     self._sent_bytes += size_of(outbound.rows)
                     self._send(dialogs, outbound)
             return dialogs.engine.next_timeout()
