@@ -493,7 +493,10 @@ SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]
 """A conversation, the sender's side, and the broker id that it sends to."""
 
 
+_SENDER: Final = ("conversation_id", "is_initiator", "to_broker_instance", "security")
+
+
 def sender_runs(rows: pa.Table) -> tuple[list[tuple[SenderKey, int]], bool]:
     """Returns the runs of rows with the same sender and their lengths, and whether all rows are unsecured."""
-    found, are_plain = _core.sender_runs(rows)
+    found, are_plain = _core.sender_runs(rows.select(_SENDER))
     return [((conversation_id, side, broker), number) for conversation_id, side, broker, number in found], are_plain

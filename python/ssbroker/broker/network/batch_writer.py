@@ -259,6 +259,8 @@ def _arrivals(changes: BatchChanges) -> dict[Key, _Arrival]:
     for key, first, rows, name in changes.runs:
         found[key] = _Arrival([PlacedRun(start, rows, first, name)])
         start += rows
+    if start == changes.messages.num_rows:
+        return found
     headers = changes.messages.slice(start).select(_HEADER)
     columns: list[list[Any]] = [column_values(column) for column in headers.columns]
     for row, (conversation_id, side, number, name, is_end, is_error) in enumerate(zip(*columns, strict=True), start):
@@ -291,6 +293,8 @@ def _messages(table: pa.Table, arrivals: Mapping[Key, _Arrival]) -> dict[Key, li
 
 
 def _stored(changes: BatchChanges) -> Iterator[_StoredFragment]:
+    if not changes.stored.num_rows:
+        return
     columns: list[list[Any]] = [column_values(column) for column in changes.stored.columns]
     for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
         *columns, strict=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +41,11 @@ OWN_ADDRESSES_MAX: Final = 100
 """How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
+
+HAND_OVER_ROWS_MAX: Final = 16
+"""After receiving or sending no more rows than these, a turn pauses for the thread that it has woken."""
+HAND_OVER_PAUSE: Final = 20e-6
+"""The pause in seconds: a woken thread needs the interpreter lock, which it would get only at the end of the turn."""
 
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
@@ -139,14 +145,17 @@ class MessageExchange:
         is_busy = not self._inbox.is_empty or self._in_transit.has_new
         if not is_busy:
             self._poll_if_due(now)
-        deferred = self._processor.process(self._inbox.take(), now=now)
+        batches = self._inbox.take()
+        deferred = self._processor.process(batches, now=now)
         self._inbox.put_back(deferred)
+        self._hand_over(sum(rows.num_rows for _, rows in batches))  # to receivers
         self._start_conversations()
         due_times = [self._status_writer.write(now=now)]
         self._forwards_first ^= bool(self._writable)  # alternate, so that neither starves the other
         if self._forwards_first:
             self._resume_forwarding()
         due_times += self._sender.send_all(now=now)
+        self._hand_over(self._sender.sent_rows)  # to the endpoint
         self._resume_forwarding()
         due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
         if not 0 <= now - self._flushed < FLUSH_INTERVAL:
@@ -227,6 +236,10 @@ class MessageExchange:
         return (
             2 * self._poll_time if self._is_poll_requested else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_time)
         )
+
+    def _hand_over(self, rows: int) -> None:
+        if 0 < rows <= HAND_OVER_ROWS_MAX and self._instance.background:
+            time.sleep(HAND_OVER_PAUSE)
 
     def _follow_catalog(self, now: int) -> None:
         """Routes every dialog again if the catalog has changed."""

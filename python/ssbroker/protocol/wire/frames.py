@@ -514,6 +514,9 @@ def _row_lengths(rows: pa.Table) -> list[Any]:
     return list(sizes.to_pylist())
 
 
+_LIFETIME: Final = ("lifetime",)
+
+
 def to_wire_rows(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> pa.Table:
     """Converts envelope rows to rows of `WIRE`.
 
@@ -522,5 +525,5 @@ def to_wire_rows(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> p
         now: The current time, from which the time to live is computed.
         key_exchanges: The key exchange blob of each row, or null.
     """
-    hop = _core.first_hop(rows, now)
+    hop = _core.first_hop(rows.select(_LIFETIME), now)  # passing all columns would take three times as long
     return pa.Table.from_arrays([*rows.columns, *hop.columns, key_exchanges], schema=WIRE)
