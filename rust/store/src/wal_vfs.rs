@@ -211,6 +211,7 @@ fn unsynced_of(name: &CStr) -> SharedUnsynced {
 
 /// The buffer of a WAL.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools)] // they are independent of each other
 struct Log {
     bytes: Vec<u8>,
     /// The file position after the buffered bytes, or after the last write of this transaction.
