@@ -1,7 +1,7 @@
 """Work queues: one process puts messages, others take them, process them and acknowledge them.
 
-A message counts as put or acknowledged once the commit is on disk. A rival without a way to wait for messages of other processes polls
-every millisecond, whatever its own default.
+With `is_durable`, a message counts as put or acknowledged once the commit is on disk. Without, contenders that have an option for it do not
+wait for the disk. A rival without a way to wait for messages of other processes polls every millisecond, whatever its own default.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ class WorkQueue(Protocol):
         put_program: What a user writes to put `one` into a queue in the current folder.
         take_program: What a user writes to take it in another process, print it, and acknowledge it.
         is_shared_by_processes: Whether workers may be processes; if not, they are threads that share the queue.
+        may_be_lossy: Whether the library has an option with which a power cut loses messages that were put.
+        durability: How the queue that was opened syncs, as its database or server says.
     """
 
     name: ClassVar[str]
     put_program: ClassVar[str]
     take_program: ClassVar[str]
     is_shared_by_processes: ClassVar[bool]
+    may_be_lossy: ClassVar[bool]
+    durability: str
 
-    def __init__(self, folder: pathlib.Path) -> None: ...
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None: ...
 
     def put(self, bodies: Sequence[bytes]) -> None:
         """Puts messages, in one transaction if the library can."""
@@ -48,6 +52,15 @@ class WorkQueue(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+_SYNCHRONOUS: Final = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+
+
+def sqlite_durability(connection: Any) -> str:
+    """Returns how a connection to SQLite syncs; with a write-ahead log, only FULL and EXTRA sync each commit."""
+    (mode,), (level,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous"))
+    return f"journal_mode = {mode}, synchronous = {_SYNCHRONOUS[level]}"
 
 
 class Ours:
@@ -63,11 +76,14 @@ with Instance.open("broker", create=True) as instance, instance.queue("Jobs").ta
     print(job.value)
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = False
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:  # noqa: ARG002  # always durable
         self._instance = Instance.open(folder / "ssbroker", create=True)
         self._database = self._instance.create_database("Queues", exist_ok=True)
         self._queue = self._database.queue("Jobs")
+        with self._database.transaction() as t:
+            self.durability = sqlite_durability(t.connection)
 
     def put(self, bodies: Sequence[bytes]) -> None:
         if len(bodies) == 1:
@@ -103,12 +119,14 @@ print(item)
 queue.ack(item)
 """
     is_shared_by_processes: ClassVar[bool] = False
+    may_be_lossy: ClassVar[bool] = False
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:  # noqa: ARG002  # always durable
         self._library = library("persistqueue")
         self._queue: Any = self._library.SQLiteAckQueue(str(folder / "persist"), multithreading=True)
         self._queue._conn.execute("PRAGMA synchronous = FULL")
         self._queue._putter.execute("PRAGMA synchronous = FULL")
+        self.durability = sqlite_durability(self._queue._putter)
 
     def put(self, bodies: Sequence[bytes]) -> None:
         for body in bodies:
@@ -143,10 +161,13 @@ print(message.data)
 queue.done(message.message_id)
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = True
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._queue: Any = library("litequeue").LiteQueue(folder / "lite.sqlite", timeout=60)
-        self._queue.conn.execute("PRAGMA synchronous = FULL")
+        if is_durable:
+            self._queue.conn.execute("PRAGMA synchronous = FULL")
+        self.durability = sqlite_durability(self._queue.conn)
 
     def put(self, bodies: Sequence[bytes]) -> None:
         if len(bodies) == 1:
@@ -184,11 +205,13 @@ _, body = Cache("cache").pull()
 print(body)
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = True
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._cache: Any = library("diskcache").Cache(
-            str(folder / "cache"), sqlite_synchronous=2, eviction_policy="none", timeout=60
+            str(folder / "cache"), sqlite_synchronous=2 if is_durable else 1, eviction_policy="none", timeout=60
         )
+        self.durability = sqlite_durability(self._cache._con)
 
     def put(self, bodies: Sequence[bytes]) -> None:
         with self._cache.transact():
@@ -229,11 +252,13 @@ def job(body):
 huey.execute(huey.dequeue())
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = True
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._huey: Any = library("huey").SqliteHuey(
-            "jobs", filename=str(folder / "huey.sqlite"), fsync=True, results=False, timeout=60
+            "jobs", filename=str(folder / "huey.sqlite"), fsync=is_durable, results=False, timeout=60
         )
+        self.durability = sqlite_durability(self._huey.storage.conn)
         self._job = self._huey.task(name="job")(self._run)
         self._handle: Handle | None = None
         self._goes_on = True
@@ -285,18 +310,24 @@ def job(body):
 app.run_worker(wait=False)
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = True
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._library = library("procrastinate")
         psycopg = library("psycopg")
+        self._connects_to = f"{_POSTGRES} options='-c synchronous_commit={'on' if is_durable else 'off'}'"
         try:
-            with psycopg.connect(_POSTGRES, autocommit=True, connect_timeout=2) as server:
+            with psycopg.connect(self._connects_to, autocommit=True, connect_timeout=2) as server:
                 if not (folder / "procrastinate").exists():
                     server.execute("DROP SCHEMA public CASCADE")
                     server.execute("CREATE SCHEMA public")
+                settings = [
+                    (name, server.execute(f"SHOW {name}").fetchone()[0]) for name in ("fsync", "synchronous_commit")
+                ]
         except psycopg.OperationalError as error:
             raise Missing("no server answers") from error
-        self._sync: Any = self._library.App(connector=self._library.SyncPsycopgConnector(conninfo=_POSTGRES))
+        self.durability = ", ".join(f"{name} = {value}" for name, value in settings)
+        self._sync: Any = self._library.App(connector=self._library.SyncPsycopgConnector(conninfo=self._connects_to))
         self._defer = self._sync.task(name="job")(print)
         self._sync.open()
         if not (folder / "procrastinate").exists():
@@ -313,7 +344,7 @@ app.run_worker(wait=False)
         asyncio.run(self._work(handle))
 
     async def _work(self, handle: Handle) -> None:
-        app: Any = self._library.App(connector=self._library.PsycopgConnector(conninfo=_POSTGRES))
+        app: Any = self._library.App(connector=self._library.PsycopgConnector(conninfo=self._connects_to))
         ended = asyncio.Event()
 
         async def job(body: str) -> None:
@@ -355,21 +386,24 @@ with pika.BlockingConnection(pika.URLParameters({_RABBITMQ!r})) as connection:
         break
 """
     is_shared_by_processes: ClassVar[bool] = True
+    may_be_lossy: ClassVar[bool] = True
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *, is_durable: bool = True) -> None:
         self._pika = library("pika")
         try:
             self._server: Any = self._pika.BlockingConnection(self._pika.URLParameters(_RABBITMQ))
         except self._pika.exceptions.AMQPConnectionError as error:
             raise Missing("no server answers") from error
-        self._properties = self._pika.BasicProperties(delivery_mode=2)
+        self._properties = self._pika.BasicProperties(delivery_mode=2 if is_durable else 1)
+        self.durability = "persistent, confirmed" if is_durable else "transient, not confirmed"
         self._taking = self._server.channel()
         self._confirmed, self._transacted = self._server.channel(), self._server.channel()
         if not (folder / "rabbitmq").exists():
             self._taking.queue_delete("jobs")
             (folder / "rabbitmq").touch()
         self._taking.queue_declare("jobs", durable=True)
-        self._confirmed.confirm_delivery()
+        if is_durable:
+            self._confirmed.confirm_delivery()
         self._transacted.tx_select()
 
     def put(self, bodies: Sequence[bytes]) -> None:
