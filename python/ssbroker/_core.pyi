@@ -410,7 +410,6 @@ class Statements:
         group: bytes | None,
         is_retained: bool,
         now: int,
-        is_kept: bool = False,
     ) -> pa.RecordBatch | None:
         """Takes messages from a queue. Requires a transaction.
 
@@ -425,7 +424,6 @@ class Statements:
             group: The only conversation group to take messages from.
             is_retained: Whether the messages are retained in the queue.
             now: The current time in microseconds since 1970: messages of conversation groups that are leased now are not taken.
-            is_kept: Whether the messages stay in the queue to be received, because the caller leases their group.
 
         Returns:
             The messages; None if there are none.
@@ -434,8 +432,24 @@ class Statements:
             LookupError: The group has no conversation in this queue.
         """
 
+    def read_next_group(
+        self, metadata: MetadataSnapshot, queue_id: int, /, *, top: int | None, bytes_max: int, now: int
+    ) -> list[tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str]]:
+        """Reads the messages of the conversation group that `receive` would take next. They stay in the queue, for a caller that leases them.
+
+        Args:
+            metadata: The objects of the database.
+            queue_id: The id of the queue.
+            top: The most messages, None for all.
+            bytes_max: The size of bodies in bytes after which no further message is read.
+            now: The current time in microseconds since 1970: messages of conversation groups that are leased now are not read.
+
+        Returns:
+            The messages as in `Session.receive_one`, in order; empty if there are none.
+        """
+
     def acknowledge(self, queuing_orders: list[int], /, *, is_retained: bool) -> int:
-        """Takes messages that were kept before; returns how many were still there. Requires a transaction."""
+        """Takes messages that were read before with `read_next_group`; returns how many were still there. Requires a transaction."""
 
     def close(self) -> None:
         """Releases the statements, so that the connection can be closed."""
@@ -546,6 +560,13 @@ class SharedMemory:
 
     def wait(self, queue_id: int, seen: int, timeout: float, /) -> None:
         """Waits until the count of a queue differs from `seen`; returns earlier after `timeout` seconds or a signal."""
+
+    def wait_for_release(self, timeout: float, /) -> bool:
+        """Waits until the holder of the write lock releases it; returns earlier after `timeout` seconds or a signal.
+
+        Returns:
+            False, at once, if the holder is unknown.
+        """
 
     @property
     def holder(self) -> tuple[int, int, int] | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.sqlite import connect
 from tests.store.failing_calls import failing_calls
 from tests.store.numbered_rows import MIGRATIONS, expected, numbers_at, write
-from tests.system.power.recording import NAME, Mark, Operation, Sync, Write, recording
+from tests.system.power.recording import NAME, Create, Mark, Operation, Recording, Sync, Write, recording
 
 _PAGE: Final = 1024
 _LOG_HEADER: Final = 32
@@ -211,6 +212,56 @@ def test_a_commit_is_one_write_and_one_sync(tmp_path: Path) -> None:
         assert isinstance(sync, Sync)
         assert all(isinstance(each, Write) and not any(each.data) for each in ahead)
     assert sum(len(commit) == 2 for commit in commits) > 15
+
+
+def log_operations(disk: Recording, name: str, run: Callable[[], object]) -> list[str]:
+    """Returns the kinds of operations on a log and on its database file, in order; zeros that extend the log do not count."""
+    inodes = {each.inode: Path(each.name).name for each in disk.trace if isinstance(each, Create)}
+    kinds = {name: "file", f"{name}-wal": "log"}
+    before = len(disk.trace)
+    run()
+    return [
+        f"{type(each).__name__} {kinds[inodes[each.inode]]}"
+        for each in disk.trace[before:]
+        if isinstance(each, Sync) or (isinstance(each, Write) and any(each.data))
+    ]
+
+
+def insert(file: DatabaseFile, number: int, *, is_durable: bool) -> None:
+    with file.write(is_durable=is_durable) as connection:
+        connection.execute("INSERT INTO numbers VALUES (?, ?)", (number, b"12"))
+
+
+def test_a_commit_that_need_not_be_durable_omits_its_sync_only(tmp_path: Path) -> None:
+    with recording() as disk, closing(DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs=NAME)) as file:
+        insert(file, 1, is_durable=True)
+        found = [
+            log_operations(disk, "file.sqlite", partial(insert, file, number, is_durable=is_durable))
+            for number, is_durable in enumerate([True, False, False, True, False, True], start=2)
+        ]
+    synced, unsynced = ["Write log", "Sync log"], ["Write log"]
+    assert found == [synced, unsynced, unsynced, synced, unsynced, synced]
+
+
+def test_a_checkpoint_in_a_commit_that_omits_its_sync_syncs_the_log_first(tmp_path: Path) -> None:
+    with recording() as disk, closing(DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs=NAME)) as file:
+        with file.write() as connection:
+            connection.pragma("wal_autocheckpoint", 1)
+        found = log_operations(disk, "file.sqlite", partial(insert, file, 1, is_durable=False))
+    assert found[:3] == ["Write log", "Sync log", "Write file"]
+    assert found[-1] == "Sync file"
+
+
+def test_a_failed_commit_that_would_have_omitted_its_sync_leaves_the_next_ones_synced(tmp_path: Path) -> None:
+    with recording() as disk, closing(DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs=NAME)) as file:
+        insert(file, 1, is_durable=True)
+        with file.write() as connection:
+            connection.execute("CREATE TABLE parents (parent PRIMARY KEY)")
+            connection.execute("CREATE TABLE children (parent REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+        with pytest.raises(apsw.ConstraintError), file.write(is_durable=False) as connection:
+            connection.execute("INSERT INTO children VALUES (1)")
+        found = log_operations(disk, "file.sqlite", partial(insert, file, 2, is_durable=True))
+    assert found == ["Write log", "Sync log"]
 
 
 def split(trace: Sequence[Operation]) -> list[list[Operation]]:

@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 import pytest
 
 from ssbroker import Instance, LockTimeoutError
+from ssbroker.store import sqlite
 
 HOLD = """
 import sys
@@ -87,6 +91,36 @@ def test_a_thread_of_the_same_process_is_named(folder: Path) -> None:
     assert f"Process {os.getpid()}" not in found
     assert "of this process has held the lock" in found
     assert "that has sent messages. " in found
+
+
+def test_the_end_of_a_transaction_wakes_a_writer_in_another_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It need not try again until then."""
+    monkeypatch.setattr(sqlite, "_RELEASE_SECONDS", 3600.0)
+    with held(folder) as holder, Instance.open(folder, background=False, lock_timeout=7200.0) as instance:
+        assert holder.stdin is not None
+        threading.Timer(0.2, holder.stdin.close).start()
+        with instance.database("Sales").transaction() as t:
+            t.begin_dialog("//Orders", "//Orders")
+
+
+def test_a_killed_holder_lets_a_writer_in_another_process_continue(folder: Path) -> None:
+    with held(folder) as holder, Instance.open(folder, background=False, lock_timeout=60.0) as instance:
+        threading.Timer(0.2, holder.kill).start()
+        with instance.database("Sales").transaction() as t:
+            t.begin_dialog("//Orders", "//Orders")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Runs a process that holds the write lock until its standard input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder
 
 
 def test_another_program_is_not_mistaken_for_a_process_that_has_ended(folder: Path) -> None:

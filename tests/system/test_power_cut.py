@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from tests.system.power.dialogs import Dialogs
+from tests.system.power.jobs import Jobs
 from tests.system.power.network import Network
 from tests.system.power.run import Entry, Weakness, check_power_cuts
 from tests.system.power.tables import Tables
@@ -36,6 +37,13 @@ def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
     assert found.states > 700
 
 
+def test_a_power_cut_loses_and_repeats_no_job(tmp_path: Path) -> None:
+    """Each message that was put is processed once, although taking a message is not synced; at a sample of all points."""
+    found = check_power_cuts(Jobs, tmp_path, seed=1, transactions=80, share=0.15)
+    assert found.faults == []
+    assert found.states > 500
+
+
 @pytest.mark.rule("P14", "P16")
 def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
     """Everything that one instance has acknowledged to another is stored, including incomplete and early messages; at a sample of all points."""
@@ -52,7 +60,7 @@ def test_acknowledging_before_a_sync_loses_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
-@pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
+@pytest.mark.parametrize("entry", [Tables, Dialogs, Jobs, Network])
 def test_weaker_syncs_lose_data(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
     """Tests the test: it fails if fewer syncs are requested, or the disk ignores them. Killing the process would not show it."""
     share = 0.3 if entry is Network else 1  # each of its states takes longer to check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,7 +25,6 @@ from ssbroker.broker.transaction import (
     ReceiveWait,
     Transaction,
     identities_of,
-    messages_of,
     work_of,
 )
 from ssbroker.broker.unit_of_work import Work, error_text, instance_transaction
@@ -90,7 +89,7 @@ class Job:
         lease: float,
         timeout: float | None,
         top: int | None,
-        on_acknowledge: Callable[[Work, set[uuid.UUID]], None] | None = None,
+        on_acknowledge: Callable[[Work, Sequence[Message]], None] | None = None,
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
@@ -348,7 +347,7 @@ class Job:
         if claimed is not None:
             self._lease = claimed.lease
             self._is_over = False
-            self.messages = messages_of(claimed.messages)
+            self.messages = tuple(map(Message, claimed.messages))
             tracing = self._context.instance.tracing
             if tracing is not None:
                 identities, attempt = identities_of(self.messages), claimed.lease.attempts
@@ -358,7 +357,7 @@ class Job:
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self.messages])
         if self._on_acknowledge is not None:
-            self._on_acknowledge(work, {message.conversation_handle for message in self.messages})
+            self._on_acknowledge(work, self.messages)
 
     def _give_back(self, failed_with: str | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""

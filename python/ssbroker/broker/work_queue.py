@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
@@ -12,11 +13,12 @@ from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.broker import async_calls, object_definitions
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.definition_checks import queue_key, queue_text
-from ssbroker.broker.dialogs import begin_end, lease, poison
+from ssbroker.broker.dialogs import begin_end, lease, poison, single_message
 from ssbroker.broker.dialogs import send as sending
+from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_definitions import OnPoison
-from ssbroker.broker.transaction import Transaction, context_of, work_of
+from ssbroker.broker.transaction import Message, Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
@@ -49,7 +51,7 @@ class Queue:
         cat.png
     """
 
-    __slots__ = ("_context", "_name", "_service")
+    __slots__ = ("_context", "_name", "_plan", "_planned_for", "_service")
 
     def __init__(
         self,
@@ -63,6 +65,8 @@ class Queue:
         self._name: Final = name
         schema, unqualified = queue_key(name)
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
+        self._planned_for: Objects | None = None
+        self._plan: DialogPlan | None = None
         if on_poison == "move" and poison_queue is None:
             poison_queue = queue_text(schema, f"{unqualified}_failed")
         if not self._is_complete(context.objects()):
@@ -270,34 +274,47 @@ class Queue:
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> None:
         with work_of(transaction) as work:
-            endpoint = begin_end.begin(
-                work,
-                self._service,
-                self._service,
-                broker_instance=begin_end.CURRENT_DATABASE,
-                contract=CONTRACT,
-                lifetime=None,
-                encryption=False,
-                related_conversation=None,
-                related_conversation_group=None,
-            )
-            state = sending.check(work, endpoint, (message_type,), now=work.now())
-            sending.send(work, [(endpoint, state, [(message_type, content)])])
-            if due is not None and due > work.now():
-                self._hide(work, endpoint, until=due)
+            plan = self._dialog_plan(work.objects)
+            group = None if plan is None else single_message.send_first(work, plan, message_type, content)
+            if group is None:
+                group = self._send_in_steps(work, message_type, content)
+            if due is None or due <= work.now():
+                return
+            if group is None:
+                raise BrokerError(
+                    f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled"
+                )
+            lease.schedule(work, group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
 
-    def _hide(self, work: Work, endpoint: ConversationEndpoint, *, until: int) -> None:
+    def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
+        if self._planned_for is not objects:
+            self._plan = single_message.plan(objects, self._service, CONTRACT)
+            self._planned_for = objects
+        return self._plan
+
+    def _send_in_steps(self, work: Work, message_type: str, content: bytes | None) -> bytes | None:
+        """Begins a dialog and sends; returns the conversation group of the target, or None if the message has not been delivered."""
+        endpoint = begin_end.begin(
+            work,
+            self._service,
+            self._service,
+            broker_instance=begin_end.CURRENT_DATABASE,
+            contract=CONTRACT,
+            lifetime=None,
+            encryption=False,
+            related_conversation=None,
+            related_conversation_group=None,
+        )
+        state = sending.check(work, endpoint, (message_type,), now=work.now())
+        sending.send(work, [(endpoint, state, [(message_type, content)])])
         target = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
-        if target is None:
-            raise BrokerError(
-                f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled"
-            )
-        queue_id = work.objects.queues[queue_key(self._name)].queue_id
-        lease.schedule(work, target.conversation_group_id, queue_id, until=until)
+        return None if target is None else target.conversation_group_id
 
-    def _end(self, work: Work, handles: set[uuid.UUID]) -> None:
+    def _end(self, work: Work, messages: Sequence[Message]) -> None:
         """Ends both sides of conversations that `put` has begun; leaves those of other senders open."""
-        for handle in handles:
+        if single_message.remove_received(work, CONTRACT, {each.conversation_id for each in messages}):
+            return
+        for handle in {each.conversation_handle for each in messages}:
             target = endpoints.by_handle(work.connection, handle.bytes)
             if target is None or target.is_initiator or not self._is_put(work, target):
                 continue

@@ -499,7 +499,7 @@ class Session(_core.Session):
 
     def begin(self) -> Connection:
         """Returns the connection; the first call acquires the write lock. Only `commit` can commit, whatever SQL is executed."""
-        connection = self.begin_unguarded() if self.has_begun else self._wait_and_begin()
+        connection = self.begin_unguarded()
         if not self._is_guarded:
             self._file.connections.block_commits(connection)
             self._is_guarded = True
@@ -587,6 +587,7 @@ class Session(_core.Session):
             with self._file.lock_errors(waited=self._lock_timeout):
                 connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
                 try:
+                    connection.set_busy_handler(busy_handler(deadline - time.monotonic(), self._file.wait_for_release))
                     connection.execute("BEGIN IMMEDIATE")
                     self.adopt(connection)
                     connections.move_to_write_lock(connection)
@@ -809,6 +810,10 @@ class DatabaseFile:
             return None
         self.write_lock.share(self._shared)
         return self._shared
+
+    def wait_for_release(self, seconds: float) -> bool:
+        """Waits until another process releases the write lock; returns False at once if it is not known which process holds it."""
+        return self._shared is not None and self._shared.wait_for_release(seconds)
 
     def lock_timeout_error(self, waited: float) -> LockTimeoutError:
         """Returns the error for a write lock that others hold, which names the holder if it is known."""

@@ -72,6 +72,8 @@ def insert(
     lifetime: int,
     priority: int,
     now: int,
+    send_sequence: int = 0,
+    receive_sequence: int = 0,
 ) -> ConversationEndpoint:
     """Inserts an endpoint and returns it."""
     connection.execute(
@@ -91,6 +93,8 @@ def insert(
             lifetime,
             priority,
             now,
+            send_sequence,
+            receive_sequence,
         ),
     )
     return ConversationEndpoint(
@@ -108,8 +112,8 @@ def insert(
         state,
         lifetime,
         priority,
-        send_sequence=0,
-        receive_sequence=0,
+        send_sequence=send_sequence,
+        receive_sequence=receive_sequence,
         end_dialog_sequence=None,
         dialog_timer=None,
         security_timestamp=None,
@@ -143,6 +147,12 @@ def by_conversation(
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?",
         (conversation_id, is_initiator),
     )
+
+
+def of_conversation(connection: Connection, conversation_id: bytes) -> list[ConversationEndpoint]:
+    """Returns the endpoints of a conversation that are in this database: both, one or none."""
+    sql = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ?"
+    return [ConversationEndpoint._make(row) for row in connection.execute(sql, (conversation_id,))]
 
 
 def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[ConversationEndpoint]:
@@ -237,8 +247,8 @@ def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> Conv
 _INSERT: Final = """
     INSERT INTO ssb_conversation_endpoints (conversation_handle, conversation_id, is_initiator, conversation_group_id, service_id,
         service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority,
-        begin_time)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        begin_time, send_sequence, receive_sequence)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"

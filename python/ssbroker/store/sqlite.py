@@ -191,6 +191,8 @@ _PAGES_TO_CHECKPOINT: Final = 16_000
 """With a log of this size, most messages are received before a checkpoint copies them; the log keeps this size anyway."""
 _CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
+_RELEASE_SECONDS: Final = 0.005
+"""How long to wait to be woken before trying again, because a killed process does not announce that it has released the lock."""
 
 
 class FileNotEmptyError(StorageError):
@@ -237,10 +239,16 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
     return connection
 
 
-def busy_handler(wait: float) -> Callable[[int], bool]:
-    """Returns a busy handler that retries every millisecond, for up to `wait` seconds from now.
+def busy_handler(
+    wait: float, wait_for_release: Callable[[float], bool] = lambda _seconds: False
+) -> Callable[[int], bool]:
+    """Returns a busy handler that retries for up to `wait` seconds from now: when the lock is released, or every millisecond.
 
     SQLite's own handler sleeps up to 0.1 s between attempts, and therefore starves if another process writes continuously.
+
+    Args:
+        wait: Seconds.
+        wait_for_release: Waits for up to some seconds until the holder releases the lock; returns False at once if the holder is unknown.
     """
     deadline = time.monotonic() + wait
 
@@ -248,7 +256,8 @@ def busy_handler(wait: float) -> Callable[[int], bool]:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        time.sleep(min(left, _POLL_SECONDS))
+        if not wait_for_release(min(left, _RELEASE_SECONDS)):
+            time.sleep(min(left, _POLL_SECONDS))
         return True
 
     return should_retry

@@ -301,7 +301,7 @@ impl PySession {
         let Some(now) = fast.lease_time(py, now)? else { return Ok(None) };
         let FastPath { statements, metadata, summary, .. } = fast;
         let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX, now) else { return Ok(None) };
-        let found = statements.receive_one(py, metadata, request)?;
+        let found = statements.receive_rows(py, metadata, request)?.into_iter().next();
         if found.is_some() {
             summary.2.push((request.queue_id, false));
             if summary.2.len() == 1 {

@@ -36,6 +36,11 @@ impl PySharedMemory {
         py.detach(|| self.0.wait(queue_id, seen, timeout));
     }
 
+    #[pyo3(signature = (timeout, /))]
+    fn wait_for_release(&self, py: Python<'_>, timeout: f64) -> bool {
+        py.detach(|| self.0.wait_for_release(timeout))
+    }
+
     #[getter]
     fn holder(&self) -> Option<(u32, i64, u32)> {
         self.0.holder().map(|holder| (holder.process_id, holder.since, holder.calls))

@@ -1,6 +1,7 @@
 //! `_core.Statements`: the fast path on a connection of apsw.
 
 use std::any::Any;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
@@ -125,19 +126,21 @@ impl PyStatements {
         self.run(py, is_short, |statements| statements.send(&metadata.0, message, now))
     }
 
-    /// Receives one message; `None` if there is none.
-    pub(crate) fn receive_one<'py>(
+    /// Receives messages as rows.
+    pub(crate) fn receive_rows<'py>(
         &self,
         py: Python<'py>,
         metadata: &PyMetadataSnapshot,
         request: ReceiveRequest,
-    ) -> PyResult<Option<Message<'py>>> {
+    ) -> PyResult<Vec<Message<'py>>> {
         let found = self.without_gil(py, |statements| statements.receive(&metadata.0, request))?;
         let inbox = found.ok_or_else(|| PyLookupError::new_err(NO_CONVERSATION))?;
-        Ok(inbox.messages.first().map(|message| {
-            let bytes = |guid: Guid| PyBytes::new(py, &guid.0);
+        let bytes = |guid: Guid| PyBytes::new(py, &guid.0);
+        let mut start = 0;
+        let rows = inbox.messages.iter().zip(&inbox.ends).map(|(message, end)| {
+            let body = end.map(|end| PyBytes::new(py, &inbox.bodies[mem::replace(&mut start, end)..end]));
             (
-                inbox.ends.first().copied().flatten().map(|_| PyBytes::new(py, &inbox.bodies)),
+                body,
                 bytes(message.conversation_handle),
                 bytes(message.conversation_group_id),
                 bytes(message.conversation_id),
@@ -150,7 +153,8 @@ impl PyStatements {
                 message.queuing_order,
                 PyString::new(py, message.validation),
             )
-        }))
+        });
+        Ok(rows.collect())
     }
 
     /// Receives messages as a batch of `schema`; `None` if there are none.
@@ -305,8 +309,8 @@ impl PyStatements {
         })
     }
 
-    #[pyo3(signature = (metadata, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained, now, is_kept=false))]
-    #[allow(clippy::too_many_arguments, clippy::fn_params_excessive_bools)]
+    #[pyo3(signature = (metadata, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained, now))]
+    #[allow(clippy::too_many_arguments)]
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -320,7 +324,6 @@ impl PyStatements {
         group: Option<[u8; 16]>,
         is_retained: bool,
         now: i64,
-        is_kept: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let selection = match (endpoint_id, group) {
             (Some(endpoint_id), _) => Selection::Endpoint(endpoint_id),
@@ -328,13 +331,24 @@ impl PyStatements {
             (None, None) => Selection::All,
         };
         let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let taking = match (is_kept, is_retained) {
-            (true, _) => Taking::Keep,
-            (false, true) => Taking::Retain,
-            (false, false) => Taking::Remove,
-        };
+        let taking = if is_retained { Taking::Retain } else { Taking::Remove };
         let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, taking, now: Some(now) };
         self.receive_batch(py, metadata, request, schema)
+    }
+
+    #[pyo3(signature = (metadata, queue_id, /, *, top, bytes_max, now))]
+    fn read_next_group<'py>(
+        &self,
+        py: Python<'py>,
+        metadata: &PyMetadataSnapshot,
+        queue_id: i64,
+        top: Option<usize>,
+        bytes_max: usize,
+        now: i64,
+    ) -> PyResult<Vec<Message<'py>>> {
+        let (top, selection, taking) = (top.unwrap_or(usize::MAX), Selection::All, Taking::Keep);
+        let request = ReceiveRequest { queue_id, top, groups: 1, bytes_max, selection, taking, now: Some(now) };
+        self.receive_rows(py, metadata, request)
     }
 
     #[pyo3(signature = (queuing_orders, /, *, is_retained))]

@@ -53,8 +53,10 @@ mod linux {
         process_id: AtomicU32,
         calls: AtomicU32,
         since: AtomicI64,
+        /// The number of threads that wait for the write lock. It stays too high if a waiting process is killed.
+        writers_waiting: AtomicU32,
         /// Keeps the slots apart from the data of writers.
-        padding: [u64; 254],
+        padding: [u32; 507],
         slots: [Slot; SLOTS],
     }
 
@@ -127,11 +129,7 @@ mod linux {
         /// Waits until the count differs from `seen`; returns earlier after `timeout` seconds or a signal.
         pub fn wait(&self, queue_id: i64, seen: u32, timeout: f64) {
             let slot = self.slot(queue_id);
-            let timeout = Duration::try_from_secs_f64(timeout).unwrap_or_default();
-            let timeout = futex::Timespec::try_from(timeout).ok();
-            slot.waiting.fetch_add(1, Ordering::SeqCst);
-            let _ = futex::wait(&slot.count, futex::Flags::empty(), seen, timeout.as_ref());
-            slot.waiting.fetch_sub(1, Ordering::SeqCst);
+            wait_while_equal(&slot.count, seen, &slot.waiting, timeout);
         }
 
         /// Records that this process holds the write lock.
@@ -148,10 +146,26 @@ mod linux {
             content.calls.store(content.calls.load(Ordering::Relaxed) | calls, Ordering::Relaxed);
         }
 
-        /// Records that this process does not hold the write lock; another may have taken it already.
+        /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another may have
+        /// taken it already.
         pub fn clear_holder(&self) {
-            let process_id = &self.content().process_id;
-            let _ = process_id.compare_exchange(self.process_id, 0, Ordering::Release, Ordering::Relaxed);
+            let Content { process_id, writers_waiting, .. } = self.content();
+            let cleared = process_id.compare_exchange(self.process_id, 0, Ordering::SeqCst, Ordering::Relaxed);
+            if cleared.is_ok() && writers_waiting.load(Ordering::SeqCst) > 0 {
+                let _ = futex::wake(process_id, futex::Flags::empty(), 1);
+            }
+        }
+
+        /// Waits until the holder of the write lock releases it; returns earlier after `timeout` seconds or a signal.
+        /// Returns false at once if the holder is unknown.
+        #[must_use]
+        pub fn wait_for_release(&self, timeout: f64) -> bool {
+            let Content { process_id, writers_waiting, .. } = self.content();
+            let holder = process_id.load(Ordering::SeqCst);
+            if holder != 0 {
+                wait_while_equal(process_id, holder, writers_waiting, timeout);
+            }
+            holder != 0
         }
 
         /// Returns the process that holds the write lock. It may just have released it, or been killed.
@@ -169,6 +183,15 @@ mod linux {
             // SAFETY: `open` has mapped it, and nothing refers to it any more.
             let _ = unsafe { munmap(self.content.as_ptr().cast::<c_void>(), BYTES) };
         }
+    }
+
+    /// Waits until a number changes; returns earlier after `timeout` seconds or a signal.
+    fn wait_while_equal(number: &AtomicU32, seen: u32, waiting: &AtomicU32, timeout: f64) {
+        let timeout = Duration::try_from_secs_f64(timeout).unwrap_or_default();
+        let timeout = futex::Timespec::try_from(timeout).ok();
+        waiting.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wait(number, futex::Flags::empty(), seen, timeout.as_ref());
+        waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Enlarges the file without changing what others have written into it. Writing to a mapping for which the disk
@@ -225,6 +248,12 @@ mod other {
 
         /// Never called.
         pub fn clear_holder(&self) {
+            match *self {}
+        }
+
+        /// Never called.
+        #[must_use]
+        pub fn wait_for_release(&self, _timeout: f64) -> bool {
             match *self {}
         }
 

@@ -158,10 +158,11 @@ const FRAME_HEADER: usize = 24;
 /// The most bytes of one write: SQLite's own VFS writes at most 2^17 - 1 bytes at a time and reports the rest as a
 /// full disk.
 const WRITE_MAX: usize = 96 << 10;
-/// By how much the WAL is extended after a small commit.
-const GROWTH: i64 = 256 << 10;
-/// Larger commits do not need it.
-const SMALL_COMMIT: usize = 32 << 10;
+/// By how much the WAL is extended after a small commit: by half of its length, within these limits.
+const GROWTH_MIN: i64 = 256 << 10;
+const GROWTH_MAX: i64 = 4 << 20;
+/// Larger commits do not need it. One that puts a message into a new dialog changes eight to ten pages of 4 KiB.
+const SMALL_COMMIT: usize = 64 << 10;
 /// The index of the write lock among the locks of the WAL index.
 const WRITE_LOCK: c_int = 0;
 
@@ -342,7 +343,7 @@ fn flush_log(file: *mut sqlite3_file, log: &mut Log) -> c_int {
 /// Extends the file. A failure is harmless: the following write reports it if it matters.
 fn extend_file(file: *mut sqlite3_file, log: &mut Log, from: i64) {
     static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
-    let to = (from / GROWTH + 1) * GROWTH;
+    let to = from + (from / 2).clamp(GROWTH_MIN, GROWTH_MAX) / GROWTH_MIN * GROWTH_MIN;
     let mut at = from;
     while at < to {
         let some = &ZEROS[..usize::try_from(to - at).unwrap_or(ZEROS.len()).min(ZEROS.len())];

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.system.power.dialogs import Dialogs
+from tests.system.power.jobs import Jobs
 from tests.system.power.network import Network
 from tests.system.power.run import Entry, Weakness, check_power_cuts
 from tests.system.power.tables import Tables
 
-WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs, "network": Network}
+WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs, "jobs": Jobs, "network": Network}
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ class Dialogs:
             instance = Instance.open(folder, background=False, vfs=NAME)
             for _ in range(transactions):
                 for database in instance.databases:
-                    _weaken(database, weakness.synchronous)
+                    weaken(database, weakness.synchronous)
                 lane = rng.choice(list(killed_process.LANES))
                 if rng.random() < 0.5:
                     _mark(recorder.trace, f"received {lane}", killed_process.receive(instance, lane))
@@ -69,11 +69,14 @@ class Dialogs:
                     yield f"{lane}: received {killed_process.received(instance, lane)} of {sent}"
 
 
-def _weaken(database: Database, synchronous: str) -> None:
-    with database_context(database).file.read() as connection:
-        pass
-    connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
-    connection.pragma("synchronous", synchronous)
+def weaken(database: Database, synchronous: str) -> None:
+    """Sets how a database is synced, and makes checkpoints frequent."""
+    file = database_context(database).file
+    for transaction in (file.read(), file.write()):  # each has a connection of its own
+        with transaction as connection:
+            pass
+        connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
+        connection.pragma("synchronous", synchronous)
 
 
 def _mark(trace: list[Operation], word: str, numbers: list[int]) -> None:

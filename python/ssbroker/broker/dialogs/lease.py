@@ -4,77 +4,66 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-import pyarrow as pa
-
-from ssbroker import schemas
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import poison, receive
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.store import failures, leases
+from ssbroker.store import leases
+from ssbroker.store.database_file import ReceivedRow
 from ssbroker.store.leases import Lease
+from ssbroker.store.objects import Queue
+
+_GROUP: Final = 2
+"""The position of the conversation group in a received row."""
 
 
 class Claim(NamedTuple):
     """Messages of one conversation group that were received with a lease."""
 
-    messages: pa.Table
-    """The messages (`schemas.RECEIVED`)."""
+    messages: list[ReceivedRow]
     lease: Lease
 
 
 def claim(database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int) -> Claim | None:
-    """Leases the conversation group that RECEIVE would take next; None if there are no messages."""
-    with instance_transaction(database) as work:
-        queue = receive.enabled_queue(work, queue_name)
-        now = work.now()
-        free_ended(work, now=now)
-        # Only the end of a lease can have disabled it meanwhile.
-        is_disabled_now = (
-            work.effects.is_catalog_changed and failures.last_of(work.connection, queue.queue_id) is not None
-        )
-        disabled = poison.disabled_error(work.connection, queue) if is_disabled_now else None
-        batch = None
-        if disabled is None:
-            batch = work.connection.statements.receive(
-                work.native_snapshot,
-                schemas.RECEIVED,
-                queue.queue_id,
-                top=top,
-                groups=1,
-                bytes_max=receive.BYTES_MAX,
-                endpoint_id=None,
-                group=None,
-                is_retained=queue.is_retention_enabled,
-                now=now,
-                is_kept=True,
-            )
-            work.effects.received.append(
-                ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=False, is_leased=True)
-            )
-        if batch is not None:
-            messages = pa.Table.from_batches([batch])
-            group: bytes = messages["conversation_group_id"][0].as_py()
-            before = leases.of_group(work.connection, group)
-            lease = Lease(
-                group,
-                queue.queue_id,
-                lease_id=work.new_id(),
-                process_id=os.getpid(),
-                since=now,
-                until=now + microseconds,
-                attempts=1 + (0 if before is None else before.attempts),
-                failures=0 if before is None else before.failures,
-            )
-            leases.store(work.connection, lease)
-            work.effects.set_due(lease.until)
-            return Claim(messages, lease)
-    if disabled is not None:
-        raise disabled
-    return None
+    """Leases the conversation group that RECEIVE would take next; None if there are no messages.
+
+    The commit is not durable by itself: a power cut that undoes it also ends the process that holds the lease, and the messages are free.
+    """
+    while True:
+        with instance_transaction(database, is_durable=False) as work:
+            queue = receive.enabled_queue(work, queue_name)
+            now = work.now()
+            if not leases.ended(work.connection, now=now):
+                return _claim_next(work, queue, top=top, microseconds=microseconds, now=now)
+        with instance_transaction(database) as work:  # a failure may disable the queue, and must stay counted
+            free_ended(work, now=work.now())
+
+
+def _claim_next(work: Work, queue: Queue, *, top: int | None, microseconds: int, now: int) -> Claim | None:
+    rows = work.connection.statements.read_next_group(
+        work.native_snapshot, queue.queue_id, top=top, bytes_max=receive.BYTES_MAX, now=now
+    )
+    work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=not rows, is_named=False, is_leased=True))
+    if not rows:
+        return None
+    group = rows[0][_GROUP]
+    before = leases.of_group(work.connection, group)
+    lease = Lease(
+        group,
+        queue.queue_id,
+        lease_id=work.new_id(),
+        process_id=os.getpid(),
+        since=now,
+        until=now + microseconds,
+        attempts=1 + (0 if before is None else before.attempts),
+        failures=0 if before is None else before.failures,
+    )
+    leases.store(work.connection, lease)
+    work.effects.set_due(lease.until)
+    return Claim(rows, lease)
 
 
 def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
