@@ -59,6 +59,10 @@ def row_with(changed: dict[str, Any]) -> tuple[Any, ...]:
         ({"conversation_id": "é" + ID[1:]}, f"InvalidGuidError: conversation_id: 'é{ID[1:]}' {NO_GUID}"),
         ({"to_broker_instance": ID.replace("-", "0")}, "InvalidGuidError: to_broker_instance: '00000000000000000"),
         ({"to_broker_instance": f"{{{ID}"}, f"InvalidGuidError: to_broker_instance: '{{{ID}' {NO_GUID}"),
+        (
+            {"to_broker_instance": f"{ID[:32]}-{ID[33:]}"},
+            f"InvalidGuidError: to_broker_instance: '{ID[:32]}-{ID[33:]}' {NO_GUID}",
+        ),
         ({"to_broker_instance": "g" + ID[1:]}, f"InvalidGuidError: to_broker_instance: 'g{ID[1:]}' {NO_GUID}"),
         ({"to_broker_instance": "x" * 300}, f"InvalidGuidError: to_broker_instance: '{'x' * 80}…' {NO_GUID}"),
         (
@@ -162,9 +166,11 @@ def test_auto_avoids_code_that_the_jvm_does_not_compile(spark: SparkSession) -> 
 
     narrow = "to_service_name string, database string, is_initiator boolean"
     assert chosen(f"{narrow}, to_broker_instance binary") == "native"
-    assert chosen(f"{narrow}, to_broker_instance string, conversation_id string") == "arrow"
+    with_text_ids = f"{narrow}, to_broker_instance string, conversation_id string"
+    assert chosen(with_text_ids) == "native"
+    assert chosen(", ".join([with_text_ids, *(f"extra_{number} int" for number in range(10))])) == "arrow"
     assert chosen(narrow, "TRANSPORT") == "arrow"
-    assert chosen(", ".join([narrow, *(f"extra_{number} int" for number in range(50))])) == "arrow"
+    assert chosen(", ".join([narrow, *(f"extra_{number} int" for number in range(80))])) == "arrow"
 
 
 def databases(count: int) -> tuple[Catalog, pa.Table]:
@@ -229,6 +235,15 @@ def listed_ids(count: int) -> tuple[Catalog, pa.Table]:
 
 
 @pytest.mark.rule("R24")
+def test_a_candidate_with_a_larger_share_of_the_hashes_is_listed_several_times() -> None:
+    """Half of the hashes pick the first of two brokers; the other half is shared by the three routes to the second."""
+    lowest, third = -(2**63), 2**63 / 3
+    assert decision_join_table.shares_of((lowest,)) == (1,)
+    assert decision_join_table.shares_of((lowest, 0, -(-(2**63) // 3), -(-(2**64) // 3))) == (3, 1, 1, 1)
+    assert decision_join_table.shares_of((lowest, 0, round(third))) is None, "the limit is off by one"
+    assert decision_join_table.shares_of((lowest, lowest + -(-(2**64) // 4096))) is None, "more than 4,095 shares"
+
+
 def test_one_of_many_equal_candidates_is_picked_by_the_hash(spark: SparkSession) -> None:
     catalog, table = listed_ids(100)
     expected = expected_decisions(catalog, table)

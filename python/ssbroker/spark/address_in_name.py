@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 
 _HOST: Final = r"([0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\])"
@@ -21,44 +22,66 @@ _LONGEST_ZEROS: Final = r"(?:\A|:)(0(?::0)++)(?::|\z)(?!.*(?<![0-9a-f])\1(?::0)+
 _MAPPED: Final = r"\A(?:0:){5}ffff:([0-9a-f]{1,4}):([0-9a-f]{1,4})\z"
 
 
-def with_address_in_name(rows: DataFrame, name: Column, *, only_if: Column, alias: str) -> DataFrame:
-    """Adds the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if it is not wanted.
+def address_in_name(name: Column, *, only_if: Column) -> Column:
+    """Returns the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if it is not wanted.
 
-    Each step adds a column, so that Spark computes it once instead of wherever it is used. The names of these columns start with
-    `alias`; the one called `alias` is the result.
+    Spark does not compile `zip_with`, so it ends the method that it generates for a stage. In one method, this and the rest of a join
+    with the decision table would be too long for the JVM to compile.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    def step(number: int) -> Column:
-        return sf.col(f"`{alias} {number}`")
+    def address(name: Column) -> Column:
+        port = sf.regexp_extract(name, _ADDRESS, 2).cast("int")
+        host = _with(sf.lower(sf.regexp_extract(name, _ADDRESS, 1)), _normal_host)
+        return sf.when(port <= _PORT_MAX, sf.concat(sf.lit("TCP://"), host, sf.lit(":"), port.cast("string")))
+
+    found = sf.zip_with(sf.array(name), sf.array(), lambda name, _: address(name))
+    return sf.when(only_if & name.rlike(_ADDRESS), sf.get(found, sf.lit(0)))
+
+
+def _with(value: Column, result: Callable[[Column], Column]) -> Column:
+    """Returns what a function returns for a value, which is computed once."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.get(sf.transform(sf.array(value), result), sf.lit(0))
+
+
+def _normal_host(host: Column) -> Column:
+    """Returns the normal form of a host in lower case; null for an invalid IPv6 address."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    inner = sf.substr(host, sf.lit(2), sf.length(host) - 2)
+    bracketed = sf.concat(sf.lit("["), _with(inner, _normal_ipv6), sf.lit("]"))
+    return sf.when(host.startswith("["), bracketed).otherwise(host)
+
+
+def _normal_ipv6(text: Column) -> Column:
+    """Returns the normal form of an IPv6 address; null if it is invalid."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     def octet(number: int) -> Column:
-        return sf.regexp_extract(step(3), _IPV4_TAIL, number + 1).cast("int")
+        return sf.regexp_extract(text, _IPV4_TAIL, number + 1).cast("int")
 
-    def two_octets(group: int) -> Column:
-        value = sf.conv(sf.regexp_extract(step(6), _MAPPED, group), 16, 10).cast("int")
-        return sf.concat_ws(".", sf.shiftright(value, 8).cast("string"), value.bitwiseAND(0xFF).cast("string"))
+    def with_groups(text: Column) -> Column:
+        groups = sf.regexp_count(text, sf.lit("[0-9a-f]+"))
+        missing = sf.concat(sf.lit(":"), sf.call_function("repeat", sf.lit("0:"), _GROUPS - groups))
+        is_ipv6 = text.rlike(_IPV6) & (text.contains("::") == (groups < _GROUPS))
+        full = sf.btrim(sf.replace(text, sf.lit("::"), missing), sf.lit(":"))
+        return sf.when(is_ipv6, _with(sf.regexp_replace(full, _LEADING_ZEROS, ""), _shortened))
 
     in_hexadecimal = sf.format_string(
-        "%s%x:%x", sf.regexp_extract(step(3), _IPV4_TAIL, 1), octet(1) * 256 + octet(2), octet(3) * 256 + octet(4)
+        "%s%x:%x", sf.regexp_extract(text, _IPV4_TAIL, 1), octet(1) * 256 + octet(2), octet(3) * 256 + octet(4)
     )
-    missing = sf.concat(sf.lit(":"), sf.call_function("repeat", sf.lit("0:"), _GROUPS - step(5)))
-    is_ipv6 = step(4).rlike(_IPV6) & (step(4).contains("::") == (step(5) < _GROUPS))
-    full = sf.btrim(sf.replace(step(4), sf.lit("::"), missing), sf.lit(":"))
+    return _with(sf.when(text.rlike(_IPV4_TAIL), in_hexadecimal).otherwise(text), with_groups)
+
+
+def _shortened(full: Column) -> Column:
+    """Returns the normal form of an IPv6 address of eight groups without leading zeros."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    def two_octets(group: int) -> Column:
+        value = sf.conv(sf.regexp_extract(full, _MAPPED, group), 16, 10).cast("int")
+        return sf.concat_ws(".", sf.shiftright(value, 8).cast("string"), value.bitwiseAND(0xFF).cast("string"))
+
     mapped = sf.concat(sf.lit("::ffff:"), two_octets(1), sf.lit("."), two_octets(2))
-    normal = sf.when(step(6).rlike(_MAPPED), mapped).otherwise(sf.concat_ws("::", sf.split(step(6), _LONGEST_ZEROS, 2)))
-    bracketed = sf.when(step(6).isNotNull(), sf.concat(sf.lit("["), normal, sf.lit("]")))
-    host = sf.when(step(3).isNull(), step(1)).otherwise(bracketed)
-    address = sf.concat(sf.lit("TCP://"), host, sf.lit(":"), step(2).cast("string"))
-    steps = [
-        sf.when(only_if & name.rlike(_ADDRESS), name),
-        sf.lower(sf.regexp_extract(step(0), _ADDRESS, 1)),
-        sf.regexp_extract(step(0), _ADDRESS, 2).cast("int"),
-        sf.when(step(1).startswith("["), sf.substr(step(1), sf.lit(2), sf.length(step(1)) - 2)),
-        sf.when(step(3).rlike(_IPV4_TAIL), in_hexadecimal).otherwise(step(3)),
-        sf.regexp_count(step(4), sf.lit("[0-9a-f]+")),
-        sf.when(is_ipv6, sf.regexp_replace(full, _LEADING_ZEROS, "")),
-    ]
-    for number, column in enumerate(steps):
-        rows = rows.select("*", column.alias(f"{alias} {number}"))
-    return rows.select("*", sf.when(step(2) <= _PORT_MAX, address).alias(alias))
+    return sf.when(full.rlike(_MAPPED), mapped).otherwise(sf.concat_ws("::", sf.split(full, _LONGEST_ZEROS, 2)))

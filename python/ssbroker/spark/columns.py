@@ -30,7 +30,8 @@ REJECTION: Final = 1
 INCOMPLETE: Final = 2
 
 KIND: Final = "kind"
-_SHOWN_MAX: Final = 80
+SHOWN_MAX: Final = 80
+"""The most characters that an error shows of a value."""
 KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 """The columns that rows of every kind have."""
 
@@ -141,8 +142,8 @@ def shortened(text: Column) -> Column:
     """Returns what an error shows of a value: its first 80 characters; null for null."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    cut = sf.when(sf.length(text) > _SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
-    return sf.concat(sf.substring(text, 1, _SHOWN_MAX), cut)
+    cut = sf.when(sf.length(text) > SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
+    return sf.concat(sf.substring(text, 1, SHOWN_MAX), cut)
 
 
 def quoted(name: str) -> str:
@@ -593,22 +594,43 @@ def _is_sortable(spark_type: DataType) -> bool:
 
 
 _GUID_CHARACTERS: Final = 36
+_GUID_DIGITS: Final = 32
 _DASHES: Final = (9, 14, 19, 24)
-_DIGITS: Final = ((1, 8), (10, 4), (15, 4), (20, 4), (25, 12))
 
 
 def parsed_guid(text: Column) -> Column:
     """Returns the 16 bytes of a GUID of 36 characters, with or without braces; null if it is not one."""
+    for step in PARSING_STEPS:
+        text = step(text)
+    return text
+
+
+def _without_braces(text: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    has_braces = (sf.length(text) == _GUID_CHARACTERS + 2) & text.startswith("{") & text.endswith("}")
-    bare = sf.when(has_braces, sf.substring(text, 2, _GUID_CHARACTERS)).otherwise(text)
-    # Each character must be one byte.
-    is_guid = (sf.length(bare) == _GUID_CHARACTERS) & (sf.octet_length(bare) == _GUID_CHARACTERS)
+    has_braces = (sf.octet_length(text) == _GUID_CHARACTERS + 2) & text.startswith("{") & text.endswith("}")
+    return sf.when(has_braces, sf.substring(text, 2, _GUID_CHARACTERS)).otherwise(text)
+
+
+def _without_dashes(text: Column) -> Column:
+    """Returns the text without dashes; null if it does not have 36 bytes, with dashes where a GUID has them."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    has_dashes = sf.octet_length(text) == _GUID_CHARACTERS
     for position in _DASHES:
-        is_guid &= sf.substring(bare, position, 1) == "-"
-    digits = sf.concat(*(sf.substring(bare, position, length) for position, length in _DIGITS))
-    return sf.when(is_guid, sf.unhex(digits))
+        # Parts of texts are found by characters, which takes longer.
+        has_dashes &= sf.substring(text.cast("binary"), position, 1) == sf.lit(b"-")
+    return sf.when(has_dashes, sf.replace(text, sf.lit("-"), sf.lit("")))
+
+
+def _bytes_of_digits(digits: Column) -> Column:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.when(sf.octet_length(digits) == _GUID_DIGITS, sf.unhex(digits))
+
+
+PARSING_STEPS: Final = (_without_braces, _without_dashes, _bytes_of_digits)
+"""The steps of `parsed_guid`: each uses its argument several times, which is computed once if it is a column."""
 
 
 def shown_bytes(value: Column) -> Column:

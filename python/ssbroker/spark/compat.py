@@ -199,7 +199,13 @@ def arrow_frame(
     return spark.sql(query, {"text": text}), False
 
 
+def list_array(offsets: Any, values: Any) -> Any:
+    """Returns an array of lists whose values are never null, so that Spark does not check them, unless all are null."""
+    kind = pa.list_(pa.field("element", values.type, nullable=pa.types.is_null(values.type)))
+    return pa.ListArray.from_arrays(offsets, values, type=kind)
+
+
 def _as_strings(lists: Any) -> Any:
     values = lists.values.cast(pa.binary())
     texts: Any = pa.Array.from_buffers(pa.string(), len(values), values.buffers(), values.null_count, values.offset)
-    return pa.ListArray.from_arrays(lists.offsets, texts)
+    return list_array(lists.offsets, texts)

@@ -15,29 +15,27 @@ import pyarrow.compute as pc
 from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.address_in_name import with_address_in_name
+from ssbroker.spark.address_in_name import address_in_name
 from ssbroker.spark.columns import (
     BROKER_COLUMN,
     ID_COLUMNS,
     NO_STEP,
+    PARSING_STEPS,
+    SHOWN_MAX,
     Labels,
-    parsed_guid,
     quoted,
-    shortened,
-    shown_bytes,
 )
-from ssbroker.spark.decision_join_table import DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionJoinTable
+from ssbroker.spark.decision_join_table import CANDIDATES_BITS, DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionJoinTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    _Check: TypeAlias = tuple[Column, str, Column | None, str]
+    _Check: TypeAlias = tuple[Column, str, tuple[Column, Column] | None, str]
 
 _COLUMN_TYPES: Final = {
     **dict.fromkeys(LABEL_BITS, "tinyint"),
+    "choice": "array<bigint>",
     "database": "string",
-    "first": "array<int>",
-    "hash_to": "array<bigint>",
     "ids": "array<binary>",
     "key": "bigint",
     "name": "string",
@@ -49,9 +47,9 @@ _COLUMN_TYPES: Final = {
 }
 _LITERAL_SOURCES_MAX: Final = 16
 """The most databases that are compared one after the other; more are joined."""
-_COMPARED_CANDIDATES_MAX: Final = 8
-"""The most candidates whose hashes are compared one after the other."""
 _ID_BYTES: Final = 16
+_SHOWN_BYTES_MAX: Final = SHOWN_MAX // 2 - 1
+"""The most bytes that an error shows in hexadecimal, after `0x`."""
 _GUID: Final = "a GUID: 36 characters (braces allowed) or 16 bytes"
 _ERRORS: Final = "ssbroker.exceptions."
 
@@ -100,8 +98,11 @@ class DecisionJoin:
         if self._joins_sources:
             database = self._text("database")
             rows = rows.join(self._source_side(), database.eqNullSafe(self._added("source database")), "left")
-        parsed = {name: parsed_guid(self._text(name)) for name in self._id_columns if self._types[name] == pa.string()}
-        rows = self._with(rows, source=self._find_source(), **parsed)
+        given = {name: self._text(name) for name in self._id_columns if self._types[name] == pa.string()}
+        for step in PARSING_STEPS if given else ():
+            rows = self._with(rows, **{f"{name} {step.__name__}": step(text) for name, text in given.items()})
+            given = {name: self._added(f"{name} {step.__name__}") for name in given}
+        rows = self._with(rows, source=self._find_source(), **given)
         rows = self._with(rows, wrong=self._wrong(self._values_of_labels()))
         rows = self._with(rows, key=self._checked(self._values_of_labels(), "wrong", self._key(), "bigint"))
         rows = rows.join(self._named_side(), self._is_named(), "left")
@@ -109,10 +110,10 @@ class DecisionJoin:
         rows = self._with(rows, **{"also wrong": self._wrong(others)})
         rows = self._with(rows, valid=self._checked(others, "also wrong", is_known, "boolean"))
         if self._join_table.reads_names:
-            rows = with_address_in_name(
-                rows, self._text("to_service_name"), only_if=self._reads_name(), alias=f"{self._prefix}hop"
-            )
+            rows = self._with(rows, hop=address_in_name(self._text("to_service_name"), only_if=self._reads_name()))
         rows = self._with(rows, kind=self._kind())
+        if self._join_table.candidates_max > 1:
+            rows = self._with(rows, choice=self._choice())
         rows = self._with(rows, position=self._position())
         rows = self._with(
             rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
@@ -170,29 +171,34 @@ class DecisionJoin:
         return _name_hash(self._source(), self._text("to_service_name"))
 
     def _wrong(self, names: Sequence[str]) -> Column:
-        """Returns the number of the first check of the columns that a row fails; null if its values are valid."""
+        """Returns the number of the error message of the first check that a row fails; null if its values are valid."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         wrong = sf.lit(None).cast("int")
-        for number, (is_wrong, *_) in reversed([*enumerate(self._checks(names))]):
-            wrong = sf.when(is_wrong, number).otherwise(wrong)
+        for number, (is_wrong, _, shown, _) in reversed([*enumerate(self._checks(names))]):
+            message = sf.lit(2 * number)
+            if shown is not None:
+                message = sf.when(shown[1], 2 * number + 1).otherwise(message)
+            wrong = sf.when(is_wrong, message).otherwise(wrong)
         return wrong
 
     def _checked(self, names: Sequence[str], wrong: str, value: Column, kind: str) -> Column:
         """Returns the value; a row with an invalid value in one of the columns fails the job.
 
-        The message is put together in one place, because the JVM does not compile functions that are too long.
+        The message is formatted in one place, because the JVM does not compile functions that are too long.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         checks, failed = self._checks(names), self._added(wrong)
         if not checks:
             return value
-        shown = sf.lit(None).cast("string")
-        for number, (_, _, given, _) in enumerate(checks):
-            shown = shown if given is None else sf.when(failed == number, given).otherwise(shown)
-        before, after = zip(*((before, after) for _, before, _, after in checks), strict=True)
-        text = sf.concat(_one_of(before, failed), sf.coalesce(shortened(shown), sf.lit("")), _one_of(after, failed))
+        messages, values = list[str](), list["Column"]()
+        for _, before, shown, after in checks:
+            start, end = before.replace("%", "%%"), after.replace("%", "%%")
+            values += [] if shown is None else [shown[0]]
+            value_and_cut = ("", "") if shown is None else (f"%{len(values)}$s", f"%{len(values)}$s…")
+            messages += [f"{start}{each}{end}" for each in value_and_cut]
+        text = sf.call_function("format_string", _one_of(messages, failed), *values)
         return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(kind))
 
     def _values_of_labels(self) -> list[str]:
@@ -216,7 +222,10 @@ class DecisionJoin:
         return [check for name in names for check in self._checks_of(name)]
 
     def _checks_of(self, name: str) -> list[_Check]:
-        """Returns what makes values of a column invalid, with the message before the value, the value and the message after it."""
+        """Returns what makes values of a column invalid, and the error message: before the value, the value, and after it.
+
+        A value is shown by its start, and whether that is not all of it.
+        """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         required = {"to_service_name": "the name of the target service", "is_initiator": "true or false"}
@@ -229,15 +238,16 @@ class DecisionJoin:
         if name == "database":
             before = f"{_ERRORS}UnknownDatabaseError: database: '"
             after = f"' is not a database of the catalog; expected {self._join_table.expected_databases}"
-            found.append((self._source().isNull(), before, self._text("database"), after))
+            found.append((self._source().isNull(), before, _start_of(self._text("database")), after))
         if name in self._id_columns:
-            if self._types[name] == pa.string():
-                value, is_wrong = self._text(name), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
-            else:
-                given = self._id_bytes(name)
-                value, is_wrong = shown_bytes(given), sf.length(given) != _ID_BYTES
             before = f"{_ERRORS}InvalidGuidError: {name}: '"
-            found.append((is_wrong, before, value, f"' is not a valid GUID; expected {_GUID}"))
+            if self._types[name] == pa.string():
+                shown, is_wrong = _start_of(self._text(name)), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
+            else:
+                given, before = self._id_bytes(name), f"{before}0x"
+                start = sf.lower(sf.hex(sf.substring(given, 1, _SHOWN_BYTES_MAX)))
+                shown, is_wrong = (start, sf.length(given) > _SHOWN_BYTES_MAX), sf.length(given) != _ID_BYTES
+            found.append((is_wrong, before, shown, f"' is not a valid GUID; expected {_GUID}"))
         return found
 
     def _side(self, table: pa.Table, name: str) -> DataFrame:
@@ -296,7 +306,7 @@ class DecisionJoin:
             else ["ids", "verdict"]
         )
         lists += ["details"] if self._details else []
-        return lists if self._join_table.candidates_max <= 1 else [*lists, "first", "hash_to"]
+        return lists if self._join_table.candidates_max <= 1 else [*lists, "choice"]
 
     def _list(self, name: str) -> Column:
         """Returns the array of the name's row, or that for names without a row."""
@@ -305,9 +315,10 @@ class DecisionJoin:
         listed = self._added(f"named {name}")
         if self._joins_sources:
             return sf.coalesce(listed, self._added(f"source {name}"))
+        kind = self._column_types[name].removeprefix("array<").removesuffix(">")
+        # Spark would check the values of an array that is cast for null.
         literals = [
-            sf.array(*map(self._literal, each[name])).cast(self._column_types[name])
-            for each in self._join_table.unnamed
+            sf.array(*(self._literal(value).cast(kind) for value in each[name])) for each in self._join_table.unnamed
         ]
         return sf.coalesce(listed, sf.get(sf.array(*literals), self._source()))
 
@@ -345,28 +356,25 @@ class DecisionJoin:
             form = form.when(hop.isin(*own_addresses), 2 * KINDS)
         return sf.when(self._added("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
+    def _choice(self) -> Column:
+        """Returns the position of the first candidate, and how many there are."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        return sf.get(self._list("choice"), self._added("kind"))
+
     def _position(self) -> Column:
         """Returns the position of the candidate in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        most = self._join_table.candidates_max
-        if most <= 1:
+        if self._join_table.candidates_max <= 1:
             return self._added("kind")
-        first, hash_ = (
-            sf.get(self._list("first"), self._added("kind")),
-            sf.xxhash64(self._id_bytes(self._id_columns[0])),
-        )
-        last_hashes = self._list("hash_to")
-        if most > _COMPARED_CANDIDATES_MAX:
-            following = sf.slice(last_hashes, first + 1, sf.lit(most))
-            picked = sf.call_function(
-                "array_position", sf.transform(following, lambda last: last >= hash_), sf.lit(True)
-            )
-            return first + picked.cast("int") - 1
-        picked = sf.when(hash_ <= sf.get(last_hashes, first), 0)
-        for number in range(1, most - 1):
-            picked = picked.when(hash_ <= sf.get(last_hashes, first + number), number)
-        return first + picked.otherwise(most - 1)
+        choice = self._added("choice")
+        first, candidates = sf.shiftright(choice, CANDIDATES_BITS), choice.bitwiseAND((1 << CANDIDATES_BITS) - 1)
+        hash_ = sf.xxhash64(self._id_bytes(self._id_columns[0]))
+        # The upper half of the product of the hash, counted from the lowest one, and the number of candidates.
+        upper, lower = sf.shiftright(hash_, 32) + sf.lit(1 << 31), hash_.bitwiseAND((1 << 32) - 1)
+        picked = sf.shiftright(upper * candidates + sf.shiftright(lower * candidates, 32), 32)
+        return (first + picked).cast("int")
 
     def _reply_name(self) -> Column:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
@@ -443,6 +451,13 @@ def _one_of(texts: Sequence[str], number: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.get(sf.array(*map(sf.lit, texts)), number)
+
+
+def _start_of(text: Column) -> tuple[Column, Column]:
+    """Returns the start of a text, and whether that is not all of it."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.substring(text, 1, SHOWN_MAX), sf.length(text) > SHOWN_MAX
 
 
 def _free_prefix(rows: DataFrame) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
+from fractions import Fraction
+from functools import cache, reduce
+from itertools import pairwise
+from math import lcm
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import UnknownDatabaseError
 from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
+from ssbroker.spark import compat
 from ssbroker.spark.columns import PACKED_FIELDS, Labels
 
 _Array: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
@@ -35,10 +39,15 @@ _LISTED: Final = ("verdict", "only_from_initiator", "details")
 LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
 """Where a verdict has the codes of labels: how far they are shifted, and their mask."""
 
+CANDIDATES_BITS: Final = 12
+CANDIDATES_MAX: Final = (1 << CANDIDATES_BITS) - 1
+
 _PLACEHOLDER: Final = "TCP://ssbroker-next-hop-in-name:1"
 _NO_ADDRESS: Final = "ssbroker no address"
 _OTHER_ID: Final = b"ssbroker no such"
 _IDS_TRIED: Final = 4096
+_HASHES: Final = 1 << 64
+_LOWEST_HASH: Final = -_HASHES // 2
 _DICTIONARIES: Final = {field.name for field in DECISIONS if pa.types.is_dictionary(field.type)}
 
 
@@ -48,8 +57,8 @@ class DecisionJoinTable:
 
     The arrays of a row describe the decisions for one name: without a broker id, with an id that is not listed, and with each of `ids`.
     `verdict`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
-    they are in `by_kind`. Otherwise they have one for each candidate; those of a kind start at `first`, and `hash_to` has the last hash
-    that picks each.
+    they are in `by_kind`. Otherwise they have one for each candidate; `choice` has, for each kind, the position of the first candidate,
+    shifted by `CANDIDATES_BITS`, and their number. Each is picked by an equal share of the hashes; one with a larger share is listed several times.
 
     Attributes:
         databases: The names of the databases; their positions are the numbers of the sources. The next number is that of messages from
@@ -119,6 +128,9 @@ class DecisionJoinTable:
         if reads_names:
             named, forms = _Completion(router, labels, databases, now).completed(named, unnamed)
         decided = pa.concat_tables([_with_form(named, 0), *map(_with_form, forms, range(len(forms)))])
+        shared = _with_equal_shares(decided)
+        is_complete = shared is not None and decided["verdict"].null_count == 0
+        decided = decided if shared is None else shared
         fields = tuple(name for name in ("only_from_initiator", *DETAILS) if _has_values(decided[name]))
         rows, by_kind, candidates_max = _rows(decided, [name for name in fields if name in DETAILS])
         is_named = pc.is_valid(rows["name"])
@@ -138,7 +150,7 @@ class DecisionJoinTable:
             reads_names=reads_names,
             own_addresses=catalog.addresses,
             expected_databases=_expected_databases(router, now),
-            is_complete=decided["verdict"].null_count == 0,
+            is_complete=is_complete,
             made_at=epoch_microseconds(now),
             valid_until=_first_expiry(table, decided),
         )
@@ -299,6 +311,34 @@ def _with_column(table: pa.Table, name: str, values: _Array) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, values)
 
 
+def _with_equal_shares(decided: pa.Table) -> pa.Table | None:
+    """Repeats candidates so that each row of a kind is picked by an equal share of the hashes; None if there would be too many."""
+    first_hashes: list[Any] = decided["hash_from"].to_pylist()
+    if all(first_hash == _LOWEST_HASH for first_hash in first_hashes):
+        return decided
+    kinds = [row for row, first_hash in enumerate(first_hashes) if first_hash == _LOWEST_HASH]
+    rows: list[int] = []
+    for start, end in pairwise([*kinds, len(first_hashes)]):
+        shares = shares_of(tuple(first_hashes[start:end]))
+        if shares is None:
+            return None
+        rows.extend(row for row, share in zip(range(start, end), shares, strict=True) for _ in range(share))
+    return decided.take(rows) if len(rows) > decided.num_rows else decided
+
+
+@cache
+def shares_of(first_hashes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Returns how many equal shares of the hashes each candidate has; None if there would be too many."""
+    limits = [first_hash - _LOWEST_HASH for first_hash in first_hashes] + [_HASHES]
+    count = lcm(*(Fraction(limit, _HASHES).limit_denominator(CANDIDATES_MAX).denominator for limit in limits))
+    places = [limit * count // _HASHES for limit in limits]
+    if count > CANDIDATES_MAX or any(
+        -(-place * _HASHES // count) != limit for place, limit in zip(places, limits, strict=True)
+    ):
+        return None
+    return tuple(after - before for before, after in pairwise(places))
+
+
 def _rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozenset[str], int]:
     """Groups the sorted rows of decision tables by source, name and form.
 
@@ -315,10 +355,10 @@ def _rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozense
     # Each group starts with two kinds that have no id.
     id_offsets = pc.subtract(kind_offsets, pc.multiply(pa.array(range(len(offsets)), pa.int32()), KINDS))
     sizes = pc.subtract(pa.concat_arrays([kinds[1:], offsets[-1:]]), kinds)
+    choice = pc.add(pc.shift_left(first.cast(pa.int64()), CANDIDATES_BITS), sizes.cast(pa.int64()))
     lists = {
-        "ids": pa.ListArray.from_arrays(id_offsets, ids),
-        "first": pa.ListArray.from_arrays(kind_offsets, first),
-        "hash_to": pa.ListArray.from_arrays(offsets, decided["hash_to"].combine_chunks()),
+        "ids": compat.list_array(id_offsets, ids),
+        "choice": compat.list_array(kind_offsets, choice),
     }
     fields = {"verdict": ["verdict"], "only_from_initiator": ["only_from_initiator"], "details": details}
     by_kind = frozenset(
@@ -331,7 +371,7 @@ def _rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozense
     values["details"] = pa.StructArray.from_arrays(structs, [*details]) if details else pa.nulls(decided.num_rows)
     for name, array in values.items():
         of_each, starts = (array.take(kinds), kind_offsets) if name in by_kind else (array, offsets)
-        lists[name] = pa.ListArray.from_arrays(starts, of_each)
+        lists[name] = compat.list_array(starts, of_each)
     keys = {"source": "source", "name": "to_service_name", "form": "form"}
     taken = {name: decided[column].take(groups) for name, column in keys.items()}
     return pa.table({**taken, **lists}), by_kind, pc.max(sizes).as_py() or 0
@@ -361,9 +401,9 @@ def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
     """Joins the arrays of the forms of names of each source, in the order of the sources."""
     joined: dict[int, dict[str, list[Any]]] = {}
     for row in rows.sort_by([("source", "ascending"), ("form", "ascending")]).to_pylist():
-        arrays = joined.setdefault(row["source"], {name: [] for name in ("ids", "first", "hash_to", *_LISTED)})
-        candidates = len(arrays["hash_to"])
-        row["first"] = [candidates + first for first in row["first"]]
+        arrays = joined.setdefault(row["source"], {name: [] for name in ("ids", "choice", *_LISTED)})
+        before = sum(choice & CANDIDATES_MAX for choice in arrays["choice"])
+        row["choice"] = [choice + (before << CANDIDATES_BITS) for choice in row["choice"]]
         for name, array in arrays.items():
             array.extend(row[name])
     return list(joined.values())
@@ -378,9 +418,9 @@ def _reply_rows(replies: pa.Table) -> pa.Table:
     groups = _run_starts(replies, ["to_service_name"])
     offsets = pa.concat_arrays([groups, pa.array([replies.num_rows], groups.type)])
     ids = replies["to_broker_instance"].combine_chunks().cast(pa.binary())
-    lists = {"ids": pa.ListArray.from_arrays(offsets, ids)}
+    lists = {"ids": compat.list_array(offsets, ids)}
     for name in ("verdict", "target_database"):
-        lists[name] = pa.ListArray.from_arrays(offsets, replies[name].combine_chunks())
+        lists[name] = compat.list_array(offsets, replies[name].combine_chunks())
     return pa.table({"name": replies["to_service_name"].take(groups), **lists})
 
 

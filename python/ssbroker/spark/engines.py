@@ -30,6 +30,9 @@ _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
 """The most broker ids of a service that are compared one after the other."""
 _INCOMPLETE: Final = "a route for all services has the address TRANSPORT and a mirror address, or too many candidates are equal to be listed"
+_READS_NAMES: Final = (
+    "a route for all services has the address TRANSPORT, and Python reads addresses in names faster than Spark"
+)
 _COMPILED_MAX: Final = 8_000
 """The longest method, in bytes, that the JVM compiles; longer ones are interpreted, which takes several times as long."""
 _CACHED_MAX: Final = 4
@@ -84,6 +87,8 @@ def choose_engine(
         return _arrow(
             f"a service has {join_table.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
         )
+    if join_table.reads_names:
+        return _arrow(_READS_NAMES)
     if _method_bytes(conversations, types, join_table) > _COMPILED_MAX:
         return _arrow(
             "the code that Spark generates for this catalog and these columns is longer than the JVM compiles"
@@ -95,12 +100,11 @@ def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], jo
     """Returns about how long the longest method is that Spark 4.3 generates for all columns."""
     text_ids = sum(types.get(name) == pa.string() for name in (*ID_COLUMNS, BROKER_COLUMN))
     return (
-        4_500
-        + 90 * len(conversations.columns)
-        + 700 * text_ids
-        + 750 * (join_table.candidates_max > 1)
+        3_700
+        + 55 * len(conversations.columns)
+        + 900 * text_ids
+        + 600 * (join_table.candidates_max > 1)
         + 2_000 * (join_table.replies is not None and {"is_initiator", BROKER_COLUMN} <= types.keys())
-        + 4_500 * bool(join_table.reads_names)
     )
 
 
