@@ -131,6 +131,23 @@ def test_after_a_failed_sync_the_commits_are_written_again(file: DatabaseFile, l
     assert numbers(file) == numbers_at(file.path) == [0, 1, 2]
 
 
+def test_commits_are_not_written_again_while_another_process_may_write(file: DatabaseFile, log: ObservedLog) -> None:
+    """It may have restarted the log, and then its frames are where ours were."""
+    put(file, 1, is_durable=False)
+    log.fails = True
+    with pytest.raises(StorageError):
+        file.sync()
+    with closing(apsw.Connection(str(file.path))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        log.writes = []
+        with pytest.raises(StorageError):
+            file.sync()
+        assert log.writes == []
+        other.execute("ROLLBACK")
+    file.sync()
+    assert log.writes
+
+
 def test_a_durable_commit_after_a_failed_sync_writes_the_others_again(file: DatabaseFile, log: ObservedLog) -> None:
     put(file, 1, is_durable=False)
     first = next(offset for offset, length in log.writes if length > 4096)

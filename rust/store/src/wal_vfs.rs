@@ -229,6 +229,8 @@ struct Log {
     is_complete: bool,
     /// Whether the sync that ends the commit of this transaction is left to a later one.
     leaves_sync: bool,
+    /// Whether the connection holds the write lock.
+    is_writer: bool,
     unsynced: SharedUnsynced,
 }
 
@@ -389,6 +391,7 @@ unsafe fn end_transaction(database: *mut sqlite3_file) {
             buffer.next = None;
             buffer.is_last_frame = false;
             buffer.is_complete = false;
+            buffer.is_writer = false;
         }
     }
 }
@@ -487,7 +490,8 @@ fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
     let is_open = before.commits > before.durable;
     let mut code = SQLITE_OK;
     if is_open && before.is_suspect {
-        code = write_again(file, before.from, before.to);
+        // A checkpoint does not hold the write lock; it fails, and the next transaction writes the frames again.
+        code = if log.is_writer { write_again(file, before.from, before.to) } else { ffi::SQLITE_IOERR_FSYNC };
     }
     if code == SQLITE_OK {
         code = sync_below(file, flags);
@@ -505,8 +509,8 @@ fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
     code
 }
 
-/// Writes what is already in the file once more. Nobody changes it: these frames are committed, and the log is not
-/// restarted before a checkpoint has synced it.
+/// Writes what is already in the file once more. Requires the write lock: another process may have restarted the log,
+/// and then writes other frames here.
 fn write_again(file: *mut sqlite3_file, from: i64, to: i64) -> c_int {
     let mut bytes = vec![0; WRITE_MAX];
     let mut at = from;
@@ -561,12 +565,22 @@ pub(crate) fn leave_sync(connection: &Connection, is_left: bool) {
 /// The file cannot be synced.
 pub(crate) fn sync_left_commits(connection: &Connection) -> Result<()> {
     // SAFETY: the connection is open, and only this thread has it.
-    let code = unsafe {
+    let (file, unsynced) = unsafe {
         let file = log_file(connection.handle());
         let Some(log) = ptr::NonNull::new(file).and_then(|log| log_of(log.as_ptr())) else { return Ok(()) };
-        let unsynced = *log.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
-        if unsynced.commits > unsynced.durable { sync(file, ffi::SQLITE_SYNC_NORMAL) } else { SQLITE_OK }
+        (file, *log.unsynced.lock().unwrap_or_else(PoisonError::into_inner))
     };
+    if unsynced.commits == unsynced.durable {
+        return Ok(());
+    }
+    if unsynced.is_suspect {
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+    }
+    // SAFETY: as above.
+    let code = unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) };
+    if unsynced.is_suspect {
+        connection.execute_batch("ROLLBACK")?;
+    }
     if code == SQLITE_OK {
         return Ok(());
     }
@@ -618,7 +632,17 @@ unsafe extern "C" fn shm_lock(file: *mut sqlite3_file, offset: c_int, count: c_i
         // SAFETY: the file is a database of this VFS.
         unsafe { end_transaction(file) };
     }
-    call_below!(file, xShmLock(offset, count, flags), ffi::SQLITE_IOERR_SHMLOCK)
+    let code = call_below!(file, xShmLock(offset, count, flags), ffi::SQLITE_IOERR_SHMLOCK);
+    if offset == WRITE_LOCK && flags & ffi::SQLITE_SHM_LOCK != 0 && code == SQLITE_OK {
+        // SAFETY: as above, and see `log_of`.
+        unsafe {
+            let log = (*file.cast::<File>()).other.cast();
+            if let Some(buffer) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
+                buffer.is_writer = true;
+            }
+        }
+    }
+    code
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut sqlite3_file) {
