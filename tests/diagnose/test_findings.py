@@ -38,10 +38,12 @@ def test_findings_are_ordered_by_severity_and_match_the_table() -> None:
     assert [finding.code for finding in found.without(["SSB007"])] == ["SSB001", "SSB006"]
     assert found[1:] == (found[1], found[2])
     assert repr(found) == "Findings(error=1, warning=1, info=1)"
+    assert str(found).splitlines() == [str(finding) for finding in found]
 
 
 def test_empty_fleet_has_no_findings() -> None:
     assert len(lint(Fleet({}), at=NOW)) == 0
+    assert str(lint(Fleet({}), at=NOW)) == "no findings"
     assert lint(Fleet({}), at=NOW).table == pa.Table.from_pylist([], schema=FINDINGS)
 
 

@@ -466,6 +466,9 @@ class Findings(Sequence[Finding]):
         counts = ", ".join(f"{severity}={number}" for severity, number in self.counts.items())
         return f"Findings({counts})"
 
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no findings"
+
     def _repr_html_(self) -> str:
         if not self:
             return notebook.section("No findings")
