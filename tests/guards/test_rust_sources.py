@@ -176,3 +176,12 @@ def test_every_class_is_frozen_and_knows_its_module(path: Path) -> None:
 
 def test_the_bindings_have_classes() -> None:
     assert any("#[pyclass" in path.read_text(encoding="utf-8") for path in rust_files("rust/python"))
+
+
+@pytest.mark.parametrize("lock", ["Cargo.lock", "rust/fuzz/Cargo.lock"])
+def test_the_lock_files_state_the_version_of_the_workspace(lock: str) -> None:
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["version"]
+    packages = tomllib.loads((ROOT / lock).read_text(encoding="utf-8"))["package"]
+    versions = {each["name"]: each["version"] for each in packages if each["name"].startswith("ssbroker-")}
+    assert {"ssbroker-core", "ssbroker-md5", "ssbroker-columnar"} <= versions.keys()
+    assert {name: found for name, found in versions.items() if found != version and name != "ssbroker-fuzz"} == {}
