@@ -131,6 +131,19 @@ def test_after_a_failed_sync_the_commits_are_written_again(file: DatabaseFile, l
     assert numbers(file) == numbers_at(file.path) == [0, 1, 2]
 
 
+def test_a_failure_is_over_once_a_later_commit_is_synced(file: DatabaseFile, log: ObservedLog) -> None:
+    log.fails = True
+    with pytest.raises(StorageError):
+        put(file, 1)
+    assert file.failure is not None
+    file.sync()
+    assert file.failure is not None
+    put(file, 2, is_durable=False)
+    assert file.failure is not None
+    file.sync()
+    assert file.failure is None
+
+
 def test_commits_are_not_written_again_while_another_process_may_write(file: DatabaseFile, log: ObservedLog) -> None:
     """It may have restarted the log, and then its frames are where ours were."""
     put(file, 1, is_durable=False)

@@ -537,6 +537,8 @@ class Session(_core.Session):
             self._commit(connection, is_durable=is_durable)
             if has_changed and is_durable:
                 self._file.record_commit_result(None)
+            elif has_changed:
+                self._file.has_left_sync = True
         except BaseException:
             is_clean = False
             raise
@@ -719,6 +721,7 @@ class DatabaseFile:
         lock_timeout: Seconds to wait for the write lock.
         failure: Why the last write of this process failed; None if it succeeded.
         failed_at: The time of that failure, by `time.monotonic`.
+        has_left_sync: Whether a commit since then succeeded without a sync, so that the next sync ends the failure.
         write_lock: The write lock within this process.
         connections: The connections of this process.
     """
@@ -728,6 +731,7 @@ class DatabaseFile:
         self.lock_timeout = timeout_seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
+        self.has_left_sync = False
         self._read_error = ""
         self._read_failed_at = -math.inf
         self._shared: SharedMemory | None = None
@@ -857,6 +861,8 @@ class DatabaseFile:
                     connection.statements.sync()
                 finally:
                     self.connections.give_back(connection)
+            if self.has_left_sync:
+                self.record_commit_result(None)
         except StorageError as error:
             if not isinstance(error, LockTimeoutError | FileReplacedError):
                 self.record_commit_result(str(error))
@@ -944,6 +950,7 @@ class DatabaseFile:
     def record_commit_result(self, failure: str | None) -> None:
         """Records whether a commit succeeded (None) or why it failed."""
         self.failure = failure
+        self.has_left_sync = False
         self.write_lock.set_failing(failure is not None)
         if failure is not None:
             self.failed_at = time.monotonic()
