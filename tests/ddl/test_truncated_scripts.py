@@ -21,7 +21,9 @@ def scripts() -> list[str]:
     """Returns the scripts in the documents and the examples."""
     pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").rglob("*.md"))]
     blocks = [block for page in pages for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL)]
-    executed = [block for page in pages for block in re.findall(r'execute\(\s*"""(.*?)"""', page, re.DOTALL)]
+    executed = [
+        block for page in pages for block in re.findall(r'(?<!connection\.)execute\(\s*"""(.*?)"""', page, re.DOTALL)
+    ]
     files = [file.read_text(encoding="utf-8") for file in sorted((ROOT / "examples").rglob("*.sql"))]
     return [*blocks, *executed, *files]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
@@ -30,13 +31,13 @@ def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) 
     """Makes a change, and dies before or after the commit of that number; exits with 0 if there are fewer commits."""
     commit, count = Session.commit, 0
 
-    def commit_or_die(session: Session) -> None:
+    def commit_or_die(session: Session, **options: Any) -> None:
         nonlocal count
         if session.has_begun:
             count += 1
         if count == die_at and not is_after:
             os._exit(DIED)
-        commit(session)
+        commit(session, **options)
         if count == die_at:
             os._exit(DIED)
 
