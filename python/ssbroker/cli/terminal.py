@@ -6,9 +6,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self
 
-import pyarrow.compute
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,13 +16,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ssbroker._text import terminal_safe
-
-ArrowColumn: TypeAlias = Any
-"""An Arrow array of any type."""
-
-pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
-GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
-BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
 
 
 def cell(text: str, style: str = "") -> Text:

@@ -1,4 +1,4 @@
-"""Columns as text for CSV, JSON and tables."""
+"""Columns as text for CSV and JSON."""
 
 from __future__ import annotations
 
