@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
-from ssbroker.exceptions import DdlWarning, InputError, MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, MalformedDataError, OptionError, SchemaError
 
 # Functions import what reads and writes scripts and files, because Spark's workers do neither.
 if TYPE_CHECKING:
@@ -499,6 +499,15 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
 
     sources = load_sources(path, now=now, options=options)
     return {server or name: Catalog.from_source(source) for server, source in sources.items()}
+
+
+def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
+    """Raises DuplicateError if an instance of the same name is loaded already."""
+    if instance in loaded:
+        raise DuplicateError(
+            f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
+            value=instance,
+        )
 
 
 def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> SchemaError:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from ssbroker.catalog.catalog import Catalog, load_instances
+from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.script_options import warn_about
 from ssbroker.cli.writers import replacing_files
-from ssbroker.exceptions import DuplicateError, InputError
+from ssbroker.exceptions import InputError
 
 if TYPE_CHECKING:
     from ssbroker.ddl import ScriptOptions
@@ -49,11 +49,7 @@ def instance_paths(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in paths:
         for name, instance_path in (Fleet.paths(path) if is_fleet else {instance_name(path): path}).items():
-            if name in found:
-                raise DuplicateError(
-                    f"{path}: the instance {name!r} already has another catalog; rename the file or folder of one",
-                    value=name,
-                )
+            check_not_loaded(name, found, path)
             found[name] = instance_path
     return found
 
@@ -65,11 +61,7 @@ def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime, options: Scr
     found: dict[str, Catalog] = {}
     for name, path in instance_paths(paths, is_fleet=is_fleet).items():
         for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
-            if instance in found:
-                raise DuplicateError(
-                    f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
-                    value=instance,
-                )
+            check_not_loaded(instance, found, path)
             found[instance] = catalog
             warn_about(catalog.notes, about="routing", verbose=False)
     return Fleet(found)

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from ssbroker import ddl
-from ssbroker.catalog.catalog import Catalog, load_instances
+from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.details import ConversationCount
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.diagnose_options import (
@@ -156,11 +156,7 @@ def _load_instances(
             loaded = {}
         uris[name] = _uri(path)
         for instance, catalog in loaded.items():
-            if instance in usable:
-                raise DuplicateError(
-                    f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
-                    value=instance,
-                )
+            check_not_loaded(instance, usable, path)
             usable[instance] = _with_conversations(catalog, path)
             uris[instance] = _uri(path)
     return Fleet(usable), uris, duplicate_id_findings

@@ -21,7 +21,7 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
-from ssbroker.catalog.catalog import Catalog, load_instances, script_options
+from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances, script_options
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.ddl import ScriptOptions, summary
 from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError
@@ -172,11 +172,7 @@ class Fleet(Mapping[str, Catalog]):
         found: dict[str, Catalog] = {}
         for name, path in paths.items():
             for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
-                if instance in found:
-                    raise DuplicateError(
-                        f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
-                        value=instance,
-                    )
+                check_not_loaded(instance, found, path)
                 found[instance] = catalog
         return cls(found)
 
