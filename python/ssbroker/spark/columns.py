@@ -138,12 +138,19 @@ CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
 """The temporary columns that encode other columns for the worker, dropped like it."""
 
 
+def start_of(text: Column) -> tuple[Column, Column]:
+    """Returns the first 80 characters of a text, and whether there are more."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.substring(text, 1, SHOWN_MAX), sf.length(text) > SHOWN_MAX
+
+
 def shortened(text: Column) -> Column:
     """Returns what an error shows of a value: its first 80 characters; null for null."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    cut = sf.when(sf.length(text) > SHOWN_MAX, sf.lit("…")).otherwise(sf.lit(""))
-    return sf.concat(sf.substring(text, 1, SHOWN_MAX), cut)
+    start, is_cut = start_of(text)
+    return sf.concat(start, sf.when(is_cut, sf.lit("…")).otherwise(sf.lit("")))
 
 
 def quoted(name: str) -> str:
@@ -631,10 +638,3 @@ def _bytes_of_digits(digits: Column) -> Column:
 
 PARSING_STEPS: Final = (_without_braces, _without_dashes, _bytes_of_digits)
 """The steps of `parsed_guid`: each uses its argument several times, which is computed once if it is a column."""
-
-
-def shown_bytes(value: Column) -> Column:
-    """Returns binary values as errors show them."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    return sf.concat(sf.lit("0x"), sf.lower(sf.hex(value)))

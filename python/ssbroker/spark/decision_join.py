@@ -24,6 +24,7 @@ from ssbroker.spark.columns import (
     SHOWN_MAX,
     Labels,
     quoted,
+    start_of,
 )
 from ssbroker.spark.decision_join_table import CANDIDATES_BITS, DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionJoinTable
 
@@ -238,11 +239,11 @@ class DecisionJoin:
         if name == "database":
             before = f"{_ERRORS}UnknownDatabaseError: database: '"
             after = f"' is not a database of the catalog; expected {self._join_table.expected_databases}"
-            found.append((self._source().isNull(), before, _start_of(self._text("database")), after))
+            found.append((self._source().isNull(), before, start_of(self._text("database")), after))
         if name in self._id_columns:
             before = f"{_ERRORS}InvalidGuidError: {name}: '"
             if self._types[name] == pa.string():
-                shown, is_wrong = _start_of(self._text(name)), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
+                shown, is_wrong = start_of(self._text(name)), sf.col(name).isNotNull() & self._id_bytes(name).isNull()
             else:
                 given, before = self._id_bytes(name), f"{before}0x"
                 start = sf.lower(sf.hex(sf.substring(given, 1, _SHOWN_BYTES_MAX)))
@@ -451,13 +452,6 @@ def _one_of(texts: Sequence[str], number: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.get(sf.array(*map(sf.lit, texts)), number)
-
-
-def _start_of(text: Column) -> tuple[Column, Column]:
-    """Returns the start of a text, and whether that is not all of it."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    return sf.substring(text, 1, SHOWN_MAX), sf.length(text) > SHOWN_MAX
 
 
 def _free_prefix(rows: DataFrame) -> str:

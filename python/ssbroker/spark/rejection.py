@@ -11,7 +11,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import TieBreak
 from ssbroker.schemas import REJECTED_CONVERSATIONS
-from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, parsed_guid, quoted, shortened, shown_bytes
+from ssbroker.spark.columns import BROKER_COLUMN, ID_COLUMNS, parsed_guid, quoted, shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -74,7 +74,7 @@ def _guid_check(name: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Co
         is_wrong = parsed_guid(value).isNull()
     else:
         given = sf.col(name).cast("binary")
-        value, is_wrong = shown_bytes(given), sf.octet_length(given) != _ID_BYTES
+        value, is_wrong = sf.concat(sf.lit("0x"), sf.lower(sf.hex(given))), sf.octet_length(given) != _ID_BYTES
     return sf.col(name).isNotNull() & is_wrong, _problem(name, value, "invalid_guid")
 
 
