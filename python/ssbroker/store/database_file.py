@@ -523,7 +523,7 @@ class Session(_core.Session):
     def commit(self, *, received_from: Iterable[int] = (), is_durable: bool = True) -> None:
         """Makes the changes visible and, if `is_durable`, durable, and ends the session. Does nothing if the transaction has not begun.
 
-        Other changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`; a power cut before undoes them.
+        Other changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`; a power cut before that undoes them.
         """
         connection = self.connection
         if connection is None:
@@ -538,7 +538,7 @@ class Session(_core.Session):
             if has_changed and is_durable:
                 self._file.record_commit_result(None)
             elif has_changed:
-                self._file.has_left_sync = True
+                self._file.has_deferred_sync = True
         except BaseException:
             is_clean = False
             raise
@@ -721,7 +721,7 @@ class DatabaseFile:
         lock_timeout: Seconds to wait for the write lock.
         failure: Why the last write of this process failed; None if it succeeded.
         failed_at: The time of that failure, by `time.monotonic`.
-        has_left_sync: Whether a commit since then succeeded without a sync, so that the next sync ends the failure.
+        has_deferred_sync: Whether a commit since then succeeded without a sync, so that the next sync ends the failure.
         write_lock: The write lock within this process.
         connections: The connections of this process.
     """
@@ -731,7 +731,7 @@ class DatabaseFile:
         self.lock_timeout = timeout_seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
-        self.has_left_sync = False
+        self.has_deferred_sync = False
         self._read_error = ""
         self._read_failed_at = -math.inf
         self._shared: SharedMemory | None = None
@@ -861,7 +861,7 @@ class DatabaseFile:
                     connection.statements.sync()
                 finally:
                     self.connections.give_back(connection)
-            if self.has_left_sync:
+            if self.has_deferred_sync:
                 self.record_commit_result(None)
         except StorageError as error:
             if not isinstance(error, LockTimeoutError | FileReplacedError):
@@ -950,7 +950,7 @@ class DatabaseFile:
     def record_commit_result(self, failure: str | None) -> None:
         """Records whether a commit succeeded (None) or why it failed."""
         self.failure = failure
-        self.has_left_sync = False
+        self.has_deferred_sync = False
         self.write_lock.set_failing(failure is not None)
         if failure is not None:
             self.failed_at = time.monotonic()

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
-use crate::wal_vfs::{leave_sync, sync_left_commits};
+use crate::wal_vfs::{defer_sync, sync_deferred_commits};
 
 /// More than there are statements in this crate, so that each is prepared once.
 const STATEMENTS: usize = 40;
@@ -65,7 +65,7 @@ impl Statements {
         }
     }
 
-    /// Commits. A commit that is not durable leaves its sync to a later one or to `sync`: until then it survives the end
+    /// Commits. A commit that is not durable defers its sync to a later commit or to `sync`: until then it survives the end
     /// of the process, but not a power cut, which leaves the file as it was before. Returns whether the path still leads
     /// to the opened file; otherwise the changes are lost with the old file.
     ///
@@ -74,11 +74,11 @@ impl Statements {
     pub fn commit(&self, is_durable: bool) -> Result<bool> {
         self.ensure_transaction()?;
         if !is_durable {
-            leave_sync(&self.db, true);
+            defer_sync(&self.db, true);
         }
         let committed = self.db.prepare_cached("COMMIT").and_then(|mut statement| statement.execute([]));
         if !is_durable {
-            leave_sync(&self.db, false);
+            defer_sync(&self.db, false);
         }
         committed?;
         Ok(self.file.is_unchanged())
@@ -90,7 +90,7 @@ impl Statements {
     /// The file cannot be synced.
     pub fn sync(&self) -> Result<()> {
         self.db.prepare_cached("SELECT 1 FROM sqlite_schema LIMIT 1")?.exists([])?; // opens the log
-        sync_left_commits(&self.db)
+        sync_deferred_commits(&self.db)
     }
 
     /// Rolls back.

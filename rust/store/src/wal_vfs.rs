@@ -10,7 +10,7 @@
 //! A growing WAL costs two syncs per commit, because its length must become durable as well. So the file is
 //! extended with zeros in advance, which are not valid frames; later commits overwrite them.
 //!
-//! A commit may leave its sync to a later one. A sync covers the whole file, so it makes all earlier commits durable,
+//! A commit may defer its sync to a later one. A sync covers the whole file, so it makes all earlier commits durable,
 //! whatever connection or process calls it. The files of a process count the commits that are not synced yet.
 #![allow(unsafe_code)]
 
@@ -179,14 +179,14 @@ struct File {
     log: *mut Log,
 }
 
-/// The commits to a WAL that this process has not synced yet.
+/// The commits to a WAL by this process that deferred their sync.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unsynced {
+struct Deferred {
     /// How many there have been.
     commits: u64,
-    /// How many of them are durable by now.
-    durable: u64,
-    /// The bytes of those that are not.
+    /// How many of them have been synced since.
+    synced: u64,
+    /// The bytes of the others.
     from: i64,
     to: i64,
     /// Whether a sync has failed since: the system may have dropped the bytes, so they are written again.
@@ -194,18 +194,18 @@ struct Unsynced {
 }
 
 /// Shared by all connections of the process to a WAL.
-type SharedUnsynced = Arc<Mutex<Unsynced>>;
+type SharedDeferred = Arc<Mutex<Deferred>>;
 
-static UNSYNCED: Mutex<Option<HashMap<CString, Weak<Mutex<Unsynced>>>>> = Mutex::new(None);
+static DEFERRED: Mutex<Option<HashMap<CString, Weak<Mutex<Deferred>>>>> = Mutex::new(None);
 
-fn unsynced_of(name: &CStr) -> SharedUnsynced {
-    let mut held = UNSYNCED.lock().unwrap_or_else(PoisonError::into_inner);
+fn deferred_of(name: &CStr) -> SharedDeferred {
+    let mut held = DEFERRED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = held.get_or_insert_default();
     if let Some(found) = known.get(name).and_then(Weak::upgrade) {
         return found;
     }
     known.retain(|_, weak| weak.strong_count() > 0);
-    let made = SharedUnsynced::default();
+    let made = SharedDeferred::default();
     known.insert(name.to_owned(), Arc::downgrade(&made));
     made
 }
@@ -227,11 +227,11 @@ struct Log {
     begin: i64,
     /// Whether this transaction's last frame has been written.
     is_complete: bool,
-    /// Whether the sync that ends the commit of this transaction is left to a later one.
-    leaves_sync: bool,
+    /// Whether the sync that ends the commit of this transaction is deferred.
+    defers_sync: bool,
     /// Whether the connection holds the write lock.
     is_writer: bool,
-    unsynced: SharedUnsynced,
+    deferred: SharedDeferred,
 }
 
 /// Returns the wrapped file.
@@ -302,7 +302,7 @@ unsafe fn start_buffering(own: *mut File, name: sqlite3_filename) {
         if !is_ours || device_characteristics(database) & ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE == 0 {
             return;
         }
-        let mut log = Box::new(Log { unsynced: unsynced_of(CStr::from_ptr(name)), ..Log::default() });
+        let mut log = Box::new(Log { deferred: deferred_of(CStr::from_ptr(name)), ..Log::default() });
         if size_below(own.cast(), &raw mut log.end) == SQLITE_OK {
             (*own).other = database.cast();
             (*database.cast::<File>()).other = own;
@@ -474,20 +474,20 @@ fn sync_below(file: *mut sqlite3_file, flags: c_int) -> c_int {
     call_below!(file, xSync(flags), ffi::SQLITE_IOERR_FSYNC)
 }
 
-/// Syncs a WAL, unless this sync ends a commit that leaves it to a later one. The sync of a new header is never left.
+/// Syncs a WAL, unless this sync ends a commit that defers it. The sync of a new header is never deferred.
 fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
-    let held = || log.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
-    if log.is_complete && mem::take(&mut log.leaves_sync) {
-        let mut unsynced = held();
-        if unsynced.commits == unsynced.durable {
-            unsynced.from = log.begin;
+    let held = || log.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+    if log.is_complete && mem::take(&mut log.defers_sync) {
+        let mut deferred = held();
+        if deferred.commits == deferred.synced {
+            deferred.from = log.begin;
         }
-        unsynced.to = log.next.unwrap_or(unsynced.from);
-        unsynced.commits += 1;
+        deferred.to = log.next.unwrap_or(deferred.from);
+        deferred.commits += 1;
         return SQLITE_OK;
     }
     let before = *held();
-    let is_open = before.commits > before.durable;
+    let is_open = before.commits > before.synced;
     let mut code = SQLITE_OK;
     if is_open && before.is_suspect {
         // A checkpoint does not hold the write lock; it fails, and the next transaction writes the frames again.
@@ -496,15 +496,15 @@ fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
     if code == SQLITE_OK {
         code = sync_below(file, flags);
     }
-    let mut unsynced = held();
+    let mut deferred = held();
     if code == SQLITE_OK {
-        if before.commits > unsynced.durable {
-            unsynced.durable = before.commits;
-            unsynced.from = before.to;
+        if before.commits > deferred.synced {
+            deferred.synced = before.commits;
+            deferred.from = before.to;
         }
-        unsynced.is_suspect &= unsynced.commits > unsynced.durable && !before.is_suspect;
+        deferred.is_suspect &= deferred.commits > deferred.synced && !before.is_suspect;
     } else {
-        unsynced.is_suspect |= is_open;
+        deferred.is_suspect |= is_open;
     }
     code
 }
@@ -546,39 +546,39 @@ unsafe fn log_file(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
     }
 }
 
-/// Sets whether the next commit of a connection leaves its sync to a later one. If the wrapped VFS cannot share
+/// Sets whether the next commit of a connection defers its sync. If the wrapped VFS cannot share
 /// files, it is synced in any case.
-pub(crate) fn leave_sync(connection: &Connection, is_left: bool) {
+pub(crate) fn defer_sync(connection: &Connection, is_deferred: bool) {
     // SAFETY: the connection is open, and only this thread has it.
     unsafe {
         let log = log_file(connection.handle());
         if let Some(log) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
-            log.leaves_sync = is_left;
+            log.defers_sync = is_deferred;
         }
     }
 }
 
-/// Syncs the commits of this process that have left it to a later sync; does nothing if there are none. The
+/// Syncs the commits of this process that deferred it; does nothing if there are none. The
 /// connection must have read something, because that opens the WAL.
 ///
 /// # Errors
 /// The file cannot be synced.
-pub(crate) fn sync_left_commits(connection: &Connection) -> Result<()> {
+pub(crate) fn sync_deferred_commits(connection: &Connection) -> Result<()> {
     // SAFETY: the connection is open, and only this thread has it.
-    let (file, unsynced) = unsafe {
+    let (file, deferred) = unsafe {
         let file = log_file(connection.handle());
         let Some(log) = ptr::NonNull::new(file).and_then(|log| log_of(log.as_ptr())) else { return Ok(()) };
-        (file, *log.unsynced.lock().unwrap_or_else(PoisonError::into_inner))
+        (file, *log.deferred.lock().unwrap_or_else(PoisonError::into_inner))
     };
-    if unsynced.commits == unsynced.durable {
+    if deferred.commits == deferred.synced {
         return Ok(());
     }
-    if unsynced.is_suspect {
+    if deferred.is_suspect {
         connection.execute_batch("BEGIN IMMEDIATE")?;
     }
     // SAFETY: as above.
     let code = unsafe { sync(file, ffi::SQLITE_SYNC_NORMAL) };
-    if unsynced.is_suspect {
+    if deferred.is_suspect {
         connection.execute_batch("ROLLBACK")?;
     }
     if code == SQLITE_OK {

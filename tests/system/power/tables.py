@@ -34,7 +34,7 @@ _ROWS: Final = 40
 class Tables:
     """Transaction 0 creates the file; then rows are inserted and deleted, some transactions are rolled back, and the file is closed and reopened.
 
-    Some commits leave their sync to a later one, or to `DatabaseFile.sync`.
+    Some commits defer their sync to a later one, or to `DatabaseFile.sync`.
     """
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:

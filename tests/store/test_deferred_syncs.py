@@ -1,4 +1,4 @@
-"""A commit that is not durable leaves its sync to a later one."""
+"""A commit that is not durable defers its sync to a later one."""
 
 from __future__ import annotations
 
