@@ -1,4 +1,4 @@
-"""Work queues: messages without dialogs, for programs that need a queue and nothing else."""
+"""Work queues: put and take messages. Each has a dialog of its own, which the program does not see."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 class DialogEngine:
     """The networked dialogs of a database: what they send, and what arrives for them.
 
-    The engine does not wait, write or generate random numbers. Only one thread at a time may use it.
+    The engine does no I/O itself, but its storage may wait for the disk. It generates no random numbers. Only one thread at a time may use it.
 
     Args:
         storage: The durable state.
@@ -540,7 +540,7 @@ class DialogEngine:
             self._cache.mark_ready(dialog)
 
     def _schedule_acknowledgements(self, received: ReceivedBatch, monotonic_now: int) -> None:
-        """Schedules the acknowledgements of what is durable now (P15, P16, P18)."""
+        """Schedules the acknowledgements of what is committed; `data_to_send` syncs it before it returns them (P15, P16, P18)."""
         settings = self._settings
         for key, owed in received.due_acknowledgements.items():
             dialog = self._cache.loaded.get(key)

@@ -25,21 +25,21 @@ _MAPPED: Final = r"\A(?:0:){5}ffff:([0-9a-f]{1,4}):([0-9a-f]{1,4})\z"
 def address_in_name(name: Column, *, only_if: Column) -> Column:
     """Returns the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if it is not wanted.
 
-    Spark does not compile `zip_with`, so it ends the method that it generates for a stage. In one method, this and the rest of a join
+    Spark generates no code for `zip_with`, so the method that it generates for a stage ends there. In one method, this and the rest of a join
     with the decision table would be too long for the JVM to compile.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     def address(name: Column) -> Column:
         port = sf.regexp_extract(name, _ADDRESS, 2).cast("int")
-        host = _with(sf.lower(sf.regexp_extract(name, _ADDRESS, 1)), _normal_host)
+        host = _computed_once(sf.lower(sf.regexp_extract(name, _ADDRESS, 1)), _normal_host)
         return sf.when(port <= _PORT_MAX, sf.concat(sf.lit("TCP://"), host, sf.lit(":"), port.cast("string")))
 
     found = sf.zip_with(sf.array(name), sf.array(), lambda name, _: address(name))
     return sf.when(only_if & name.rlike(_ADDRESS), sf.get(found, sf.lit(0)))
 
 
-def _with(value: Column, result: Callable[[Column], Column]) -> Column:
+def _computed_once(value: Column, result: Callable[[Column], Column]) -> Column:
     """Returns what a function returns for a value, which is computed once."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -51,7 +51,7 @@ def _normal_host(host: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     inner = sf.substr(host, sf.lit(2), sf.length(host) - 2)
-    bracketed = sf.concat(sf.lit("["), _with(inner, _normal_ipv6), sf.lit("]"))
+    bracketed = sf.concat(sf.lit("["), _computed_once(inner, _normal_ipv6), sf.lit("]"))
     return sf.when(host.startswith("["), bracketed).otherwise(host)
 
 
@@ -67,12 +67,12 @@ def _normal_ipv6(text: Column) -> Column:
         missing = sf.concat(sf.lit(":"), sf.call_function("repeat", sf.lit("0:"), _GROUPS - groups))
         is_ipv6 = text.rlike(_IPV6) & (text.contains("::") == (groups < _GROUPS))
         full = sf.btrim(sf.replace(text, sf.lit("::"), missing), sf.lit(":"))
-        return sf.when(is_ipv6, _with(sf.regexp_replace(full, _LEADING_ZEROS, ""), _shortened))
+        return sf.when(is_ipv6, _computed_once(sf.regexp_replace(full, _LEADING_ZEROS, ""), _shortened))
 
     in_hexadecimal = sf.format_string(
         "%s%x:%x", sf.regexp_extract(text, _IPV4_TAIL, 1), octet(1) * 256 + octet(2), octet(3) * 256 + octet(4)
     )
-    return _with(sf.when(text.rlike(_IPV4_TAIL), in_hexadecimal).otherwise(text), with_groups)
+    return _computed_once(sf.when(text.rlike(_IPV4_TAIL), in_hexadecimal).otherwise(text), with_groups)
 
 
 def _shortened(full: Column) -> Column:

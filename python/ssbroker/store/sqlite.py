@@ -200,7 +200,7 @@ class FileNotEmptyError(StorageError):
 
 
 def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> Connection:
-    """Opens a database file of an instance; each commit is durable.
+    """Opens a database file of an instance; each commit is synced, unless `Statements.commit(is_durable=False)` defers that.
 
     Args:
         path: The file.

@@ -129,7 +129,7 @@ def remove_acknowledged(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
 
 
 def remove_all_sent(work: Work, endpoint_id: int) -> None:
-    """Removes all messages that an endpoint sent from the transmission queue."""
+    """Removes from the transmission queue all messages that an endpoint sent."""
     before = work.connection.total_changes()
     transmission_queue.remove_sent(work.connection, endpoint_id)
     work.effects.transmission_removed += work.connection.total_changes() - before

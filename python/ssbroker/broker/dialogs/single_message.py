@@ -1,4 +1,4 @@
-"""Dialogs of one message between two services of a database, written and removed in one step.
+"""Dialogs of one message of a service with itself, written and removed in one step.
 
 The general path (`begin_end`, `send`, `arrival`) updates each endpoint several times. These functions leave the same rows if the rules allow
 it, and otherwise return None or False and change nothing.
