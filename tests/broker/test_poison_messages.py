@@ -109,15 +109,15 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     assert isinstance(event, QueueDisabled)
     assert (event.conversation_handle, event.error) == (uuid.UUID(bytes=handle), "KeyError: 'price'")
     reason = (
-        "It was disabled at 2026-11-21 00:00:00 UTC after five failures in a row. The last one, with a message of conversation "
+        "It was disabled at 2026-11-21 00:00:00 UTC after five failures in a row. The last failure, with a message of conversation "
         f"{event.conversation_handle}: KeyError: 'price'"
     )
     with pytest.raises(BrokerError, match="9617") as refused:
         received(stock)
     assert str(refused.value).endswith(reason)
     (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")
-    assert queue["problem"] == f"{reason}. To go on: ALTER QUEUE [dbo].[Orders] WITH STATUS = ON"
-    instance.execute(f"USE Stock; {queue['problem'].partition('To go on: ')[2]}")
+    assert queue["problem"] == f"{reason}. To enable it again: ALTER QUEUE [dbo].[Orders] WITH STATUS = ON"
+    instance.execute(f"USE Stock; {queue['problem'].partition('To enable it again: ')[2]}")
     assert is_on(stock)
     assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
 
@@ -146,7 +146,7 @@ def test_the_statement_that_turns_a_queue_on_escapes_its_name(instance: Instance
         with pytest.raises(ZeroDivisionError), queue.take():
             raise ZeroDivisionError
     (row,) = (row for row in overview_of(instance)["queues"] if row["problem"])
-    instance.execute(f"USE Stock; {row['problem'].partition('To go on: ')[2]}")
+    instance.execute(f"USE Stock; {row['problem'].partition('To enable it again: ')[2]}")
     with queue.take() as job:
         assert job.value == b"poison"
 

@@ -23,7 +23,7 @@ def test_the_screens_equal_the_snapshot(width: int) -> None:
         ("注文注文注文 注文注文", ["注文注文注文", "注文注文"]),
         ("    USE [Sales]; DROP ROUTE [A route];", ["    USE [Sales]; DROP ROUTE [A route];"]),
         ("Do this: DROP ROUTE [a;b]; or not", ["Do this:", "  DROP ROUTE [a;b];", "or not"]),
-        ("To go on: ALTER QUEUE [dbo].[Q] WITH STATUS = ON", ["To go on:", "  ALTER QUEUE [dbo].[Q] WITH STATUS = ON"]),
+        ("Run this: ALTER QUEUE [dbo].[Q] WITH STATUS = ON", ["Run this:", "  ALTER QUEUE [dbo].[Q] WITH STATUS = ON"]),
         ("CREATE QUEUE [Q]: it exists already", ["CREATE QUEUE", "[Q]: it exists", "already"]),
         ("one\ntwo three four five", ["one", "two three four", "five"]),
     ],

@@ -260,10 +260,10 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     shown = run("status", folder).out
     assert "Sales dbo.Jobs off 1 0 0" in " ".join(shown.split())
     (line,) = (line for line in shown.splitlines() if line.startswith("queue dbo.Jobs, in Sales: It was disabled at "))
-    assert "after five failures in a row. The last one, with a message of conversation " in line
+    assert "after five failures in a row. The last failure, with a message of conversation " in line
     assert ": ZeroDivisionError" in line
     script = folder.parent / "on.sql"
-    script.write_text(f"USE Sales\n{line.partition('To go on: ')[2]}\n")
+    script.write_text(f"USE Sales\n{line.partition('To enable it again: ')[2]}\n")
     assert run("sql", folder, script).status == 0
     assert "queue dbo.Jobs" not in run("status", folder).out
 

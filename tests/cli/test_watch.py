@@ -70,7 +70,7 @@ def test_states_as_tables(run: Run, folder: Path) -> None:
         while sum(line.startswith("Instance shop at ") for line in lines) < 3:
             lines.append(process.stdout.readline().removesuffix("\n"))
             assert lines[-1] or len(lines) < 1000
-    for line in (undelivered, "  this means: when it was last tried, no route led to the service"):
+    for line in (undelivered, "  likely cause: when it was last tried, no route led to the service"):
         assert lines.count(line) == 2
     assert "No process serves the instance." in lines
 
@@ -128,7 +128,7 @@ def test_a_state_says_how_many_rows_it_omits(folder: Path, monkeypatch: pytest.M
     cut = screen(folder, width=140, height=200)
     first = next(number for number, line in enumerate(cut) if line == "Queues")
     queues = sum(" dbo." in line and not line.startswith("queue ") for line in whole)
-    assert cut[first + 3] == f"{queues - 1} more are not shown; ssbroker status shows all."
+    assert cut[first + 3] == f"{queues - 1} more rows not shown; ssbroker status shows all."
 
 
 def test_the_change_since_the_last_state_is_shown(folder: Path) -> None:

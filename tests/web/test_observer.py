@@ -177,7 +177,7 @@ def test_explanation_of_a_reply(tmp_path: Path) -> None:
 
 
 def test_explanation_of_what_does_not_wait(shop: Instance) -> None:
-    with pytest.raises(InputError, match="no message waits for the service '//shop/Intake' in 'Sales' any more"):
+    with pytest.raises(InputError, match="no undelivered messages for service '//shop/Intake' in 'Sales'"):
         explain_waiting(shop, database="Sales", to_service_name="//shop/Intake")
     with pytest.raises(UnknownDatabaseError):
         explain_waiting(shop, database="Nowhere", to_service_name="//shop/Intake")

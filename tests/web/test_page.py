@@ -1,7 +1,8 @@
-"""The live page in a browser: it shows the state as it changes, explains what waits, and is usable on a phone and with the keyboard."""
+"""The live page in a browser: it shows the state as it changes, explains undelivered messages, and is usable on a phone and with the keyboard."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 
@@ -104,10 +105,10 @@ def test_charts_of_a_queue_open_and_close_with_the_keyboard(page: Page, url: str
     page.evaluate("document.querySelector('#queues button.more').focus()")
     page.press("Enter")
     assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
-    assert texts(page, "figcaption span:first-child") == ["Ready messages", "Age of the oldest"]
+    assert texts(page, "figcaption span:first-child") == ["Ready messages", "Age of oldest message"]
     page.wait_for("document.querySelector('figure path.line').getAttribute('d').startsWith('M')")
     assert page.evaluate("document.querySelector('figure svg').getAttribute('aria-label')").startswith(
-        "Ready messages: at most "
+        "Ready messages: max. "
     )
     page.press("Enter")
     page.wait_for("document.querySelectorAll('figure').length === 0")
@@ -118,7 +119,7 @@ def test_one_click_explains_why_messages_wait(page: Page, url: str) -> None:
     page.wait_for(LIVE)
     page.click_on("#waiting tr:nth-child(2) button")
     page.wait_for("document.querySelector('#explanation[open] pre')")
-    assert texts(page, "#explained") == ["Why messages for //bank/Payments wait"]
+    assert texts(page, "#explained") == ["Why messages for //bank/Payments are undelivered"]
     assert "Decision: REMOTE, sent to TCP://bank.example:4022" in texts(page, "#explanation pre")[0]
     page.press("Escape")
     page.wait_for("!document.getElementById('explanation').open")
@@ -131,6 +132,22 @@ def test_events_appear(page: Page, shop: Instance, url: str) -> None:
     context_of(shop).events.emit(QueueDisabled(at=0, database="Sales", queue=HOSTILE, error="five failures"))
     page.wait_for("document.querySelector('#events .error')")
     assert texts(page, "#events .error .name")[0] == f"Sales: queue: {VISIBLE_HOSTILE}, error: five failures"
+
+
+def test_times_have_a_date(page: Page, shop: Instance, url: str) -> None:
+    """A page and a connection stay open for days."""
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    connection = (
+        "{ connection_id: 'old', is_accept: true, state_desc: 'OPEN', connect_time: '2026-11-14T12:00:00.000Z' }"
+    )
+    page.evaluate(f"receive('state', {{ ...state, serving: {{ ...state.serving, connections: [{connection}] }} }})")
+    (connected,) = texts(page, "#connections td[data-name=Connected]")
+    assert re.fullmatch(r"2026-11-1[45] \d\d:\d\d:\d\d", connected)  # in the time zone of the browser
+    context_of(shop).events.emit(QueueDisabled(at=0, database="Sales", queue="dbo.Orders", error="five failures"))
+    page.wait_for("document.querySelector('#events .error')")
+    (at, *_) = texts(page, "#events .error .dim")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", at)
 
 
 def test_the_filter_selects_queues(page: Page, url: str) -> None:
@@ -200,7 +217,7 @@ def test_the_token_is_asked_for_and_kept_for_the_tab(opened: Page, shop: Instanc
         opened.wait_for("!document.getElementById('login').hidden")
         assert "bank" not in opened.evaluate("document.body.textContent")
         # Before the first state, the page does not claim that there is nothing.
-        assert set(texts(opened, "main .content, main .forwarded")) == {"Waiting for the first state."}
+        assert set(texts(opened, "main .content, main .forwarded")) == {"Loading…"}
         for given in ("not the token of this", TOKEN):
             opened.evaluate("document.getElementById('token').focus()")
             opened.type(given)
@@ -225,7 +242,7 @@ def test_the_page_says_that_the_server_has_ended_and_finds_the_next_one(opened: 
     opened.open(f"http://{host}:{port}/", width=1300)
     opened.wait_for(LIVE)
     http.close()
-    opened.wait_for("document.getElementById('link').textContent.startsWith('No connection')")
+    opened.wait_for("document.getElementById('link').textContent.startsWith('Disconnected')")
     again = HttpServer(shop, host, port)
     started = threading.Event()
     for _ in range(100):
@@ -257,7 +274,7 @@ def test_a_hidden_page_does_not_try_again(page: Page, url: str) -> None:
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.evaluate("[...scheduled.values()].at(-1)()")  # a minute later
-    assert page.evaluate("document.getElementById('link').textContent") == "Not read while hidden"
+    assert page.evaluate("document.getElementById('link').textContent") == "Paused while hidden"
     page.evaluate("[...scheduled.values()].slice(0, -1).forEach((each) => each?.())")
     assert page.evaluate("requests") == 1
 

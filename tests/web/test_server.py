@@ -88,7 +88,7 @@ def test_explanation_of_a_waiting_message(serve: Callable[..., Address]) -> None
     assert (response.status, json.loads(body)["from_service_name"]) == (200, "//shop/Orders")
     assert request(address, "/explain?database=Sales")[0].status == 400
     response, body = request(address, "/explain?database=Sales&service=//none")
-    assert (response.status, body) == (404, b"no message waits for the service '//none' in 'Sales' any more\n")
+    assert (response.status, body) == (404, b"no undelivered messages for service '//none' in 'Sales'\n")
     assert request(address, "/explain?database=no&service=//none")[0].status == 404
 
 
@@ -308,7 +308,7 @@ def test_the_number_of_open_pages_is_limited(serve: Callable[..., Address], monk
     for each in streams:
         each.next("state")
     response, body = request(address, "/events")
-    assert (response.status, body) == (503, b"too many pages are open\n")
+    assert (response.status, body) == (503, b"too many open pages; close one\n")
     assert request(address, "/health")[0].status == 200
     streams.pop().close()
     until(lambda: is_stream(address))

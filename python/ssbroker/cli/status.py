@@ -101,7 +101,7 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
     for row in found["moved"]:
         groups = f"{row['groups']} conversation group{'s' * (row['groups'] > 1)}"
         yield cell(
-            f"queue {row['queue']}, in {row['database']}: {groups} failed five times and moved to {row['moved_to']}, the last at "
+            f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']} after five failures; last failure "
             f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
         )
 
@@ -121,12 +121,12 @@ def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
 def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
     """Yields why messages are not delivered: below the table, so that statements in the advice can be copied."""
     for row in found["transmission_queue"]:
-        reason = row["transmission_status"] or "not sent yet, or sent recently and not acknowledged yet"
+        reason = row["transmission_status"] or "not sent, or not acknowledged yet"
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
 
 
 def serving_line(serving: dict[str, Any] | None) -> Text:
-    """Returns which process serves the instance."""
+    """Returns the line that says which process serves the instance."""
     if serving is None:
         return Text("No process serves the instance.")
     process = "A process" if serving["process"] is None else f"Process {serving['process']}"
@@ -192,20 +192,27 @@ def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
 
 def connection_row(row: dict[str, Any]) -> dict[str, str]:
     """Returns the cells of a connection."""
-    paused = [direction for direction in ("receive", "send") if row[f"is_{direction}_flow_controlled"]]
+    paused = [
+        text
+        for column, text in (
+            ("is_receive_flow_controlled", ", receiving paused"),
+            ("is_send_flow_controlled", ", sending paused"),
+        )
+        if row[column]
+    ]
     return {
         "instance": row["remote_user_name"] or "",
         "principal": row["principal_name"] or "(none)",
-        "opened by": "peer" if row["is_accept"] else "this instance",
-        "state": row["state_desc"] + "".join(f", {direction} paused" for direction in paused),
-        "since": row["connect_time"] or "",
+        "direction": "inbound" if row["is_accept"] else "outbound",
+        "state": row["state_desc"] + "".join(paused),
+        "connected": row["connect_time"] or "",
         "bytes sent": str(row["total_bytes_sent"] or 0),
         "bytes received": str(row["total_bytes_received"] or 0),
     }
 
 
 def state_table(title: str, rows: list[dict[str, str]]) -> FittedTable:
-    """Returns a table in which states that need attention are coloured."""
+    """Returns a table whose states are coloured if they need attention."""
     return rows_table(
         list(rows[0]), [[cell(value, style_of(value)) for value in row.values()] for row in rows], title=title
     )

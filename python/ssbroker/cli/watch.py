@@ -59,7 +59,7 @@ def watch(
 ) -> None:
     """Show the state of an instance as it changes, until Ctrl-C.
 
-    Shows what waits and why, the depth of each queue over time and the age of its oldest message, conversations by state, and connections.
+    Shows undelivered messages and their causes, the depth of each queue over time and the age of its oldest message, conversations by state, and connections.
     No process needs to serve the instance. On a terminal, it is shown in place.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
@@ -104,18 +104,18 @@ def state_parts(
     is_ascii: bool = False,
     table: Callable[[str, list[dict[str, str]]], Any] = state_table,
 ) -> Iterator[Any]:
-    """Yields the lines and tables that show a state: what waits first, and connections last."""
+    """Yields the lines and tables that show a state: undelivered messages first, connections last."""
     yield cell(f"Instance {state['instance']} at {state['at']}", "bold")
     yield serving_line(state["serving"])
     yield from database_problems(state)
     yield Text()
     waiting = [_waiting_row(row) for row in state["transmission_queue"]]
-    yield table("What waits", waiting) if waiting else Text("Nothing waits: the transmission queues are empty.")
+    yield table("Undelivered messages", waiting) if waiting else Text("There are no undelivered messages.")
     yield from _omitted(state, "transmission_queue")
     for row, reason in zip(state["transmission_queue"], waiting_reasons(state), strict=True):
         yield reason
         if row["cause"] is not None:
-            yield cell(f"  this means: {row['cause']}", "dim")
+            yield cell(f"  likely cause: {row['cause']}", "dim")
     yield Text()
     depths = {} if before is None else {(row["database"], row["queue"]): row["ready"] for row in before["queues"]}
     rows = state["queues"]
@@ -139,7 +139,7 @@ def state_parts(
 def _omitted(state: State, name: str) -> Iterator[Text]:
     """Yields how many rows of a table the state omits."""
     if state["omitted"][name]:
-        yield Text(f"{state['omitted'][name]:,} more are not shown; ssbroker status shows all.", "dim")
+        yield Text(f"{state['omitted'][name]:,} more rows not shown; ssbroker status shows all.", "dim")
 
 
 _NAMES: Final = ("to", "from", "database", "queue", "instance", "principal")
@@ -256,7 +256,7 @@ def _queue_row(
         "state": queue_state(row),
         "ready": str(row["ready"]),
         "change": _change(row["ready"], depths.get(key)),
-        "over time": depth_bars(history.get(key, []), is_ascii=is_ascii),
+        "history": depth_bars(history.get(key, []), is_ascii=is_ascii),
         "oldest": age_text(row["oldest_seconds"]),
         **others,
     }

@@ -1,4 +1,4 @@
-"""Repeated states of an instance: depths and ages over time, what waits and why."""
+"""Repeated states of an instance: depths and ages over time, undelivered messages and their causes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS_MAX: Final = 200
 INTERVAL: Final = 1.0
 """The least number of seconds between two states."""
 _SHARE: Final = 20
-"""Making states takes at most this fraction of the time: one part of so many."""
+"""The least ratio of the time between two states to the time that making one takes."""
 _MOST_FIRST: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "queues": lambda row: -row["ready"] - row["incomplete"],
     "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
@@ -40,7 +40,7 @@ _MOST_FIRST: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 
 
 class Observer:
-    """Makes the state of an instance, at most once a second and for at most 5% of the time, however many ask for it.
+    """Makes the state of an instance, at most once a second and for at most 5% of the time, regardless of the number of callers.
 
     It reads snapshots of the files, which blocks no writer, and keeps the history of the fullest queues.
 
@@ -87,7 +87,7 @@ class Observer:
             return {key: list(points) for key, points in self._history.items()}
 
     def pause(self) -> None:
-        """Notes that nobody asks from now on, so the history has a gap."""
+        """Starts a gap in the history, because no page is open any more."""
         with self._guard:
             for points in self._history.values():
                 points.append((points[-1][0], None, None))
@@ -136,17 +136,17 @@ def utc_text(seconds: float) -> str:
 
 
 def cause_and_remedy(status: str) -> tuple[str | None, str | None]:
-    """Returns what a status of the transmission queue means, and what to do; None for each if it is not known."""
+    """Returns the likely cause of a status of the transmission queue, and the remedy; None for each that is not known."""
     found = cause_of(status)
     return (None, None) if found is None else (found.cause, found.remedy)
 
 
 def explain_waiting(instance: Instance, *, database: str, to_service_name: str) -> dict[str, Any]:
-    """Explains the oldest message that waits for a service in the transmission queue of a database.
+    """Explains the oldest undelivered message for a service in the transmission queue of a database.
 
     Raises:
         UnknownDatabaseError: The database does not exist.
-        InputError: No message waits for the service.
+        InputError: There is no undelivered message for the service.
         StorageError: The file of the database cannot be read.
 
     Examples:
@@ -165,7 +165,7 @@ def explain_waiting(instance: Instance, *, database: str, to_service_name: str) 
     found = context.file.query(lambda connection: views.oldest_waiting(connection, to_service_name))
     if found is None:
         raise InputError(
-            f"no message waits for the service {to_service_name!r} in {database!r} any more", value=to_service_name
+            f"no undelivered messages for service {to_service_name!r} in {database!r}", value=to_service_name
         )
     conversation, number, from_service, broker_instance, is_initiator, status = found
     explanation = instance.router().explain(

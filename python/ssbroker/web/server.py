@@ -231,7 +231,7 @@ def _application(instance: Instance, metrics: Metrics, observer: Observer, feed:
 
     async def get_events(request: Request) -> Response:
         if feed.is_full:
-            return _error(503, "too many pages are open")
+            return _error(503, "too many open pages; close one")
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         return _Stream(feed.messages(), media_type="text/event-stream")
@@ -319,7 +319,7 @@ class _Guard:
         if request.scope["path"] in _PAGE_FILES:
             return None
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _error(403, "requests of other sites are not answered")
+            return _error(403, "cross-site requests are not allowed")
         if self._token is not None and not _has_token(headers, self._token):
             response = _error(401, "expected the header Authorization: Bearer TOKEN")
             response.headers["WWW-Authenticate"] = "Bearer"

@@ -109,7 +109,7 @@ def describe_failure(failure: Failure) -> str:
     at = EPOCH + timedelta(microseconds=failure.failed_at)
     handle = failure.conversation_handle
     last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
-    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last one{last}: {failure.error}"
+    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last failure{last}: {failure.error}"
 
 
 def _handle(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:

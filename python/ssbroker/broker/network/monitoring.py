@@ -172,11 +172,11 @@ def _seconds_since(time: int | None, now: int) -> int | None:
 
 
 def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
-    """Returns why a queue was disabled, and how to go on; None if a statement disabled it."""
+    """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
     failure = failures.last_of(connection, queue_id)
     if failure is None:
         return None
-    return f"{describe_failure(failure)}. To go on: ALTER QUEUE {name} WITH STATUS = ON"
+    return f"{describe_failure(failure)}. To enable it again: ALTER QUEUE {name} WITH STATUS = ON"
 
 
 _TRANSPORT: Final = {

@@ -7,6 +7,7 @@ const element = (name, options = {}, ...children) => {
   return made;
 };
 const number = (value) => value.toLocaleString("en");
+const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const plural = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 const nothing = (text) => element("p", { className: "dim", textContent: text });
 
@@ -22,9 +23,9 @@ function duration(seconds) {
 
 function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let place = 0;
-  while (value >= 1024 && place + 1 < units.length) { value /= 1024; place += 1; }
-  return `${value.toLocaleString("en", { maximumFractionDigits: place ? 1 : 0 })} ${units[place]}`;
+  let index = 0;
+  while (value >= 1024 && index + 1 < units.length) { value /= 1024; index += 1; }
+  return `${value.toLocaleString("en", { maximumFractionDigits: index ? 1 : 0 })} ${units[index]}`;
 }
 
 /* Characters that are invisible or change the direction of text are shown as escapes. */
@@ -46,7 +47,7 @@ class Table {
     this.table = element("table", { className: "records" }, this.body);
     this.omitted = nothing("");
     this.rows = new Map();
-    place.replaceChildren(nothing("Waiting for the first state."));
+    place.replaceChildren(nothing("Loading…"));
   }
 
   show(entries, omitted = 0) {
@@ -71,7 +72,7 @@ class Table {
         before = row.below;
       }
     }
-    setText(this.omitted, omitted ? `${number(omitted)} more are not shown.` : "");
+    setText(this.omitted, omitted ? `${plural(omitted, "more row")} not shown` : "");
     const wanted = entries.length ? [this.table, this.omitted] : [this.empty];
     if (this.place.firstChild !== wanted[0]) this.place.replaceChildren(...wanted);
     if (focused !== document.activeElement && this.table.contains(focused)) focused.focus({ preventScroll: true }); // its row has moved
@@ -141,8 +142,8 @@ function figure(kind, title) {
 }
 
 const CHARTS = [
-  { kind: "depth", title: "Ready messages", place: 1, text: (most) => `at most ${number(most)}` },
-  { kind: "age", title: "Age of the oldest", place: 2, text: (most) => `at most ${duration(most)}` },
+  { kind: "depth", title: "Ready messages", place: 1, text: (most) => `max. ${number(most)}` },
+  { kind: "age", title: "Age of oldest message", place: 2, text: (most) => `max. ${duration(most)}` },
 ];
 
 function toggleCharts(row) {
@@ -166,7 +167,7 @@ function drawCharts(row) {
     const about = CHARTS[place];
     const drawn = draw(each.svg, points, about.place, (most) => `${about.title}: ${about.text(most)}`);
     setText(each.most, about.text(drawn.greatest));
-    setText(each.span, `the last ${duration(drawn.seconds)}`);
+    setText(each.span, `last ${duration(drawn.seconds)}`);
   });
 }
 
@@ -182,25 +183,26 @@ const queues = new Table(document.querySelector("#queues .content"), [
     update: (cell, entry, row) => { setText(row.button, `${entry.row.database}: ${entry.row.queue}`); drawCharts(row); } },
   { name: "State", className: "state", update: (cell, { row }) => { setText(cell, isOn(row) ? "on" : "off"); cell.className = `state ${isOn(row) ? "" : "off"}`; } },
   { name: "Ready", className: "number", value: ({ row }) => number(row.ready) },
-  { name: "Over time",
+  { name: "History",
     build: (cell, row) => { row.spark = chart("depth"); cell.append(row.spark); },
-    update: (cell, entry, row) => draw(row.spark, depths.get(entry.key) ?? [], 1, (most) => `Ready messages: at most ${number(most)}`) },
-  { name: "Oldest", value: ({ row }) => duration(row.oldest_seconds) },
+    update: (cell, entry, row) => draw(row.spark, depths.get(entry.key) ?? [], 1, (most) => `Ready messages: max. ${number(most)}`) },
+  { name: "Oldest age", value: ({ row }) => duration(row.oldest_seconds) },
   { name: "Incomplete", className: "number", value: ({ row }) => number(row.incomplete) },
   { name: "Retained", className: "number", value: ({ row }) => number(row.retained) },
-  { name: "Failures", className: "reason", value: ({ row, moved }) => [row.problem ?? (isOn(row) ? "" : "a statement disabled it"), ...moved].filter(Boolean).join(" ") },
-], "There are no queues.");
+  { name: "Failures", className: "reason", value: ({ row, moved }) => [row.problem ?? (isOn(row) ? "" : "disabled by a statement"), ...moved].filter(Boolean).join(" ") },
+], "No queues");
 
+const NO_STATUS = "Not sent, or not acknowledged yet";
 const waiting = new Table(document.querySelector("#waiting .content"), [
   { name: "To", className: "name", value: ({ row }) => row.to_service_name },
   { name: "From database", className: "name", value: ({ row }) => row.database },
   { name: "Messages", className: "number", value: ({ row }) => number(row.messages) },
   { name: "Conversations", className: "number", value: ({ row }) => number(row.conversations) },
-  { name: "Oldest", value: ({ row }) => duration(row.oldest_seconds) },
-  { name: "Why", className: "reason",
+  { name: "Oldest age", value: ({ row }) => duration(row.oldest_seconds) },
+  { name: "Status", className: "reason",
     build: (cell) => cell.append(element("p"), element("p", { className: "dim" })),
     update: (cell, { row }) => {
-      setText(cell.children[0], row.transmission_status || "not sent yet, or sent recently and not acknowledged yet");
+      setText(cell.children[0], row.transmission_status || NO_STATUS);
       setText(cell.children[1], row.cause ?? "");
     } },
   { name: "Explanation",
@@ -209,8 +211,8 @@ const waiting = new Table(document.querySelector("#waiting .content"), [
       row.button.addEventListener("click", () => explain(row.entry.row));
       cell.append(row.button);
     },
-    update: (cell, { row }, { button }) => button.setAttribute("aria-label", `Explain why messages for ${row.to_service_name} wait`) },
-], "Nothing waits: the transmission queues are empty.");
+    update: (cell, { row }, { button }) => button.setAttribute("aria-label", `Explain why messages for ${row.to_service_name} are undelivered`) },
+], "No undelivered messages");
 
 let mostConversations = 1;
 const conversations = new Table(document.querySelector("#conversations .content"), [
@@ -220,27 +222,28 @@ const conversations = new Table(document.querySelector("#conversations .content"
   { name: "Share", className: "bars",
     build: (cell) => cell.append(element("span", { className: "bar" })),
     update: (cell, { row }) => { cell.firstChild.style.width = `${Math.max(1, (100 * row.count) / mostConversations)}%`; } },
-  { name: "Oldest", value: ({ row }) => duration(row.oldest_seconds) },
-], "There are no conversations.");
+  { name: "Oldest age", value: ({ row }) => duration(row.oldest_seconds) },
+], "No conversations");
 
 const connections = new Table(document.querySelector("#connections .content"), [
   { name: "Instance", className: "name", value: ({ row }) => row.remote_user_name ?? "" },
   { name: "Principal", className: "name", value: ({ row }) => row.principal_name ?? "(none)" },
-  { name: "Opened by", value: ({ row }) => (row.is_accept ? "peer" : "this instance") },
-  { name: "State", className: "state", value: ({ row }) => row.state_desc + (row.is_receive_flow_controlled ? ", receive paused" : "") + (row.is_send_flow_controlled ? ", send paused" : "") },
-  { name: "Since", value: ({ row }) => time(row.connect_time) },
+  { name: "Direction", value: ({ row }) => (row.is_accept ? "inbound" : "outbound") },
+  { name: "State", className: "state", value: ({ row }) => row.state_desc + (row.is_receive_flow_controlled ? ", receiving paused" : "") + (row.is_send_flow_controlled ? ", sending paused" : "") },
+  { name: "Connected", value: ({ row }) => timestamp(row.connect_time) },
   { name: "Sent", className: "number", value: ({ row }) => bytes(row.total_bytes_sent ?? 0) },
   { name: "Received", className: "number", value: ({ row }) => bytes(row.total_bytes_received ?? 0) },
-], "There are no connections.");
+], "No connections");
 
 const forwarded = new Table(document.querySelector(".forwarded"), [
   { name: "Forwarded", className: "number", value: ({ row }) => `${number(row.messages)} (${bytes(row.bytes)})` },
   { name: "Per second", className: "number", value: ({ rate }) => number(rate) },
   { name: "Waiting", className: "number", value: ({ row }) => `${number(row.pending_messages)} (${bytes(row.pending_bytes)})` },
   { name: "Dropped", className: "number", value: ({ row }) => number(row.messages_discarded) },
-], "This process forwards nothing.");
+], "No forwarded messages");
 
-const time = (text) => (text ? new Date(text).toLocaleTimeString("en-GB") : "");
+/* A time in the time zone of the browser, as 2026-11-21 14:03:12. */
+const timestamp = (text) => (text ? new Date(text).toLocaleString("sv-SE") : "");
 const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
 /* One state. */
@@ -251,8 +254,8 @@ function showState() {
   document.title = `${state.instance} · ssbroker`;
   setText(byId("instance"), state.instance);
   const serving = state.serving;
-  const process = serving ? `Process ${serving.process} listens at ${serving.listens}.` : "No process serves the instance.";
-  setText(byId("serving"), `${process} State of ${time(state.at)}.`);
+  const process = serving ? `Process ${serving.process} is listening on ${serving.listens}.` : "No process serves the instance.";
+  setText(byId("serving"), `${process} Updated ${timestamp(state.at)}.`);
   showProblems();
   showTotals(serving);
   showQueues();
@@ -266,10 +269,10 @@ function showState() {
 }
 
 function showProblems() {
-  const texts = Object.entries(state.problems).map(([subject, text]) => `${subject}: ${text}`);
+  const texts = Object.entries(state.problems).map(([subject, text]) => `${capitalized(subject)}: ${text}`);
   for (const row of state.databases) {
-    if (row.problem && !(`database ${row.name}` in state.problems)) texts.push(`database ${row.name}: ${row.problem}`);
-    else if (!row.problem && !row.is_broker_enabled) texts.push(`database ${row.name}: its broker is disabled`);
+    if (row.problem && !(`database ${row.name}` in state.problems)) texts.push(`Database ${row.name}: ${row.problem}`);
+    else if (!row.problem && !row.is_broker_enabled) texts.push(`Database ${row.name}: broker disabled`);
   }
   const list = byId("problems");
   if ([...list.children].map((each) => each.textContent).join("\n") !== safe(texts.join("\n"))) {
@@ -286,7 +289,7 @@ function showTotals(serving) {
     [waits, "undelivered message", waits ? "warning" : "fine"],
     [sum(state.conversations, "count"), "conversation", ""],
     [serving?.connections.length ?? 0, "connection", ""],
-    [sum(state.leases, "groups"), "leased group", ""],
+    [sum(state.leases, "groups"), "leased conversation group", ""],
     [off, "disabled queue", off ? "error" : "fine"],
   ];
   const list = byId("totals");
@@ -311,7 +314,7 @@ function showQueues() {
 /* Messages of a queue that failed five times and were moved to another queue. */
 function movedFrom(row) {
   return state.moved.filter((each) => keyOf(each) === keyOf(row)).map((each) =>
-    `${plural(each.groups, "conversation group")} failed five times and moved to ${each.moved_to}, the last at ${each.last_failed_at.slice(0, 19)} UTC: ${each.error}.`);
+    `${plural(each.groups, "conversation group")} moved to ${each.moved_to} after five failures; last failure ${each.last_failed_at.slice(0, 19)} UTC: ${each.error}`);
 }
 byId("filter").addEventListener("input", () => { if (state) showQueues(); });
 
@@ -334,37 +337,37 @@ let latestEvent = 0;
 function showEvents(events) {
   const list = document.querySelector("#events ol");
   const made = events.filter((each) => each.number > latestEvent).map((each) => element("li", { className: each.level },
-    element("span", { className: "dim", textContent: time(each.at) }), element("b", { textContent: each.name }),
+    element("span", { className: "dim", textContent: timestamp(each.at) }), element("b", { textContent: each.name }),
     element("span", { className: "name", textContent: safe(`${each.database ? `${each.database}: ` : ""}${each.text}`) })));
   const omitted = latestEvent && events.length ? events[0].number - latestEvent - 1 : 0;
-  if (omitted > 0) list.prepend(element("li", { className: "dim", textContent: `${plural(omitted, "event")} not shown: too many at a time.` }));
+  if (omitted > 0) list.prepend(element("li", { className: "dim", textContent: `${plural(omitted, "event")} skipped (too many at once)` }));
   if (events.length) latestEvent = Math.max(latestEvent, events[events.length - 1].number);
   list.prepend(...made.reverse());
   while (list.children.length > EVENTS_MAX) list.lastChild.remove();
   byId("no-events").hidden = list.children.length > 0;
 }
 
-/* Why the messages of a row wait. */
+/* Explains why the messages of a row are undelivered. */
 async function explain(row) {
   const content = document.querySelector("#explanation .content");
-  setText(byId("explained"), `Why messages for ${row.to_service_name} wait`);
-  content.replaceChildren(nothing("Looking at the oldest message."));
+  setText(byId("explained"), `Why messages for ${row.to_service_name} are undelivered`);
+  content.replaceChildren(nothing("Loading…"));
   byId("explanation").showModal();
   const question = new URLSearchParams({ database: row.database, service: row.to_service_name });
   try {
     const response = await ask(`explain?${question}`);
     if (!response.ok) { content.replaceChildren(nothing((await response.text()).trim())); return; }
     const found = await response.json();
-    const parts = [element("p", { textContent: safe(`The oldest is message ${found.message_sequence_number} of conversation ${found.conversation_id}, from ${found.from_service_name} in ${found.database}.`) }),
-      element("h3", { textContent: "Status" }), element("p", { textContent: safe(found.transmission_status) || "It has not been sent yet, or was sent recently and is not acknowledged yet." })];
-    if (found.cause) parts.push(element("p", { textContent: `This means: ${found.cause}.` }));
+    const parts = [element("p", { textContent: safe(`Oldest message: number ${found.message_sequence_number} of conversation ${found.conversation_id}, from ${found.from_service_name} in ${found.database}.`) }),
+      element("h3", { textContent: "Status" }), element("p", { textContent: safe(found.transmission_status) || NO_STATUS })];
+    if (found.cause) parts.push(element("p", { textContent: `Likely cause: ${found.cause}.` }));
     if (found.remedy) parts.push(element("h3", { textContent: "What to do" }), element("p", { textContent: found.remedy }));
     const steps = element("pre", { textContent: found.explanation, className: "steps", tabIndex: 0 });
-    steps.setAttribute("aria-label", "Routing of the conversation now");
-    parts.push(element("h3", { textContent: "How its conversation is routed now" }), steps);
+    steps.setAttribute("aria-label", "Current routing of this conversation");
+    parts.push(element("h3", { textContent: "Current routing of this conversation" }), steps);
     content.replaceChildren(...parts);
   } catch (error) {
-    content.replaceChildren(nothing(`The server does not answer: ${error.message}`));
+    content.replaceChildren(nothing(`No response from the server: ${error.message}`));
   }
 }
 document.querySelector("#explanation .close").addEventListener("click", () => byId("explanation").close());
@@ -410,7 +413,7 @@ function receive(name, data) {
   } else if (name === "log") {
     showEvents(data);
   } else if (name === "failure") {
-    setLink(`The state cannot be read: ${data}`, "lost");
+    setLink(`Cannot read the state: ${data}`, "lost");
   }
 }
 
@@ -443,11 +446,11 @@ async function stream() {
       buffer = parts.pop();
       parts.forEach(receiveText);
     }
-    throw new Error("the server has ended");
+    throw new Error("stream closed by the server");
   } catch (error) {
     if (signal.aborted) return;
     attempt += 1;
-    setLink(`No connection (${error.message}); trying again`, "lost");
+    setLink(`Disconnected (${error.message}). Reconnecting…`, "lost");
     retry = setTimeout(stream, Math.min(10000, 500 * 2 ** attempt));
   }
 }
@@ -461,8 +464,8 @@ function stop() {
 function askForToken() {
   const hadToken = sessionStorage.getItem(TOKEN) !== null;
   sessionStorage.removeItem(TOKEN);
-  setLink("A token is required");
-  setText(byId("refused"), hadToken ? "This is not the token of this server." : "");
+  setLink("Token required");
+  setText(byId("refused"), hadToken ? "Invalid token" : "");
   byId("login").hidden = false;
   byId("token").focus();
 }
@@ -476,17 +479,17 @@ document.querySelector("#login form").addEventListener("submit", (event) => {
 byId("pause").addEventListener("click", () => {
   isPaused = !isPaused;
   byId("pause").setAttribute("aria-pressed", String(isPaused));
-  setText(byId("pause"), isPaused ? "Continue" : "Pause");
+  setText(byId("pause"), isPaused ? "Resume" : "Pause");
   setLink(isPaused ? "Paused" : "Live", isPaused ? "" : "live");
   if (!isPaused) showState();
 });
 
-/* Nothing is read while nobody looks. */
+/* Closes the stream while the tab is hidden. */
 let timer = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
   if (document.hidden) {
-    timer = setTimeout(() => { stop(); setLink("Not read while hidden"); }, HIDDEN_MILLISECONDS);
+    timer = setTimeout(() => { stop(); setLink("Paused while hidden"); }, HIDDEN_MILLISECONDS);
   } else if (stopper === null) {
     stream();
   }
