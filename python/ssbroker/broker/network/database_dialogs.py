@@ -208,7 +208,7 @@ class RouteRequester:
     """
 
     def __init__(
-        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver | None, *, lock_timeout: float
+        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver, *, lock_timeout: float
     ) -> None:
         self._database: Final = database
         self._background: Final = background
@@ -221,7 +221,7 @@ class RouteRequester:
         for address, mirror, broker in {
             (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
         }:
-            if self._mirrors is not None and address is not None and mirror is not None:
+            if address is not None and mirror is not None:
                 self._mirrors.resolve(address, mirror, broker)
 
     def request_missing(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
@@ -302,7 +302,7 @@ class DatabaseDialogs:
         settings: ProtocolSettings,
         keys: KeyExchange,
         closed: set[str],
-        mirrors: MirrorResolver | None,
+        mirrors: MirrorResolver,
     ) -> None:
         instance = database.instance
         self._background: Final = background
@@ -473,7 +473,7 @@ class DatabaseDialogs:
         if address is None:
             self._hold(key, NO_ROUTE)
             return None
-        if mirror is not None and self._mirrors is not None:
+        if mirror is not None:
             principal = self._mirrors.resolve(address, mirror, decision.broker_instance)
             if principal is None:
                 self._hold(key, address + MIRROR_SEPARATOR + mirror)
@@ -520,7 +520,7 @@ class DialogsByDatabase:
         settings: ProtocolSettings,
         keys: KeyExchange,
         closed: set[str],
-        mirrors: MirrorResolver | None,
+        mirrors: MirrorResolver,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background

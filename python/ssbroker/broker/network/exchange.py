@@ -20,7 +20,6 @@ from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, Dia
 from ssbroker.broker.network.dialer import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter, Inbox
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.mirrors import UNKNOWN
 from ssbroker.broker.network.outbound import ConversationsInTransit, OutboundSender, StatusWriter
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
@@ -66,8 +65,8 @@ class MessageExchange:
         *,
         settings: ProtocolSettings,
         keys: KeyExchange,
-        forwards: ForwardingService | None,
-        mirrors: MirrorResolver | None,
+        forwards: ForwardingService,
+        mirrors: MirrorResolver,
         wake: Callable[[], None],
     ) -> None:
         self._instance: Final = instance
@@ -87,8 +86,7 @@ class MessageExchange:
         self._is_poll_requested = False
         closed: set[str] = set()
         self._inbox: Final = events.inbox
-        principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
-        self._in_transit: Final = ConversationsInTransit(principal=principal)
+        self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)
         self._dialogs: Final = DialogsByDatabase(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
@@ -157,7 +155,7 @@ class MessageExchange:
         due_times += self._sender.send_all(now=now)
         self._hand_over(self._sender.sent_rows)  # to the endpoint
         self._resume_forwarding()
-        due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
+        due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors)]
         if not 0 <= now - self._flushed < FLUSH_INTERVAL:
             self._flushed = now
             self._flush(now)
@@ -184,20 +182,16 @@ class MessageExchange:
         """Handles an address that cannot be reached or whose connection broke."""
         self._in_transit.mark_unreachable(address, why)
         self._sender.retransmit(address)
-        if self._forwards is not None:
-            self._forwards.connection_failed(address, why)
-        if self._mirrors is not None:
-            self._mirrors.connection_failed(address)
+        self._forwards.connection_failed(address, why)
+        self._mirrors.connection_failed(address)
         self._status_writer.mark_changed([address])
 
     def connected(self, address: str, peer: Peer) -> None:
         """Handles an address that has been reached."""
         self._in_transit.unreachable.pop(address, None)
-        if self._forwards is not None:
-            self._forwards.connected(address, peer)
+        self._forwards.connected(address, peer)
         self.outbox_drained(address)
-        if self._mirrors is not None:
-            self._mirrors.connected(address)
+        self._mirrors.connected(address)
         self._status_writer.mark_changed([address])
 
     def own_address_reached(self, address: str) -> None:
@@ -206,14 +200,13 @@ class MessageExchange:
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
             self._followed_at = 0
-        elif self._forwards is not None:  # nothing routes the messages again that wait for it
+        else:  # nothing routes the messages again that wait for it
             self._forwards.connection_failed(address, "it is an address of this instance")
 
     def mirrors_changed(self, addresses: Collection[str]) -> None:
         """Handles a change of the principals of mirrored routes."""
         self._sender.open_mirrored()
-        if self._forwards is not None:
-            self._forwards.mirrors_changed()
+        self._forwards.mirrors_changed()
         self._status_writer.mark_changed(addresses)
 
     def finish(self) -> None:
@@ -255,8 +248,7 @@ class MessageExchange:
             self._dialogs.refresh()
             for dialogs in self._dialogs.all():
                 dialogs.reroute()
-            if self._forwards is not None:
-                self._forwards.reroute(self._router.decisions)
+            self._forwards.reroute(self._router.decisions)
             self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
         self._followed_at, self._changes_seen = now, changes
 
@@ -306,14 +298,12 @@ class MessageExchange:
 
     def _on_full(self, address: str) -> None:
         """Stops forwarding to an address with a full buffer, so that this instance's own messages get the space."""
-        if self._forwards is not None:
-            self._forwards.outbox_full(address)
+        self._forwards.outbox_full(address)
 
     def _resume_forwarding(self) -> None:
         """Resumes forwarding to addresses that have space again."""
-        if self._forwards is not None:
-            for address in self._writable:
-                self._forwards.outbox_drained(address)
+        for address in self._writable:
+            self._forwards.outbox_drained(address)
         self._writable.clear()
 
     def _flush(self, now: int) -> None:
@@ -335,17 +325,17 @@ class EndpointEvents:
 
     Attributes:
         endpoint: The network endpoint; set before it starts.
-        mirrors: Resolves the roles of databases, if the instance has mirrored routes.
+        mirrors: Resolves the roles of databases; set before the endpoint starts.
         inbox: Received batches.
         callbacks: Callbacks to run in the exchange's thread, in order.
         drops: Why addresses do not acknowledge rows; the oldest reasons are forgotten if peers send too many.
     """
 
     endpoint: NetworkEndpoint
+    mirrors: MirrorResolver
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake: Final = wake
-        self.mirrors: MirrorResolver | None = None
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
         self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
         self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
@@ -373,15 +363,11 @@ class EndpointEvents:
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """See `EndpointListener`."""
-        if self.mirrors is None:
-            return [UNKNOWN] * len(broker_instances)
         return self.mirrors.mirroring_roles(broker_instances)
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `EndpointListener`."""
-        mirrors = self.mirrors
-        if mirrors is not None:
-            self.post(lambda _: mirrors.role_received(address, broker_instance, role, number))
+        self.post(lambda _: self.mirrors.role_received(address, broker_instance, role, number))
 
     def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
         """See `EndpointListener`."""

@@ -174,7 +174,7 @@ class InboundRouter:
         *,
         all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
         dialogs_by_name: Callable[[str], DatabaseDialogs | None],
-        forwards: ForwardingService | None,
+        forwards: ForwardingService,
         report_drops: Callable[[Peer, Mapping[Key, DropReason]], None],
     ) -> None:
         self.report_drops: Final = report_drops
@@ -242,11 +242,11 @@ class InboundRouter:
                 dialogs = owners.get(key) or self._dialogs_by_name(database)
                 if dialogs is not None:
                     owners[key] = dialogs
-            elif outcome == "FORWARD" and self._forwards is not None:
+            elif outcome == "FORWARD":
                 forwarded.append(number)
             else:
                 dropped.setdefault(key, number)
-        if forwarded and self._forwards is not None:
+        if forwarded:
             chosen = pa.array(forwarded, pa.int64())
             self._forwards.forward(peer, unrouted.take(chosen), decisions.take(chosen))
         if dropped:
