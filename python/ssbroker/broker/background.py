@@ -264,7 +264,7 @@ class Background:
 
     def _run_timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:
-            self.dynamic_routing.settle(database)
+            self.dynamic_routing.close_ended_requests(database)
             return run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
             log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)

@@ -96,7 +96,7 @@ class DatabaseList(Protocol):
     def unavailable(self) -> list[str]:
         """Returns the names of databases whose files cannot be used."""
 
-    def settle(self, database: DatabaseContext) -> None:
+    def reconcile(self, database: DatabaseContext) -> None:
         """Waits until an attach or detach of a database in another process has finished."""
 
 
@@ -278,7 +278,7 @@ class DatabaseContext:
                 return known
             found = self._read()
             if not self._is_attached(found):
-                self.instance.databases_list.settle(self)
+                self.instance.databases_list.reconcile(self)
                 found = self._read()
         else:
             if known is not None and known.version == stored.version_of(connection):

@@ -142,7 +142,7 @@ class Databases:
             try:
                 database = self._open(row) if database is None else database.renamed(row.name)
                 if row.database_id in suspended:
-                    self.settle(database)
+                    self.reconcile(database)
                 databases[row.name] = database
             except StorageError as error:
                 if database is not None:
@@ -177,7 +177,7 @@ class Databases:
                 self._suspend(database, error)
         return found
 
-    def settle(self, database: DatabaseContext) -> None:
+    def reconcile(self, database: DatabaseContext) -> None:
         """Waits until an attach or detach in another process has finished, and repairs what a crash left half done."""
         reconcile(database.file, self._msdb, database.database_id, instance_id=self._instance.instance_id)
 

@@ -188,13 +188,13 @@ class DynamicRouting:
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
         try:
-            self.settle(database, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None)
+            self.close_ended_requests(database, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None)
         except SsbrokerError as error:
             log_failure(database, "answers to route requests could not be processed; retrying later", error)
             return True
         return False
 
-    def settle(self, database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
+    def close_ended_requests(self, database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
         """Ends the dialogs that the configuration service has ended, and makes waiting messages be routed again (R62)."""
         if SYSTEM_SERVICE not in database.objects().services or not database.file.query(route_requests.ended_requests):
             return

@@ -15,8 +15,9 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs import transmission_status
-from ssbroker.broker.dialogs.arrival import arrive, settle
+from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
 from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
@@ -108,7 +109,7 @@ def deliver_within(
             for batch in batches
             if endpoints.reload(work.connection, batch.sender) is not None
         ]
-        _settle(work, delivered, broker_instance=work.broker_instance)
+        _apply_outcomes(work, delivered, broker_instance=work.broker_instance)
     return delivered
 
 
@@ -129,15 +130,15 @@ def deliver_to(
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
     with instance_transaction(source) as work:
-        _settle(work, delivered, broker_instance=broker_instance)
+        _apply_outcomes(work, delivered, broker_instance=broker_instance)
 
 
-def _settle(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
+def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
         sender = each.batch.sender
         if endpoints.reload(work.connection, sender) is None:
             continue
-        settle(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
+        apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
         if each.outcome.undelivered is None and sender.transmission_status != DELIVERED:
             endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
 
@@ -679,7 +680,7 @@ def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int
         found = [
             endpoint
             for endpoint_id in endpoint_ids
-            if transmission_queue.has_waiting(connection, endpoint_id)
+            if transmission_queue.has_outgoing(connection, endpoint_id)
             and (endpoint := endpoints.by_id(connection, endpoint_id)) is not None
         ]
         if database.objects(connection).broker.is_honor_broker_priority_on:

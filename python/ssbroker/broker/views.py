@@ -340,7 +340,7 @@ def _of_each(
             rows = rows_of(database)
         except StorageError:
             with suppress(StorageError):
-                instance.databases_list.settle(database)
+                instance.databases_list.reconcile(database)
             if all(one is not database for one in instance.databases):
                 continue
             rows = rows_of(database)

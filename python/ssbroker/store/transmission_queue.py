@@ -43,7 +43,7 @@ def add(connection: Connection, rows: Sequence[tuple[int, bool, int, str, bool, 
     connection.statements.insert_transmissions(rows)
 
 
-def has_waiting(connection: Connection, endpoint_id: int) -> bool:
+def has_outgoing(connection: Connection, endpoint_id: int) -> bool:
     """Whether messages that an endpoint sent wait in the queue."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 LIMIT 1", (endpoint_id,)
@@ -83,8 +83,8 @@ def first_messages(
     return messages, True
 
 
-def has_arrived(connection: Connection, endpoint_id: int) -> bool:
-    """Whether messages for an endpoint wait for its queue to be on."""
+def has_parked(connection: Connection, endpoint_id: int) -> bool:
+    """Whether messages for an endpoint wait until its queue is enabled."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 1 LIMIT 1", (endpoint_id,)
     ).fetchone()
@@ -98,7 +98,7 @@ def early_messages(connection: Connection, endpoint_id: int, number: int) -> lis
 
 
 def waiting_receivers(connection: Connection, queue_id: int) -> list[int]:
-    """Returns the ids of endpoints with messages that wait for a queue to be on, the longest waiting first."""
+    """Returns the ids of endpoints with messages that wait until a queue is enabled, the longest waiting first."""
     return [row[0] for row in connection.execute(_RECEIVERS, (queue_id,))]
 
 
@@ -119,8 +119,8 @@ def remove_sent(connection: Connection, endpoint_id: int) -> None:
     connection.execute("DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0", (endpoint_id,))
 
 
-def remove_arrived(connection: Connection, endpoint_id: int) -> None:
-    """Deletes all messages that wait for an endpoint's queue."""
+def remove_parked(connection: Connection, endpoint_id: int) -> None:
+    """Deletes all messages that wait until an endpoint's queue is enabled."""
     connection.execute("DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 1", (endpoint_id,))
 
 

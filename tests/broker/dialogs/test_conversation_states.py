@@ -10,8 +10,9 @@ from itertools import product
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.arrival import arrive, end_with_error, settle
+from ssbroker.broker.dialogs.arrival import arrive, end_with_error
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
+from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
@@ -179,7 +180,7 @@ def process_arrival(work: Work, near: ConversationEndpoint, state_input: Convers
         end_with_error(work, near, failure(8489).body())
         return
     if state_input is ConversationInput.ACKNOWLEDGED:
-        settle(work, near.endpoint_id, DeliveryOutcome(near.send_sequence), broker_instance=work.broker_instance)
+        apply_outcome(work, near.endpoint_id, DeliveryOutcome(near.send_sequence), broker_instance=work.broker_instance)
         return
     number = near.receive_sequence
     messages = {

@@ -118,7 +118,7 @@ class SimulatedDatabase:
     def is_waiting(self, key: Key) -> bool:
         with database_context(self.database).file.read() as connection:
             row = endpoints.by_sides(connection, [key]).get(key)
-            return row is not None and transmission_queue.has_waiting(connection, row.endpoint_id)
+            return row is not None and transmission_queue.has_outgoing(connection, row.endpoint_id)
 
     def can_send(self, key: Key) -> bool:
         row = self._row(key)

@@ -1,4 +1,4 @@
-"""Delivers messages to an endpoint and applies acknowledgements at the sender."""
+"""Delivers messages to the receiving endpoint; closes and removes endpoints."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.enqueue import (
     QueueEntry,
+    delete_unacknowledged,
     enqueue,
     queue_of,
     release_for,
-    remove_acknowledged,
-    remove_all_sent,
 )
 from ssbroker.broker.dialogs.message import (
     ConversationError,
     DeliveryOutcome,
     DialogMessage,
     MessageHeader,
-    envelope_of,
     failure,
     read_failure,
 )
@@ -81,7 +78,7 @@ def end_with_error(
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):
-        remove_all_sent(work, endpoint.endpoint_id)
+        delete_unacknowledged(work, endpoint.endpoint_id)
         return state
     if state == endpoint.state:
         return None
@@ -89,7 +86,7 @@ def end_with_error(
         close(work, endpoint)
         return None
     # Sent messages are no longer delivered, and no more messages arrive.
-    remove_all_sent(work, endpoint.endpoint_id)
+    delete_unacknowledged(work, endpoint.endpoint_id)
     queues.remove_early_messages(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
@@ -113,8 +110,8 @@ def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
 
 def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
     queues.remove_messages(work.connection, endpoint.endpoint_id)
-    remove_all_sent(work, endpoint.endpoint_id)
-    transmission_queue.remove_arrived(work.connection, endpoint.endpoint_id)
+    delete_unacknowledged(work, endpoint.endpoint_id)
+    transmission_queue.remove_parked(work.connection, endpoint.endpoint_id)
 
 
 class InboundDialog:
@@ -286,7 +283,7 @@ class InboundDialog:
         if not self._queue.is_enqueue_enabled:
             waiting = transmission_queue.early_messages(connection, endpoint_id, self._next)
             return {number: (None, name) for number, name in waiting}
-        if transmission_queue.has_arrived(connection, endpoint_id):
+        if transmission_queue.has_parked(connection, endpoint_id):
             # The queue was just enabled; messages that waited for it come first.
             release_for(self._work, self._endpoint, self._queue)
         names = self._work.objects.message_types_by_id
@@ -419,74 +416,6 @@ def _rejection(work: Work, contract: Contract, message: DialogMessage) -> Conver
 
 def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
     return DeliveryOutcome(acknowledged, undelivered=number, reason=error_text(number, **values))
-
-
-def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:
-    """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
-    waiting: list[tuple[ConversationEndpoint, Sequence[DialogMessage]]] = []
-    for endpoint, messages, route in sends:
-        if not _is_direct(work, endpoint, route):
-            waiting.append((endpoint, messages))
-            continue
-        outcome = arrive(work, envelope_of(work.objects, endpoint), messages, park_if_disabled=False)
-        left = [message for message in messages if message.message_sequence_number >= outcome.acknowledged]
-        if left and outcome.error is None:
-            waiting.append((endpoint, left))
-        _settle(work, endpoint, outcome, broker_instance=work.broker_instance)
-    queue_for_transmission(work, waiting)
-
-
-def settle(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
-    """Applies the outcome of a delivery at the sender: removes accepted messages from the transmission queue (P16)."""
-    endpoint = endpoints.by_id(work.connection, endpoint_id)
-    if endpoint is None:
-        remove_all_sent(work, endpoint_id)
-        return
-    remove_acknowledged(work, [(endpoint_id, outcome.acknowledged)])
-    _settle(work, endpoint, outcome, broker_instance=broker_instance)
-
-
-def end_with_broker_error(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
-    """Ends an endpoint with an error that the broker of the remote endpoint has sent back."""
-    end_with_error(work, endpoint, body, cause=ConversationInput.ERROR)
-    error = read_failure(body) or ConversationError(0, "")
-    emit_conversation_event(
-        work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=error.code, text=error.description
-    )
-
-
-def _settle(work: Work, endpoint: ConversationEndpoint, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
-    if outcome.error is not None:
-        end_with_broker_error(work, endpoint, outcome.error.body())
-        return
-    if not endpoint.is_bound and outcome.acknowledged:
-        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
-    if endpoint.end_dialog_sequence is not None and outcome.acknowledged > endpoint.end_dialog_sequence:
-        state = next_state(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
-        if state != endpoint.state and not isinstance(state, int):
-            emit_conversation_event(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
-            close(work, endpoint)
-
-
-def _is_direct(work: Work, endpoint: ConversationEndpoint, route: LocalRoute) -> bool:
-    if not work.objects.broker.is_delivering or route.target_database != work.database:
-        return False
-    return not transmission_queue.has_waiting(work.connection, endpoint.endpoint_id)
-
-
-def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
-    """Puts messages into the transmission queue, for delivery after the commit."""
-    if not sends:
-        return
-    now = work.now()
-    rows = [
-        (sender.endpoint_id, False, number, name, is_error, is_end, now, body)
-        for sender, messages in sends
-        for number, name, body, is_error, is_end in messages
-    ]
-    transmission_queue.add(work.connection, rows)
-    work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
-    work.effects.transmission_added += len(rows)
 
 
 class PlacedRun(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Final
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker.broker.definition_checks import existing
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.arrival import close, end_with_error, queue_for_transmission, remove, transmit
-from ssbroker.broker.dialogs.enqueue import queue_of, remove_all_sent
+from ssbroker.broker.dialogs.arrival import close, end_with_error, remove
+from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
-from ssbroker.broker.dialogs.send import refused_in_state
+from ssbroker.broker.dialogs.send import refused_in_state, transmit
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.config import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, SECOND
@@ -141,7 +141,7 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
     state = next_state(ConversationState(endpoint.state), ConversationInput.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    has_pending_error = endpoint.state == ConversationState.ER and transmission_queue.has_waiting(
+    has_pending_error = endpoint.state == ConversationState.ER and transmission_queue.has_outgoing(
         work.connection, endpoint.endpoint_id
     )
     if has_pending_error:  # the remote endpoint must still receive the error
@@ -154,14 +154,14 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
         return
     connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
     queues.remove_messages(connection, endpoint_id)
-    transmission_queue.remove_arrived(connection, endpoint_id)
+    transmission_queue.remove_parked(connection, endpoint_id)
     if has_pending_error:
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
         return
     if failure is None:
         message = DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
-        remove_all_sent(work, endpoint_id)
+        delete_unacknowledged(work, endpoint_id)
         message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
@@ -257,7 +257,7 @@ def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationE
     number = endpoint.send_sequence + _SEQUENCE_GAP
     state = ConversationState.DO if endpoint.state == ConversationState.DO else ConversationState.ER
     if state == ConversationState.DO:
-        remove_all_sent(work, endpoint_id)
+        delete_unacknowledged(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     endpoints.set_send_sequence(connection, endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=state, send_sequence=number + 1)

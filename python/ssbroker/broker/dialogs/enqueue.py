@@ -1,4 +1,4 @@
-"""Puts messages into queues, or into the transmission queue while a queue is disabled."""
+"""Puts messages into queues and the transmission queue, and deletes them from the latter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ssbroker.broker.definition_checks import queue_text
+from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_disabled
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
@@ -121,15 +122,30 @@ def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.Transmissi
     )
 
 
-def remove_acknowledged(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
-    """Removes acknowledged messages from the transmission queue: those below a number, by endpoint id (P16)."""
+def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
+    """Puts messages into the transmission queue, for delivery after the commit."""
+    if not sends:
+        return
+    now = work.now()
+    rows = [
+        (sender.endpoint_id, False, number, name, is_error, is_end, now, body)
+        for sender, messages in sends
+        for number, name, body, is_error, is_end in messages
+    ]
+    transmission_queue.add(work.connection, rows)
+    work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
+    work.effects.transmission_added += len(rows)
+
+
+def delete_acknowledged(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
+    """Deletes acknowledged messages from the transmission queue: those below a number, by endpoint id (P16)."""
     before = work.connection.total_changes()
     transmission_queue.remove_below(work.connection, numbers)
     work.effects.transmission_removed += work.connection.total_changes() - before
 
 
-def remove_all_sent(work: Work, endpoint_id: int) -> None:
-    """Removes from the transmission queue all messages that an endpoint sent."""
+def delete_unacknowledged(work: Work, endpoint_id: int) -> None:
+    """Deletes all messages that an endpoint sent from the transmission queue."""
     before = work.connection.total_changes()
     transmission_queue.remove_sent(work.connection, endpoint_id)
     work.effects.transmission_removed += work.connection.total_changes() - before

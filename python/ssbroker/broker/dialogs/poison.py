@@ -87,7 +87,7 @@ def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
                 )
             continue
         failures.forget_moved(work.connection, group)
-        ready += _settle(work, group)
+        ready += _requeue_group(work, group)
     return ready
 
 
@@ -129,7 +129,7 @@ def _handle(work: Work, queue_id: int, group: bytes | None, handle: bytes | None
 def _move(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
     failures.record(work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id))
     work.group_moved()
-    _settle(work, group)
+    _requeue_group(work, group)
     work.effects.events.append(
         ConversationMoved(
             at=work.now(),
@@ -143,7 +143,7 @@ def _move(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | Non
     )
 
 
-def _settle(work: Work, group: bytes) -> int:
+def _requeue_group(work: Work, group: bytes) -> int:
     """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
     work.effects.is_catalog_changed = True  # what waits for a disabled queue is delivered if the other one is enabled
@@ -151,7 +151,7 @@ def _settle(work: Work, group: bytes) -> int:
     for endpoint in endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)
         ready += failures.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
-        if queue.is_enqueue_enabled and transmission_queue.has_arrived(work.connection, endpoint.endpoint_id):
+        if queue.is_enqueue_enabled and transmission_queue.has_parked(work.connection, endpoint.endpoint_id):
             release_for(work, endpoint, queue)
         work.effects.arrived.add(queue.queue_id)
     return ready

@@ -12,14 +12,13 @@ from ssbroker.broker.dialogs.arrival import (
     InboundDialog,
     PlacedRun,
     create_target_endpoint,
-    end_with_broker_error,
     enqueue_runs,
     find_target,
-    settle,
 )
 from ssbroker.broker.dialogs.begin_end import end_after_data_loss
-from ssbroker.broker.dialogs.enqueue import queue_of, remove_acknowledged
+from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.envelope import column_values
@@ -213,10 +212,12 @@ class BatchWriter:
             if row.is_bound and row.end_dialog_sequence is None and not is_changed:
                 simple.append((row.endpoint_id, acked + 1))
             else:
-                settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far_broker_instance)
+                apply_outcome(
+                    self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far_broker_instance
+                )
             if row.transmission_status != DELIVERED:
                 endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
-        remove_acknowledged(self._work, simple)
+        delete_acknowledged(self._work, simple)
 
     def _end_failed(self) -> None:
         """Ends conversations that cannot continue with an error."""

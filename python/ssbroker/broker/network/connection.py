@@ -277,7 +277,7 @@ class SecureLink:
         self.channel.close()
         return self.channel.data_to_send()
 
-    def settle(self, *, waiting: int = 0) -> None:
+    def mark_finished(self, *, waiting: int = 0) -> None:
         """Marks rows taken from outboxes as finished, except the last `waiting` rows."""
         while self._in_transit and self._in_transit_rows - self._in_transit[0][1] >= waiting:
             outbox, rows = self._in_transit.popleft()
@@ -343,7 +343,7 @@ class SecureLink:
             view = memoryview(data)
             self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
         waiting, _ = link.waiting
-        self.settle(waiting=waiting)
+        self.mark_finished(waiting=waiting)
         if not waiting:  # a link with rows to send is not idle, even if the socket accepts nothing
             self._fill_link(link, now)
 
@@ -625,7 +625,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._is_closing = True
         self.state = ConnectionState.CLOSED
-        self.link.settle()
+        self.link.mark_finished()
         self._owner.ended(self, self.close_reason or reason)
 
     def pump(self) -> None:
