@@ -224,7 +224,7 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
     for database, queues_of_it in by_database.items():
         try:
             now = database.instance.microseconds()
-            held = database.file.query(functools.partial(queues.with_ready_messages, now=now))
+            held = database.file.query(functools.partial(queues.ready_queue_ids, now=now))
         except StorageError as error:
             log_failure(database, "could not determine whether readers are needed", error)
             continue

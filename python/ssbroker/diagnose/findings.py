@@ -40,7 +40,7 @@ class Code:
     why: str
 
 
-_ALL: Final = (
+_CONFIGURATION: Final = (
     Code(
         code="SSB001",
         name="route-never-matches",
@@ -298,7 +298,7 @@ _SCRIPTS: Final = (
     ),
 )
 
-CODES: Final = {code.code: code for code in (*_ALL, *_SCRIPTS)}
+CODES: Final = {code.code: code for code in (*_CONFIGURATION, *_SCRIPTS)}
 """Every kind of finding by code, in order."""
 
 

@@ -66,15 +66,15 @@ class Transition(NamedTuple):
     """The possible next instances, and the broker id that a conversation without one is bound to."""
 
 
-Place = tuple[str, str | None]
+Arrival = tuple[str, str | None]
 """An instance at which a message arrives, and the instance from which it came, if it has a route back there; otherwise None."""
 
 
-class Onward(NamedTuple):
-    """What can happen to a message at a place: it ends, or goes to other places."""
+class Continuation(NamedTuple):
+    """What can happen to a message that has arrived: it ends, or goes on to other instances."""
 
     ends: Ends
-    places: tuple[Place, ...]
+    arrivals: tuple[Arrival, ...]
 
 
 class MessageKey(NamedTuple):
@@ -109,7 +109,7 @@ class RoutingGraph:
         self._arrivals: Final[defaultdict[bool, defaultdict[Target, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._ends: Final[defaultdict[MessageKey, dict[Place, Ends]]] = defaultdict(dict)
+        self._ends: Final[defaultdict[MessageKey, dict[Arrival, Ends]]] = defaultdict(dict)
 
     def at(self, instance: str) -> Behaviour:
         """Returns the behaviour of an instance; computed on first access."""
@@ -228,12 +228,12 @@ class RoutingGraph:
             return transition.ends
         ends_after_hops = []
         for next_instance, broker_id in transition.hops:
-            onward = _bound(key, broker_id)
-            place = self._place(next_instance, sender, onward)
-            ends = self._ends[onward]
-            if place not in ends:
-                self._solve(onward, place)
-            ends_after_hops.append(ends[place])
+            bound = _bound(key, broker_id)
+            arrival = self._arrival(next_instance, sender, bound)
+            ends = self._ends[bound]
+            if arrival not in ends:
+                self._solve(bound, arrival)
+            ends_after_hops.append(ends[arrival])
         return transition.ends.union(*ends_after_hops)
 
     def returns(self, transition: Transition, key: MessageKey) -> set[str]:
@@ -244,7 +244,7 @@ class RoutingGraph:
             for following, _ in self.arriving(next_instance, _bound(key, broker_id)).hops
         }
 
-    def _place(self, instance: str, sender: str | None, key: MessageKey) -> Place:
+    def _arrival(self, instance: str, sender: str | None, key: MessageKey) -> Arrival:
         hops = self.arriving(instance, key).hops
         return instance, sender if any(following == sender for following, _ in hops) else None
 
@@ -252,14 +252,14 @@ class RoutingGraph:
         """Frees the memory of computed ends; the answers of the instances are kept."""
         self._ends.clear()
 
-    def onward(
+    def next_step(
         self, instance: str, question: Question, answer: Answer, *, sender: str | None = None
     ) -> RoutingEnd | Node:
         """Returns where an answer to a message from an instance, the sender, leads: to an end, or to the next instance."""
-        onward = self._end_or_hop(instance, answer)
-        if isinstance(onward, RoutingEnd):
-            return onward if question.database is not None else _after_arrival(onward)
-        next_instance, broker_id = onward
+        following = self._end_or_hop(instance, answer)
+        if isinstance(following, RoutingEnd):
+            return following if question.database is not None else _after_arrival(following)
+        next_instance, broker_id = following
         if next_instance == sender:
             return RoutingEnd("DROPPED", instance, reason=SENT_BACK)
         return next_instance, Question(None, question.service, question.broker or broker_id, question.is_initiator)
@@ -287,49 +287,49 @@ class RoutingGraph:
                 self.transitions.append(transition)
         return numbers[number]
 
-    def _solve(self, key: MessageKey, start: Place) -> None:
-        """Computes the ends for all places reachable from `start`: backwards from certain ends, then for cycles."""
+    def _solve(self, key: MessageKey, start: Arrival) -> None:
+        """Computes the ends for all arrivals reachable from `start`: backwards from certain ends, then for cycles."""
         ends = self._ends[key]
-        found: dict[Place, Onward] = {}
+        found: dict[Arrival, Continuation] = {}
         pending = [start]
         while pending:
-            place = pending.pop()
-            if place in found or place in ends:
+            arrival = pending.pop()
+            if arrival in found or arrival in ends:
                 continue
-            onward = self._onward(place, key)
-            if onward.places:
-                found[place] = onward
-                pending += onward.places
+            continuation = self._continuation(arrival, key)
+            if continuation.arrivals:
+                found[arrival] = continuation
+                pending += continuation.arrivals
             else:
-                ends[place] = onward.ends
+                ends[arrival] = continuation.ends
         self._propagate(found, ends)
 
-    def _onward(self, place: Place, key: MessageKey) -> Onward:
-        instance, sender = place
+    def _continuation(self, arrival: Arrival, key: MessageKey) -> Continuation:
+        instance, sender = arrival
         ends, hops = self.arriving(instance, key)
         if sender is not None:
             ends |= {RoutingEnd("DROPPED", instance, reason=SENT_BACK)}
         following = dict.fromkeys(next_instance for next_instance, _ in hops if next_instance != sender)
-        return Onward(ends, tuple(self._place(next_instance, instance, key) for next_instance in following))
+        return Continuation(ends, tuple(self._arrival(next_instance, instance, key) for next_instance in following))
 
     @staticmethod
-    def _propagate(found: dict[Place, Onward], ends: dict[Place, Ends]) -> None:
-        """Computes the ends of places where messages are forwarded from those of the next places."""
-        senders: defaultdict[Place, list[Place]] = defaultdict(list)
-        unsolved: dict[Place, int] = {}
-        for place, onward in found.items():
-            unsolved_places = [following for following in onward.places if following in found]
-            unsolved[place] = len(unsolved_places)
-            for following in unsolved_places:
-                senders[following].append(place)
-        solved = [place for place, count in unsolved.items() if count == 0]
-        for place in solved:  # grows during iteration
-            ends[place] = found[place].ends.union(*(ends[following] for following in found[place].places))
-            for sender in senders[place]:
+    def _propagate(found: dict[Arrival, Continuation], ends: dict[Arrival, Ends]) -> None:
+        """Computes the ends of arrivals where messages are forwarded from those of the next arrivals."""
+        senders: defaultdict[Arrival, list[Arrival]] = defaultdict(list)
+        unsolved: dict[Arrival, int] = {}
+        for arrival, continuation in found.items():
+            unsolved_arrivals = [following for following in continuation.arrivals if following in found]
+            unsolved[arrival] = len(unsolved_arrivals)
+            for following in unsolved_arrivals:
+                senders[following].append(arrival)
+        solved = [arrival for arrival, count in unsolved.items() if count == 0]
+        for arrival in solved:  # grows during iteration
+            ends[arrival] = found[arrival].ends.union(*(ends[following] for following in found[arrival].arrivals))
+            for sender in senders[arrival]:
                 unsolved[sender] -= 1
                 if unsolved[sender] == 0:
                     solved.append(sender)
-        _solve_cycles({place: found[place] for place, count in unsolved.items() if count > 0}, senders, ends)
+        _solve_cycles({arrival: found[arrival] for arrival, count in unsolved.items() if count > 0}, senders, ends)
 
 
 def _bound(key: MessageKey, broker_id: bytes | None) -> MessageKey:
@@ -350,20 +350,22 @@ _NO_ARRIVALS: Final[dict[str, int]] = {}
 
 
 def _solve_cycles(
-    cyclic: dict[Place, Onward], senders: Mapping[Place, Sequence[Place]], ends: dict[Place, Ends]
+    cyclic: dict[Arrival, Continuation], senders: Mapping[Arrival, Sequence[Arrival]], ends: dict[Arrival, Ends]
 ) -> None:
-    """Computes the ends of places from which a cycle is reached: each gets the ends of all next places, and a loop."""
+    """Computes the ends of arrivals from which a cycle is reached: each gets the ends of all next arrivals, and a loop."""
     loop = frozenset((LOOP,))
     found = {
-        place: loop.union(onward.ends, *(ends[following] for following in onward.places if following not in cyclic))
-        for place, onward in cyclic.items()
+        arrival: loop.union(
+            continuation.ends, *(ends[following] for following in continuation.arrivals if following not in cyclic)
+        )
+        for arrival, continuation in cyclic.items()
     }
     pending = list(cyclic)
     while pending:
-        place = pending.pop()
-        for sender in senders.get(place, ()):
-            if sender in cyclic and not found[place] <= found[sender]:
-                found[sender] |= found[place]
+        arrival = pending.pop()
+        for sender in senders.get(arrival, ()):
+            if sender in cyclic and not found[arrival] <= found[sender]:
+                found[sender] |= found[arrival]
                 pending.append(sender)
     ends.update(found)
 

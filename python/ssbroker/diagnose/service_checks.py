@@ -319,9 +319,9 @@ def _found_again(context: CheckContext, instance: str, service: str, starts: lis
     for other in dict.fromkeys(others):
         address = context.address_for(other, seen_from=instance)
         if address is not None:
-            onward = Step(instance, new_route(tables, MSDB, service=service, address=address))
-            yield (onward,)
-            yield (onward, Step(instance, _forwarding_on(context, instance)))
+            step = Step(instance, new_route(tables, MSDB, service=service, address=address))
+            yield (step,)
+            yield (step, Step(instance, _forwarding_on(context, instance)))
 
 
 def _forwarding_on(context: CheckContext, instance: str) -> str:
@@ -396,7 +396,7 @@ def check_own_services(context: CheckContext) -> Iterator[Problem]:
                     if answer.outcome != "LOCAL" and answer.reason not in ("route_requested", "sender_disabled")
                 ]
                 if wrong:
-                    end = context.graph.onward(instance, Question(database, service), wrong[0])
+                    end = context.graph.next_step(instance, Question(database, service), wrong[0])
                     missed[service] = (
                         end
                         if isinstance(end, RoutingEnd)

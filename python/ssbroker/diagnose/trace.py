@@ -331,13 +331,13 @@ class Tracer:
             seen.add(node)
             hop = self._hop(*node)
             hops.append(hop)
-            onward = self._graph.onward(node[0], node[1], _answer(hop.decision), sender=sender)
-            if isinstance(onward, RoutingEnd):
-                end = self._graph.end_at(onward, MessageKey(*question[1:]))
-            elif onward in seen:
+            following = self._graph.next_step(node[0], node[1], _answer(hop.decision), sender=sender)
+            if isinstance(following, RoutingEnd):
+                end = self._graph.end_at(following, MessageKey(*question[1:]))
+            elif following in seen:
                 end = LOOP
             else:
-                sender, node = node[0], onward
+                sender, node = node[0], following
         possible = self._graph.ends(instance, question)
         return Trace(
             instance=instance,

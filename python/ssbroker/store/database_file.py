@@ -69,15 +69,15 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None
     if holder is None or not _is_running(holder[0]):
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
     process_id, since, calls = holder
-    place = f"Process {process_id}"
+    who = f"Process {process_id}"
     if process_id == os.getpid():
         names = {each.ident: each.name for each in threading.enumerate()}
-        place = f"Thread {names.get(thread, 'unknown')!r} of this process"
+        who = f"Thread {names.get(thread, 'unknown')!r} of this process"
     started = datetime.fromtimestamp(since / 1e6, UTC)
     done = [text for call, text in _LOCK_CALLS.items() if calls & call]
     what = f", in a transaction that has {' and '.join(done)}" if done else ""
     return (
-        f"{place} has held the lock since {started:%H:%M:%S} UTC, for {max(0.0, time.time() - since / 1e6):.1f} s{what}. "
+        f"{who} has held the lock since {started:%H:%M:%S} UTC, for {max(0.0, time.time() - since / 1e6):.1f} s{what}. "
         "Do slow work outside transactions: take messages with a lease, with Database.take"
     )
 
@@ -266,13 +266,13 @@ class Connections:
     A forked process never uses or closes connections of its parent.
 
     Attributes:
-        place: Identifies the file, to detect that it was replaced.
+        identity: Identifies the file, to detect that it was replaced.
     """
 
     def __init__(self, path: Path, write_lock: WriteLock, *, vfs: str | None = None) -> None:
         self._path = path
         self._write_lock = write_lock
-        self.place: Final = FileIdentity(path)
+        self.identity: Final = FileIdentity(path)
         self._vfs = vfs
         self._forks = FORKS.count
         self._used: dict[object, int] = {}
@@ -305,7 +305,7 @@ class Connections:
                 "fork before you open an instance, or start processes with `spawn`",
                 file=str(self._path),
             )
-        self.place.check()
+        self.identity.check()
         key, thread = object(), threading.get_ident()
         try:
             FORKS.enter(self._used, key, thread)
@@ -319,7 +319,7 @@ class Connections:
                     file=str(self._path),
                 )
             connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
-            self.place.record()
+            self.identity.record()
             self._used[connection] = thread
             return connection
         finally:
@@ -514,7 +514,7 @@ class Session(_core.Session):
         if has_begun:
             self._check(connection)
         else:
-            self._check_place()
+            self._check_identity()
         if not self._has_handler:  # the fast path does not wait
             connection.set_busy_handler(busy_handler(self._lock_timeout))
             self._has_handler = True
@@ -549,7 +549,7 @@ class Session(_core.Session):
         """Ends the session after `commit_fast` has raised."""
         try:
             if isinstance(error, FileNotFoundError):
-                self._file.connections.place.check()
+                self._file.connections.identity.check()
             elif self.connection is not None:
                 self._not_committed(self.connection, error)
         finally:
@@ -604,9 +604,9 @@ class Session(_core.Session):
             raise
         return connection
 
-    def _check_place(self) -> None:
+    def _check_identity(self) -> None:
         try:
-            self._file.connections.place.check()
+            self._file.connections.identity.check()
         except BaseException:
             self.close()
             raise
@@ -630,12 +630,12 @@ class Session(_core.Session):
     def _commit(self, connection: Connection, *, is_durable: bool) -> None:
         self._unguard(connection)
         try:
-            is_in_place = connection.statements.commit(is_durable=is_durable)
+            is_same_file = connection.statements.commit(is_durable=is_durable)
         except BaseException as error:
             self._not_committed(connection, error)
             raise
-        if not is_in_place:
-            self._file.connections.place.check()
+        if not is_same_file:
+            self._file.connections.identity.check()
 
     def _not_committed(self, connection: Connection, error: BaseException) -> None:
         """Rolls back a commit that failed, and raises `StorageError` if the file is the cause."""

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from ssbroker.store.sqlite import Connection
 
-HELD: Final = "until > {now} AND since - (until - since) <= {now}"
+IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
 """Whether a lease holds: a lease of 60 s whose start is more than 60 s away was taken before the clock was set back."""
 
 
@@ -66,13 +66,13 @@ def has_ready_messages(connection: Connection, group: bytes) -> bool:
 
 
 _ENDED: Final = f"""
-    SELECT * FROM ssb_group_leases WHERE until > 0 AND NOT ({HELD.format(now="?1")}) ORDER BY until"""  # noqa: S608
+    SELECT * FROM ssb_group_leases WHERE until > 0 AND NOT ({IS_HELD_SQL.format(now="?1")}) ORDER BY until"""  # noqa: S608
 _REMOVE_UNUSED: Final = """
     DELETE FROM ssb_group_leases WHERE until = 0 AND NOT EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS e WHERE e.conversation_group_id = ssb_group_leases.conversation_group_id
     )"""
 _NEXT_END: Final = f"""
-    SELECT min(until) FROM ssb_group_leases WHERE (?2 IS NULL OR queue_id = ?2) AND {HELD.format(now="?1")}"""  # noqa: S608
+    SELECT min(until) FROM ssb_group_leases WHERE (?2 IS NULL OR queue_id = ?2) AND {IS_HELD_SQL.format(now="?1")}"""  # noqa: S608
 _GROUP_HAS_READY: Final = """
     SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ? AND m.status = 1 LIMIT 1"""

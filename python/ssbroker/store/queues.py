@@ -64,7 +64,7 @@ def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bo
     return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
-def with_ready_messages(connection: Connection, *, now: int) -> set[int]:
+def ready_queue_ids(connection: Connection, *, now: int) -> set[int]:
     """Returns the ids of queues with messages that can be received, without visiting empty queues."""
     return {queue_id for (queue_id,) in connection.execute(_WITH_READY, (None, now))}
 
@@ -127,7 +127,7 @@ def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
 # there are no leases.
 _NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS leased JOIN ssb_group_leases USING (conversation_group_id)
-        WHERE leased.endpoint_id = m.endpoint_id AND {leases.HELD.format(now="?2")}))"""  # noqa: S608
+        WHERE leased.endpoint_id = m.endpoint_id AND {leases.IS_HELD_SQL.format(now="?2")}))"""  # noqa: S608
 _HAS_READY: Final = f"""
     SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = 1 AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.

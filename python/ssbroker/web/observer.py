@@ -28,9 +28,9 @@ ROWS_MAX: Final = 200
 """The number of queues with history, and of rows of each table; the fullest are kept."""
 INTERVAL: Final = 1.0
 """The least number of seconds between two states."""
-_SHARE: Final = 20
-"""The least ratio of the time between two states to the time that making one takes."""
-_MOST_FIRST: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+_BUSY_SHARE_MAX: Final = 0.05
+"""The maximum fraction of the time that is spent on making states."""
+_SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "queues": lambda row: -row["ready"] - row["incomplete"],
     "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
     "conversations": lambda row: -row["count"],
@@ -74,7 +74,7 @@ class Observer:
             began = self._clock()
             if self._state is None or began >= self._due:
                 self._state = self._observe()
-                self._due = began + max(self._interval, _SHARE * (self._clock() - began))
+                self._due = began + max(self._interval, (self._clock() - began) / _BUSY_SHARE_MAX)
             return self._state
 
     def seconds_until_due(self) -> float:
@@ -97,7 +97,7 @@ class Observer:
         at = time.time()
         self._remember(found["queues"], at)
         omitted = {}
-        for name, key in _MOST_FIRST.items():
+        for name, key in _SORT_KEYS.items():
             rows = sorted(found[name], key=key)  # rows that are equal stay in their order
             found[name], omitted[name] = rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX)
         serving = found["serving"]

@@ -44,7 +44,7 @@ def begin(
     """Creates the initiator's endpoint; sends nothing."""
     objects = work.objects
     service = existing(objects.services, from_service, kind="service")
-    kind = existing(objects.contracts, contract, kind="contract")
+    contract_row = existing(objects.contracts, contract, kind="contract")
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
     if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):
@@ -59,7 +59,7 @@ def begin(
         is_initiator=True,
         conversation_group_id=group,
         service_id=service.service_id,
-        service_contract_id=kind.service_contract_id,
+        service_contract_id=contract_row.service_contract_id,
         far_service=to_service,
         far_broker_instance=_broker_instance(work, broker_instance),
         is_bound=False,
@@ -68,7 +68,7 @@ def begin(
         lifetime=expires,
         priority=contract_rules.priority(
             objects,
-            service_contract_id=kind.service_contract_id,
+            service_contract_id=contract_row.service_contract_id,
             service_id=service.service_id,
             far_service=to_service,
         ),
@@ -109,14 +109,14 @@ def _group(work: Work, service: Service, conversation: object, group: object) ->
         related = endpoints.by_handle(work.connection, handle)
         if related is None:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
-        return _of_service(work, [related], service, related.conversation_group_id)
+        return _check_same_service(work, [related], service, related.conversation_group_id)
     if group is not None:
         wanted = guid_bytes(group, name="related_conversation_group")
-        return _of_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
+        return _check_same_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
     return work.new_id()
 
 
-def _of_service(work: Work, members: list[ConversationEndpoint], service: Service, group: bytes) -> bytes:
+def _check_same_service(work: Work, members: list[ConversationEndpoint], service: Service, group: bytes) -> bytes:
     for member in members:
         if member.service_id != service.service_id:
             other = work.objects.services_by_id[member.service_id].name
