@@ -4,14 +4,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from ssbroker._compat import is_older
 from tests.spark.frames import session_builder
 
 # By default, Spark starts `python3` for its workers.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark 4.0 and older leave the sockets of `collect` to be closed by the garbage collector, which warns about each."""
+    if is_older(pyspark.__version__, "4.1"):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
