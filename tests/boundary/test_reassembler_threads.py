@@ -11,7 +11,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Reassembler, _core
-from tests.boundary.test_threads import COUNTED, THREADS, Exported, in_all_threads, progress_during
+from tests.boundary.test_threads import COUNTED, THREADS, Exported, in_all_threads, needs_gil, progress_during
 from tests.reassembly.signed_messages import messages, with_column
 
 BODIES: list[bytes | None] = [bytes([number % 256]) * (number % 40) for number in range(990)]
@@ -69,6 +69,7 @@ BODIES_WITHOUT_LAST = pa.array([b"some bytes"] * (ROWS - 1) + [None])
 INVALID = with_column(with_column(SMALL, "conversation_id", TEXT_IDS), "message_body", BODIES_WITHOUT_LAST)
 
 
+@needs_gil
 def test_the_gil_is_released_during_push() -> None:
     """The last row is invalid, so that the call ends without an export, and only the work itself can release the GIL."""
     reassembler = _core.Reassembler(
@@ -89,6 +90,7 @@ def test_the_gil_is_released_during_push() -> None:
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
+@needs_gil
 def test_the_gil_is_released_during_fragment() -> None:
     attempts = [Exported(INVALID) for _ in range(50)]
 
@@ -99,6 +101,7 @@ def test_the_gil_is_released_during_fragment() -> None:
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
+@needs_gil
 def test_waiting_for_a_reassembler_does_not_hold_the_gil() -> None:
     """Two threads use one reassembler, and a third one progresses meanwhile."""
     reassembler = Reassembler(in_order=False)

@@ -88,6 +88,11 @@ def test_routers_are_created_and_used_in_many_threads() -> None:
     assert in_all_threads(work) == [True] * THREADS
 
 
+needs_gil = pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has no GIL to release"
+)
+
+
 @contextmanager
 def no_switches() -> Iterator[None]:
     """Prevents threads from being switched except when they release the GIL themselves."""
@@ -129,6 +134,7 @@ class Exported:
         return self._capsules
 
 
+@needs_gil
 def test_the_gil_is_released_while_a_batch_is_routed() -> None:
     """The last row is invalid, so that the call ends without an export, and only routing can release the GIL."""
     rows = 300_000
