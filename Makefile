@@ -77,7 +77,7 @@ wheels: tools $(EMPTY) ## build the wheels to publish into dist/: manylinux2014 
 	@scripts/build-wheels $(PYTHON_OF_VENV)
 
 release-check: wheels ## check the sdist and wheels in dist/: metadata, tags, changelog, and use each in an empty environment
-	@scripts/check-release $(PYTHON_OF_VENV)
+	@scripts/check-release $(PYTHON_OF_VENV) $(ARGS)
 
 rules: ## print the tests of each rule
 	@python3 -m tests.guards.rule_tests
