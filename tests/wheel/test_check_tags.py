@@ -68,8 +68,6 @@ def test_what_is_wrong_with_a_wheel(name: str, members: list[str], tag: str, say
         ("manylinux2014_x86_64.manylinux_2_17_x86_64", 'the following platform tag: "manylinux_2_17_x86_64".', 0),
         ("manylinux_2_17_x86_64", 'the following platform tag:\n"manylinux_2_34_x86_64".', 1),
         ("manylinux_2_34_x86_64", 'the following platform tag:\n"manylinux_2_34_x86_64".', 0),
-        ("musllinux_1_2_x86_64", 'the following platform tag: "musllinux_1_2_x86_64".', 0),
-        ("musllinux_1_2_x86_64", 'the following platform tag: "manylinux_2_17_x86_64".', 1),
     ],
 )
 def test_a_module_that_needs_a_newer_system_than_the_tag_says_is_found(
