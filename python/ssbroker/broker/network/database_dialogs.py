@@ -328,9 +328,15 @@ class DatabaseDialogs:
         return waits
 
     def take(
-        self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int
+        self,
+        rows: pa.Table,
+        *,
+        peer: bytes | None,
+        session_keys: SessionKeys,
+        now: int,
+        lock_timeout: float = LOCK_TIMEOUT,
     ) -> BatchChanges | StalePlan:
-        """Receives rows and commits the result.
+        """Receives rows and commits the result; waits up to `lock_timeout` seconds for other writers.
 
         Returns a `StalePlan`, with nothing written, if other writers have changed the endpoints meanwhile: the rows are to be received again.
         On an error nothing has changed.
@@ -339,7 +345,7 @@ class DatabaseDialogs:
         stale: StalePlan | None = None
         if not effects.is_empty:
             try:
-                stale = self.storage.commit(effects, lock_timeout=LOCK_TIMEOUT)
+                stale = self.storage.commit(effects, lock_timeout=lock_timeout)
             except BaseException:
                 self.engine.undo(effects)
                 raise

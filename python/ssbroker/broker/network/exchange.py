@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections import deque
@@ -25,7 +26,7 @@ from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
-from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.protocol.wire.frames import DropReason, size_of
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
@@ -41,11 +42,12 @@ OWN_ADDRESSES_MAX: Final = 100
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
 
-HAND_OVER_ROWS_MAX: Final = 16
-"""After receiving or sending no more rows than these, a turn pauses for the thread that it has woken."""
+IMMEDIATE_ROWS_MAX: Final = 16
+"""No more rows than these are written in the thread that receives them. After a turn with no more, it pauses for the receiver that it has woken."""
 HAND_OVER_PAUSE: Final = 20e-6
 """The pause in seconds: a woken thread needs the interpreter lock, which it would get only at the end of the turn."""
-
+IMMEDIATE_BYTES_MAX: Final = 64 << 10
+"""No more bytes than these are written in the thread that receives them."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 
@@ -53,8 +55,8 @@ WAITING_DROPS_MAX: Final = 64
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    Only `carry`, `more` and `poll` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake` schedules
-    a call of `turn`.
+    Only `carry`, `more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake`
+    schedules a call of `turn`.
     """
 
     def __init__(
@@ -84,8 +86,11 @@ class MessageExchange:
         self._forwards_first = False
         self._poll_time = 0
         self._is_poll_requested = False
+        self._guard: Final = threading.RLock()
+        self._is_finished = False
         closed: set[str] = set()
         self._inbox: Final = events.inbox
+        events.exchange = self
         self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)
         self._dialogs: Final = DialogsByDatabase(
@@ -132,8 +137,18 @@ class MessageExchange:
         self._is_poll_requested = True
         self._wake()
 
+    def receive(self, peer: Peer, rows: pa.Table) -> None:
+        """Writes a few messages of established dialogs at once, in the thread of the caller, unless it would wait; the next turn writes others."""
+        if not self._receive_now(peer, rows):
+            self._inbox.put(peer, rows)
+            self._wake()
+
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
+        with self._guard:
+            return self._turn()
+
+    def _turn(self) -> int:
         now = self._now()
         while self._events.callbacks:
             self._events.callbacks.popleft()(self)
@@ -153,7 +168,6 @@ class MessageExchange:
         if self._forwards_first:
             self._resume_forwarding()
         due_times += self._sender.send_all(now=now)
-        self._hand_over(self._sender.sent_rows)  # to the endpoint
         self._resume_forwarding()
         due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors)]
         if not 0 <= now - self._flushed < FLUSH_INTERVAL:
@@ -211,13 +225,15 @@ class MessageExchange:
 
     def finish(self) -> None:
         """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
-        self._sender.cancel_delay()
-        self.turn()
-        while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
-            pass
-        now = self._now() + self._settings.acknowledgement_wait
-        for dialogs in self._dialogs.all():
-            self._sender.send(dialogs, now=now)
+        with self._guard:
+            self._is_finished = True
+            self._sender.cancel_delay()
+            self.turn()
+            while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
+                pass
+            now = self._now() + self._settings.acknowledgement_wait
+            for dialogs in self._dialogs.all():
+                self._sender.send(dialogs, now=now)
 
     def close(self) -> None:
         """Closes the file watches."""
@@ -230,16 +246,40 @@ class MessageExchange:
             2 * self._poll_time if self._is_poll_requested else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_time)
         )
 
+    def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
+        """Writes messages, unless there are many, their dialogs are new, other work comes first or a database is locked; returns whether it did."""
+        is_small = rows.num_rows <= IMMEDIATE_ROWS_MAX and size_of(rows) <= IMMEDIATE_BYTES_MAX
+        if not is_small or not self._instance.background or not self._guard.acquire(blocking=False):
+            return False
+        try:
+            now, all_dialogs = self._now(), self._dialogs.all()
+            if (
+                self._is_finished
+                or not (self._inbox.is_empty and self._is_catalog_followed(now))
+                or self._events.callbacks
+                or any(each.database.file.write_lock.holder is not None for each in all_dialogs)
+                or not self._router.are_next_messages(rows)
+            ):
+                return False
+            deferred = self._processor.process([(peer, rows)], now=now, lock_timeout=0.0)
+            self._inbox.put_back(deferred)
+            due_times = [each.engine.next_timeout() for each in all_dialogs]
+        finally:
+            self._guard.release()
+        # What is due later finds a turn in time: there is one in each poll interval.
+        if deferred or any(due is not None and due <= now + POLL_INTERVAL for due in due_times):
+            self._wake()
+        return True
+
     def _hand_over(self, rows: int) -> None:
-        if 0 < rows <= HAND_OVER_ROWS_MAX and self._instance.background:
+        if 0 < rows <= IMMEDIATE_ROWS_MAX and self._instance.background:
             time.sleep(HAND_OVER_PAUSE)
 
     def _follow_catalog(self, now: int) -> None:
         """Routes every dialog again if the catalog has changed."""
-        changes = self._background.change_count
-        is_recent = 0 <= now - self._followed_at < POLL_INTERVAL
-        if is_recent and changes == self._changes_seen and not self._dialogs.needs_refresh:
+        if self._is_catalog_followed(now):
             return
+        changes = self._background.change_count
         snapshot = self._background.routes.snapshot
         if snapshot is not self._snapshot or self._dialogs.needs_refresh:
             if self._snapshot is not None:
@@ -251,6 +291,11 @@ class MessageExchange:
             self._forwards.reroute(self._router.decisions)
             self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
         self._followed_at, self._changes_seen = now, changes
+
+    def _is_catalog_followed(self, now: int) -> bool:
+        """Whether the catalog was checked for changes less than a poll interval ago, and this process has changed nothing since."""
+        is_recent = 0 <= now - self._followed_at < POLL_INTERVAL
+        return is_recent and self._background.change_count == self._changes_seen and not self._dialogs.needs_refresh
 
     def _poll_if_due(self, now: int) -> None:
         """Collects the messages that any process has committed since the last poll."""
@@ -325,6 +370,7 @@ class EndpointEvents:
 
     Attributes:
         endpoint: The network endpoint; set before it starts.
+        exchange: The exchange; set before the endpoint starts.
         mirrors: Resolves the roles of databases; set before the endpoint starts.
         inbox: Received batches.
         callbacks: Callbacks to run in the exchange's thread, in order.
@@ -332,6 +378,7 @@ class EndpointEvents:
     """
 
     endpoint: NetworkEndpoint
+    exchange: MessageExchange
     mirrors: MirrorResolver
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -342,8 +389,7 @@ class EndpointEvents:
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `EndpointListener`."""
-        self.inbox.put(peer, rows)
-        self._wake()
+        self.exchange.receive(peer, rows)
 
     def outbox_drained(self, address: str) -> None:
         """See `EndpointListener`."""

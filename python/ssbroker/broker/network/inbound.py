@@ -21,6 +21,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.database_dialogs import (
+    LOCK_TIMEOUT,
     REQUESTS_BURST,
     REQUESTS_PER_SECOND,
     DatabaseDialogs,
@@ -187,15 +188,23 @@ class InboundRouter:
 
     def route(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
         """Returns the rows for databases of this instance; forwards, or drops and reports, the others."""
-        sides: list[Any] = rows["is_initiator"].to_pylist()
-        conversations: list[Any] = column_values(rows["conversation_id"])
-        keys: list[Key] = [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
+        keys = _receivers(rows)
         endpoints = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
         owners = self._owners(endpoints)
         new = {key for key in endpoints if key not in owners}
         if new:
             self._route_new(peer, rows, keys, new, owners)
         return list(_split(rows, keys, owners, new))
+
+    def are_next_messages(self, rows: pa.Table) -> bool:
+        """Whether rows are messages for endpoints in memory and bring no keys: then they are routed and opened without reading or writing a file.
+
+        A row that only acknowledges may remove many messages from the transmission queue, and nobody waits for that.
+        """
+        if rows["key_exchange"].null_count < rows.num_rows or False in rows["is_sequenced"].to_pylist():
+            return False
+        loaded = [dialogs.engine.is_loaded for dialogs in self._all_dialogs()]
+        return all(any(is_loaded(key) for is_loaded in loaded) for key in _receivers(rows))
 
     def decisions(self, rows: pa.Table) -> pa.Table:
         """Routes rows received from outside; returns one row of `schemas.DECISIONS` for each."""
@@ -317,6 +326,13 @@ class InboundRouter:
                 text=text,
             )
         )
+
+
+def _receivers(rows: pa.Table) -> list[Key]:
+    """Returns the receiving endpoint of each row."""
+    sides: list[Any] = rows["is_initiator"].to_pylist()
+    conversations: list[Any] = column_values(rows["conversation_id"])
+    return [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
 
 
 def _sender(receiver: Key) -> Key:
@@ -478,8 +494,8 @@ class InboundProcessor:
         self._in_transit: Final = in_transit
         self._events: Final = events
 
-    def process(self, batches: Sequence[Batch], *, now: int) -> list[Batch]:
-        """Processes batches; returns those that could not be written because the database was locked.
+    def process(self, batches: Sequence[Batch], *, now: int, lock_timeout: float = LOCK_TIMEOUT) -> list[Batch]:
+        """Processes batches; returns those that could not be written because the database was locked for `lock_timeout` seconds.
 
         Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
         failing row is alone, so that one invalid row cannot block all others.
@@ -489,7 +505,7 @@ class InboundProcessor:
         for peer, joined in _joined(batches):
             remaining, isolated = [joined], 0
             while remaining:
-                for rows, error in self._try(peer, remaining.pop(), now, deferred):
+                for rows, error in self._try(peer, remaining.pop(), now, lock_timeout, deferred):
                     if rows.num_rows > 1 and isolated < FAILED_ROWS_MAX:
                         half = rows.num_rows // 2
                         remaining += [rows.slice(half), rows.slice(0, half)]
@@ -498,7 +514,9 @@ class InboundProcessor:
                         self._drop(peer, rows, error, now)
         return deferred
 
-    def _try(self, peer: Peer, rows: pa.Table, now: int, deferred: list[Batch]) -> list[tuple[pa.Table, Exception]]:
+    def _try(
+        self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: list[Batch]
+    ) -> list[tuple[pa.Table, Exception]]:
         """Processes rows; returns those that failed unexpectedly."""
         try:
             parts = self._router.route(peer, rows)
@@ -516,7 +534,7 @@ class InboundProcessor:
         failed: list[tuple[pa.Table, Exception]] = []
         for part in parts:
             try:
-                self._write(peer, part, now)
+                self._write(peer, part, now, lock_timeout)
             except LockTimeoutError:
                 deferred.append((peer, part.rows))
             except StorageError as error:
@@ -538,14 +556,14 @@ class InboundProcessor:
             with suppress(Exception):  # emitting the event may be what fails
                 self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 
-    def _write(self, peer: Peer, part: InboundRows, now: int) -> None:
+    def _write(self, peer: Peer, part: InboundRows, now: int, lock_timeout: float) -> None:
         rows, keys = self._first_rows.open(peer, part)
         dialogs = part.dialogs
         principal = None if peer.principal is None else peer.principal.encode()
         for _ in range(ATTEMPTS_MAX):
             if not rows.num_rows:
                 return
-            result = dialogs.take(rows, peer=principal, session_keys=keys, now=now)
+            result = dialogs.take(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
             if not isinstance(result, StalePlan):
                 self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
                 if unroutable := dialogs.without_route(part.keys):
