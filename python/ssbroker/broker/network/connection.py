@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import uuid
 from collections import Counter, deque
@@ -156,6 +157,8 @@ class SharedOutbox:
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 _LINK_BUFFER_BYTES: Final = 1 << 20
 _UNREAD_REPLIES_MAX: Final = 1 << 20
+_COUNTING: Final = threading.RLock()
+"""Held to count sent rows: all connections share the counter, and two threads send."""
 
 
 class SecureLink:
@@ -372,7 +375,8 @@ class SecureLink:
         self._in_transit_rows += rows.num_rows
         self.sent_rows += rows.num_rows
         priorities: list[Any] = rows["priority"].to_pylist()
-        self._sent_by_priority.update(priorities)
+        with _COUNTING:
+            self._sent_by_priority.update(priorities)
         outbox.notify_if_drained()
         try:
             link.send(rows)
@@ -493,12 +497,17 @@ def address_of(name: object) -> str:
 READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 512 << 10
 _PUMP_BYTES: Final = 2 << 20
+_CAN_SEND_IN_ANY_THREAD: Final = os.name == "posix"
+"""Elsewhere, a socket is not a file that `os.write` can write to."""
 
 
 class PeerConnection(asyncio.BufferedProtocol):
     """One connection as an asyncio protocol, from before its socket exists.
 
+    All of it belongs to the endpoint's thread, but for `send_now`.
+
     Attributes:
+        guard: Held while the link is used, because `send_now` uses it in another thread.
         state: Its state.
         counters: Its traffic.
         connected_at: When the socket was connected, in microseconds since 1970.
@@ -525,6 +534,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._loop.call_later(limits.login_timeout / SECOND, self._login_timed_out)
         self._is_closing = False
+        self._unwritten = b""
+        self.guard: Final = threading.RLock()
         self.close_reason: CloseReason | None = None
         self.peer: Peer | None = None
         self.link: Final = link
@@ -582,7 +593,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         try:
-            events = self.link.received(self._owner.buffer[:nbytes], now=self._clock())
+            with self.guard:
+                events = self.link.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
             is_authenticated = self.link.channel.is_open
             self.set_close_reason(CloseReason(str(error), PROTOCOL_ERROR if is_authenticated else LOGIN_REFUSED))
@@ -623,26 +635,29 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._deadline.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._is_closing = True
-        self.state = ConnectionState.CLOSED
-        self.link.mark_finished()
+        with self.guard:  # from now on `send_now` does not use the socket
+            self._is_closing = True
+            self.state = ConnectionState.CLOSED
+            self.link.mark_finished()
         self._owner.ended(self, self.close_reason or reason)
 
     def pump(self) -> None:
         """Writes what waits, as long as the socket accepts it."""
-        transport = self._transport
-        if transport is None or self._is_closing:
-            return
+        with self.guard:
+            if self._transport is not None and not self._is_closing:
+                self._pump(self._transport)
+
+    def _pump(self, transport: asyncio.Transport) -> None:
         written = 0
+        if self._unwritten:
+            transport.write(self._unwritten)
+            self._unwritten = b""
         while not self.is_send_paused and not transport.is_closing():
-            data = self.link.data_to_send(now=self._clock())
+            data = self._data_to_send()
             if data is None:
                 break
             transport.write(data)
             written += len(data)
-            self.counters.bytes_sent += len(data)
-            self.counters.sends += 1
-            self.active_at = self._owner.now()
             if written >= _PUMP_BYTES:  # let other connections run
                 self._loop.call_soon(self.pump)
                 break
@@ -651,17 +666,44 @@ class PeerConnection(asyncio.BufferedProtocol):
         else:
             self._schedule_timer()
 
+    def send_now(self) -> bool:
+        """Writes what waits in the thread of the caller, which may be any; returns False if `pump` is to be called."""
+        with self.guard:
+            transport = self._transport
+            if (
+                not _CAN_SEND_IN_ANY_THREAD
+                or transport is None
+                or transport.is_closing()
+                or not self.is_usable
+                or self._unwritten
+                or self.unsent_bytes
+            ):
+                return False
+            while (data := self._data_to_send()) is not None:
+                try:
+                    written = os.write(self.descriptor, data)
+                except OSError:  # the socket accepts nothing now, or never again; `pump` deals with both
+                    written = 0
+                if written < len(data):
+                    self._unwritten = data[written:]
+                    return False
+            timeout = self.link.next_timeout()
+            return timeout is None or (self._timer is not None and self._timer.when() <= _deadline(timeout))
+
     def leave(self, reason: GoodbyeReason, text: str) -> None:
         """Sends GOODBYE after the waiting rows."""
         self.set_close_reason(CloseReason(text, goodbye=reason))
-        if self.link.leave(reason, text):
+        with self.guard:
+            is_leaving = self.link.leave(reason, text)
+        if is_leaving:
             self.pump()
         else:
             self.cut()
 
     def probe(self) -> None:
         """Asks the peer for a sign of life."""
-        self.link.probe(now=self._clock())
+        with self.guard:
+            self.link.probe(now=self._clock())
         self.pump()
 
     def set_close_reason(self, reason: CloseReason) -> None:
@@ -680,13 +722,15 @@ class PeerConnection(asyncio.BufferedProtocol):
     def pause(self) -> None:
         """Stops reading, so that TCP slows the peer down; unauthenticated peers are read anyway."""
         if self._transport is not None and self.link.peer_identity is not None and not self.link.is_paused:
-            self.link.pause(now=self._clock())
+            with self.guard:
+                self.link.pause(now=self._clock())
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Reads again."""
         if self._transport is not None and self.link.is_paused:
-            self.link.resume(now=self._clock())
+            with self.guard:
+                self.link.resume(now=self._clock())
             self._transport.resume_reading()
             self.pump()
 
@@ -714,18 +758,28 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _close(self) -> None:
         """Closes the socket once its data is written, or after the GOODBYE timeout."""
         if self._transport is not None and not self._is_closing:
-            self._is_closing = True
-            if data := self.link.close():
-                self._transport.write(data)
-            self._transport.close()
+            with self.guard:
+                self._is_closing = True
+                if data := self._unwritten + self.link.close():
+                    self._transport.write(data)
+                self._transport.close()
             self._deadline.cancel()
             self._deadline = self._loop.call_later(self._limits.link.goodbye_timeout / SECOND, self._transport.abort)
+
+    def _data_to_send(self) -> bytes | None:
+        """Returns the next bytes for the socket, counted as sent; None if there are none at present."""
+        data = self.link.data_to_send(now=self._clock())
+        if data is not None:
+            self.counters.bytes_sent += len(data)
+            self.counters.sends += 1
+            self.active_at = self._owner.now()
+        return data
 
     def _schedule_timer(self) -> None:
         timeout = self.link.next_timeout()
         if timeout is None:
             return
-        at = (timeout + 1) / SECOND
+        at = _deadline(timeout)
         if self._timer is not None:
             if self._timer.when() <= at:
                 return
@@ -733,8 +787,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(at, self._timer_expired)
 
     def _timer_expired(self) -> None:
-        self._timer = None
-        self._process_events(self.link.handle_timeout(now=self._clock()))
+        with self.guard:
+            self._timer = None
+            events = self.link.handle_timeout(now=self._clock())
+        self._process_events(events)
         if self.link.is_leaving:
             self.set_close_reason(CloseReason("the connection was idle", goodbye=GoodbyeReason.IDLE))
         self.pump()
@@ -746,3 +802,8 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _clock(self) -> int:
         return int(self._loop.time() * SECOND)
+
+
+def _deadline(timeout: int) -> float:
+    """Returns when the timer of a timeout expires, in seconds."""
+    return (timeout + 1) / SECOND

@@ -300,13 +300,16 @@ class Destination:
         self.connection = connection
         self.is_dialled = self.is_wanted = False
         self.failure_reason = None
-        connection.link.outboxes.append(self.outbox)
+        with connection.guard:
+            connection.link.outboxes.append(self.outbox)
         self.stop_waiting()
 
     def detach(self) -> None:
         """Removes its connection; unanswered role queries wait again."""
-        if self.connection is not None and self.outbox in self.connection.link.outboxes:
-            self.connection.link.outboxes.remove(self.outbox)
+        if self.connection is not None:
+            with self.connection.guard:
+                if self.outbox in self.connection.link.outboxes:
+                    self.connection.link.outboxes.remove(self.outbox)
         self.connection = None
         self.role_queries.update(self.pending_queries)
         self.pending_queries.clear()
@@ -725,7 +728,8 @@ class Dialer:
         while connection is not None and connection.is_usable and destination.role_queries:
             broker_instance = destination.role_queries.pop()
             destination.pending_queries.add(broker_instance)
-            connection.link.query_role(broker_instance)
+            with connection.guard:
+                connection.link.query_role(broker_instance)
 
     def _schedule_retry(self, destination: Destination) -> None:
         wait = self._setup.limits.dial_backoff(max(destination.failures, 1), jitter=self._setup.random.random())

@@ -83,7 +83,8 @@ class RoleAnswers:
     def _answer(self, queries: list[tuple[PeerConnection, bytes]]) -> None:
         roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in queries])
         for (connection, broker_instance), (role, number) in zip(queries, roles, strict=True):
-            connection.link.reply_role(broker_instance, role, number)
+            with connection.guard:
+                connection.link.reply_role(broker_instance, role, number)
         for connection in dict(queries):
             connection.pump()
 
@@ -223,7 +224,8 @@ class ConnectionManager:
         """Tells a connected instance why its rows are not acknowledged."""
         for peer_key in self._by_peer:
             if peer_key[0] == instance_id and (connection := self.usable_connection(peer_key)) is not None:
-                connection.link.report_drops(reasons)
+                with connection.guard:
+                    connection.link.report_drops(reasons)
                 connection.pump()
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
@@ -412,6 +414,18 @@ def _login(connection: PeerConnection) -> tuple[int, str]:
     return _WAIT_ARBITRATION if connection.link.channel.is_open else _WAIT_LOGIN
 
 
+SEND_NOW_BYTES_MAX: Final = 64 << 10
+"""No more bytes than these are sent in the thread that has them; encrypting more is worth a thread of its own."""
+
+
+def _send_now(destination: Destination) -> bool:
+    """Sends what waits for an address, unless that is much or the endpoint's thread is needed; returns whether nothing is left to do."""
+    connection, (_, waiting) = destination.connection, destination.outbox.pending
+    if connection is None or waiting > SEND_NOW_BYTES_MAX or not connection.send_now():
+        return False
+    return destination.outbox.is_empty  # otherwise, its connection was replaced just now
+
+
 _BACKLOG: Final = 1024
 _ACCEPT_BATCH: Final = 1
 """A larger backlog would let asyncio accept more sockets before their limits are checked, and retry as often when no file is left."""
@@ -462,7 +476,7 @@ class SocketEndpoint:
         """See `NetworkEndpoint`."""
         check_rows(rows)
         destination, is_accepted, space = self._manager.dialer.addresses.put(address, rows)
-        if is_accepted:
+        if is_accepted and not _send_now(destination):
             self._schedule_sending(destination)
         return space
 
