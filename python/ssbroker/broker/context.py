@@ -288,6 +288,10 @@ class DatabaseContext:
         self._objects = found
         return found
 
+    def last_objects(self) -> Objects:
+        """Returns the objects that this process read last, which may have changed, for decisions that a transaction checks again."""
+        return self.objects() if self._objects is None else self._objects
+
     def native_snapshot(self, objects: Objects) -> NativeSnapshot:
         """Returns the snapshot of the objects for the fast path, and makes the fast path use it."""
         known = self._snapshot

@@ -295,6 +295,11 @@ class SqliteDialogStorage:
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """See `DialogStorage`."""
+        if len(wanted) == 1:  # the usual case needs no snapshot of several statements
+            query = [_range_query(wanted[0])]
+            found, counts = self._database.file.query(lambda each: each.statements.read_transmission_queue(query))
+            if counts[0]:
+                return _messages(found)
         with self._database.file.read() as connection:
             found, counts = connection.statements.read_transmission_queue([_range_query(each) for each in wanted])
             found_keys = {each.key for each, count in zip(wanted, counts, strict=True) if count}
@@ -304,8 +309,7 @@ class SqliteDialogStorage:
                     for key, at in endpoints.error_sequence_numbers(connection, missing).items()
                 ]
                 found += connection.statements.read_transmission_queue([_range_query(each) for each in errors])[0]
-        # The body of a message that was only partly requested is null.
-        return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
+        return _messages(found)
 
     def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `DialogStorage`."""
@@ -348,8 +352,8 @@ class SqliteDialogStorage:
         return answers
 
     def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
-        """See `DialogStorage`."""
-        return accept_any_body(self._database.objects(), kinds)
+        """See `DialogStorage`. The commit decides again, with the objects of its transaction."""
+        return accept_any_body(self._database.last_objects(), kinds)
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """See `DialogStorage`."""
@@ -416,6 +420,11 @@ def _dialog_endpoint(objects: Objects, row: endpoints.ConversationEndpoint) -> D
         state=ConversationState(row.state),
         send_sequence=row.send_sequence,
     )
+
+
+def _messages(found: list[pa.RecordBatch]) -> pa.Table:
+    """Returns messages of the transmission queue as `MESSAGES`; the body of one that was only partly requested is null."""
+    return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
 
 def _range_query(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
