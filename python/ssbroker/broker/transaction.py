@@ -21,7 +21,7 @@ from ssbroker.broker.context import DatabaseContext, MessageIdentity
 from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import begin_end, poison, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
-from ssbroker.broker.effects import Effects
+from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import DEFAULT, SECOND
@@ -34,7 +34,11 @@ from ssbroker.store.sqlite import Connection, raise_storage_error, storage_error
 
 
 class ReceiveWait:
-    """One RECEIVE that may have to wait."""
+    """One RECEIVE that may have to wait.
+
+    Attributes:
+        empty_queue_id: The queue, if a check has found no message that can be received.
+    """
 
     def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, deadline: float | None) -> None:
         self._database: Final = database
@@ -42,6 +46,7 @@ class ReceiveWait:
         self._deadline: Final = math.inf if deadline is None else deadline
         self._queue_id: int | None = None
         self._is_cancelled = False
+        self.empty_queue_id: int | None = None
 
     def cancel(self) -> None:
         """Ends the wait, in another thread."""
@@ -59,6 +64,8 @@ class ReceiveWait:
                 is_ready, changes_in = self._check(queue_id)
                 left = self._deadline - time.monotonic()
                 is_over = arrivals.is_closed or self._is_cancelled
+                if not is_ready:
+                    self.empty_queue_id = queue_id
                 if is_ready or left <= 0 or is_over:
                     return is_ready and not is_over
                 arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.poll_interval, left, changes_in))
@@ -66,9 +73,8 @@ class ReceiveWait:
     def _check(self, queue_id: int) -> tuple[bool, float]:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
         now, file = self._database.instance.microseconds(), self._database.file
-        is_enabled = existing(self._database.objects().queues, self._key, kind="queue").is_receive_enabled
-        if is_enabled and file.query(lambda connection: queues.has_ready_messages(connection, queue_id, now=now)):
-            return True, 0.0
+        if file.query(lambda connection: queues.has_ready_messages(connection, queue_id, now=now)):
+            return True, 0.0  # RECEIVE checks whether the queue is enabled
         with file.read() as connection:
             check_enabled(connection, existing(self._database.objects(connection).queues, self._key, kind="queue"))
             if queues.has_ready_messages(connection, queue_id, now=now):
@@ -848,6 +854,7 @@ class Transaction:
         wait = self._receive_wait(queue, timeout)
         can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
         request: ReceiveRequest | None = None
+        has_waited = False
         while True:
             if can_be_fast:
                 try:
@@ -856,6 +863,17 @@ class Transaction:
                     self._fail(error)
                 if found is not None:
                     return found
+                if wait is not None and not has_waited:
+                    # Usually there was nothing; looking again, off the fast path, would delay the thread that is to send.
+                    has_waited = True
+                    is_ready = self._wait(wait)
+                    if wait.empty_queue_id is not None:
+                        self._collected_effects().received.append(
+                            ReceiveCall(wait.empty_queue_id, is_empty=True, is_named=False)
+                        )
+                    if not is_ready:
+                        return receive.empty_table()
+                    continue
             request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
             with self._call() as work:
                 table = receive.receive(work, queue, request)
