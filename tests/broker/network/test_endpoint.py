@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire.connection import Link, LinkLimits
 from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
-from tests.broker.network.recording_endpoints import HOST, QUICK, Authority, RecordingEndpoint
+from tests.broker.network.recording_endpoints import DEADLINE, HOST, QUICK, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered, table
 
 NO_RETRY = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
@@ -233,6 +235,103 @@ def test_a_paused_receiver_gets_the_rest_after_resuming() -> None:
             bank.endpoint.resume()
             bank.wait_for(lambda: len(bank.batches) > count)  # noqa: B023 - called immediately
         assert bank.numbers() == list(range(5_000))
+
+
+@contextmanager
+def held_thread(of: RecordingEndpoint) -> Iterator[None]:
+    """Holds the thread of an endpoint during the block."""
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        is_over.wait(DEADLINE)
+
+    of.endpoint._call(hold)
+    assert is_held.wait(DEADLINE)
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+@pytest.fixture(params=[False, True], ids=["unencrypted", "TLS"])
+def connected_pair(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[RecordingEndpoint, RecordingEndpoint]]:
+    """A shop that is connected to a bank, which has received row 0."""
+    authority = Authority(tmp_path)
+    trusts = {name: authority.trust(name, "shop", "bank") if request.param else None for name in ("shop", "bank")}
+    limits = replace(QUICK, outbox_bytes=1_000_000)
+    with (
+        RecordingEndpoint("shop", trust=trusts["shop"], limits=limits) as shop,
+        RecordingEndpoint("bank", trust=trusts["bank"]) as bank,
+    ):
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        yield shop, bank
+
+
+def test_few_rows_are_sent_without_the_thread_of_the_endpoint(
+    connected_pair: tuple[RecordingEndpoint, RecordingEndpoint],
+) -> None:
+    shop, bank = connected_pair
+    shop.endpoint.send(
+        bank.address, numbered(1, first=1)
+    )  # the first row after a pause needs a timer, which the thread sets
+    bank.wait_for(lambda: len(bank.numbers()) == 2)
+    with held_thread(shop):
+        for number in range(2, 5):
+            shop.endpoint.send(bank.address, numbered(1, first=number))
+        bank.wait_for(lambda: len(bank.numbers()) == 5)
+        shop.endpoint.send(bank.address, numbered(1, first=5, size=endpoint.SEND_NOW_BYTES_MAX))
+        shop.endpoint.send(bank.address, numbered(1, first=6))
+        assert shop.endpoint.progress(bank.address) == (7, 5), "large rows, and those after them, wait for the thread"
+    bank.wait_for(lambda: len(bank.numbers()) == 7)
+    assert bank.numbers() == list(range(7))
+    assert shop.endpoint.traffic["total_bytes_sent"] >= bank.endpoint.traffic["total_bytes_received"]
+
+
+def test_rows_that_a_socket_accepts_in_part_are_completed_in_order(
+    connected_pair: tuple[RecordingEndpoint, RecordingEndpoint],
+) -> None:
+    """The bank does not read, so that the buffers of its socket become full within a frame."""
+    shop, bank = connected_pair
+    bank.endpoint.pause()
+    with held_thread(bank), held_thread(shop):
+        first = 1
+        while is_accepted(shop, bank, numbered(1, first=first, size=50_000)):
+            first += 1
+    bank.endpoint.resume()
+    bank.wait_for(lambda: len(bank.numbers()) == first)
+    assert bank.numbers() == list(range(first))
+    assert shop.endpoint.progress(bank.address) == (first, first)
+
+
+def test_rows_of_several_threads_arrive_in_the_order_of_each(
+    connected_pair: tuple[RecordingEndpoint, RecordingEndpoint],
+) -> None:
+    """Small rows, which their threads send, between large ones, which the thread of the endpoint sends, while answers arrive."""
+    shop, bank = connected_pair
+
+    def answer() -> None:
+        bank.endpoint.send(shop.address, numbered(1))
+
+    bank.on_arrival = answer
+
+    def send(offset: int) -> None:
+        for number in range(150):
+            rows = numbered(1, first=offset + number, size=70_000 if number % 10 == 9 else 100)
+            send_when_free(shop, bank, rows)
+
+    threads = [threading.Thread(target=send, args=(1000 * number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bank.wait_for(lambda: len(bank.numbers()) == 451)
+    for offset in (1000, 2000, 3000):
+        assert [each for each in bank.numbers() if offset <= each < offset + 1000] == list(range(offset, offset + 150))
+    assert shop.endpoint.sent_by_priority == {5: 451}
 
 
 def test_a_role_query_to_an_address_is_answered() -> None:
