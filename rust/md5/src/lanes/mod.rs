@@ -131,23 +131,38 @@ impl Vectors {
     }
 }
 
-/// Prefetches the first bytes of a message.
+/// Prefetches the first blocks of a message.
 #[inline]
 pub(crate) fn prefetch(message: &[u8]) {
-    for line in message[..message.len().min(PREFETCHED)].chunks(BLOCK) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch never reads memory and never faults, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+    for block in message[..message.len().min(AHEAD * BLOCK)].chunks(BLOCK) {
+        prefetch_line(block.as_ptr());
     }
 }
 
-/// After this many bytes the hardware prefetcher takes over.
-const PREFETCHED: usize = 2_048;
+/// Prefetches what each lane reads [`AHEAD`] blocks after block `at`. A processor follows fewer streams than there
+/// are lanes.
+#[inline]
+fn prefetch_ahead(sources: &[&[Block]], at: usize) {
+    for source in sources {
+        prefetch_line(source.as_ptr().wrapping_add(at + AHEAD).cast());
+    }
+}
+
+/// Prefetches a cache line; the address need not be valid.
+#[inline]
+fn prefetch_line(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never reads memory and never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// How many blocks ahead are prefetched.
+const AHEAD: usize = 8;
 
 // Copies of the input, made by the lanes while it is in the caches. A copy is written in whole cache lines, so that
 // the memory need not be read first.
