@@ -1,4 +1,7 @@
-"""MD5 of many values: `ssbroker.md5` and a loop over `hashlib`, interleaved. The digests are compared before anything is timed."""
+"""MD5 of many values: `ssbroker.md5` with each length of vectors that this processor has, and a loop over `hashlib`, interleaved.
+
+The digests are compared before anything is timed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import ssbroker
 from benches.columns import buffer
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
+from benches.vectors import VECTORS, with_vectors
 
 CLOCK: Final = ReplayClock()
 pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
@@ -53,7 +57,7 @@ LENGTHS: Final[dict[str, Callable[[np.random.Generator], Lengths]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [OURS, HASHLIB])
+@pytest.mark.parametrize("name", [*(f"{OURS}, {vectors}" for vectors in VECTORS), HASHLIB])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_md5(benchmark: BenchmarkFixture, lengths: str, name: str) -> None:
     times, nbytes = _race(lengths)
@@ -68,14 +72,17 @@ def _race(name: str) -> tuple[dict[str, Times], int]:
     # Converting to Python bytes for the loop is not timed.
     own: list[bytes] = values.to_pylist()
     nbytes = sum(map(len, own))
-    assert ssbroker.md5(values).to_pylist() == _by_hashlib(own)
-    times = race({OURS: lambda: ssbroker.md5(values), HASHLIB: lambda: _by_hashlib(own)}, rounds=2 * SIZE.rounds)
+    ours = with_vectors(OURS, lambda: ssbroker.md5(values))
+    expected = _by_hashlib(own)
+    for digests in ours.values():
+        assert digests().to_pylist() == expected
+    times = race({**ours, HASHLIB: lambda: _by_hashlib(own)}, rounds=2 * SIZE.rounds)
     rates = {lane: nbytes / times[lane].median / 1e9 for lane in times}
-    by_cpu = times[HASHLIB].cpu_median / times[OURS].cpu_median
-    report(
-        f"MD5 of values with a total of {SIZE.digested >> 20} MiB, one thread",
-        f"{name:<27} {rates[OURS]:6.2f} GB/s, hashlib {rates[HASHLIB]:5.2f}: {rates[OURS] / rates[HASHLIB]:5.2f} x;  CPU time {by_cpu:5.2f} x",
-    )
+    heading = f"MD5 of values with a total of {SIZE.digested >> 20} MiB, one thread"
+    for lane in ours:
+        by_cpu = times[HASHLIB].cpu_median / times[lane].cpu_median
+        ratio = f"{rates[lane] / rates[HASHLIB]:5.2f} x;  CPU time {by_cpu:5.2f} x"
+        report(heading, f"{name:<27} {lane:<22} {rates[lane]:6.2f} GB/s, hashlib {rates[HASHLIB]:5.2f}: {ratio}")
     return times, nbytes
 
 

@@ -259,6 +259,16 @@ def md5(values: ArrowArrayExportable, first_row: int, /) -> pa.FixedSizeBinaryAr
         MalformedDataError: A value cannot be read.
     """
 
+def limit_vectors(bits_max: int | None, /) -> Literal["avx512", "avx2", "sse2", "neon", "portable"]:
+    """Limits the vectors that this process uses to a length, so that one machine can measure and test the code for others.
+
+    Args:
+        bits_max: The length in bits, or 0 for code without vectors. With None, what the processor has is used.
+
+    Returns:
+        The vector instructions that MD5 uses from now on.
+    """
+
 def fragment(
     messages: ArrowArrayExportable,
     first_row: int,

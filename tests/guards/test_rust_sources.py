@@ -31,6 +31,7 @@ CRATES: dict[str, set[str]] = {
     "rust/store": {"rusqlite", "rustix", "ssbroker-core"},
     "rust/python": {
         "ssbroker-core",
+        "ssbroker-md5",
         "ssbroker-store",
         "ssbroker-columnar",
         "arrow-array",

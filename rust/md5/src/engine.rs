@@ -1,5 +1,7 @@
 //! Engines: implementations for the vector instructions of a processor.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::lanes::Vectors;
 use crate::parts::{append_parts, digest_parts};
 use crate::schedule::digest_all;
@@ -28,10 +30,21 @@ impl Engine {
         ALL.into_iter().filter(|&engine| Vectors::of(engine).is_some()).collect()
     }
 
-    /// Returns the fastest engine of this machine.
+    /// Returns the fastest engine of this machine whose vectors are not longer than [`vector_bits_max`].
     #[must_use]
     pub fn best() -> Self {
-        ALL.into_iter().find(|&engine| Vectors::of(engine).is_some()).unwrap_or(Self::Portable)
+        let is_usable = |&engine: &Self| engine.vector_bits() <= vector_bits_max() && Vectors::of(engine).is_some();
+        ALL.into_iter().find(is_usable).unwrap_or(Self::Portable)
+    }
+
+    /// Returns the length of a vector; 0 for arrays.
+    const fn vector_bits(self) -> u32 {
+        match self {
+            Self::Avx512 => 512,
+            Self::Avx2 => 256,
+            Self::Sse2 | Self::Neon => 128,
+            Self::Portable => 0,
+        }
     }
 
     /// Returns the name in lower case.
@@ -82,6 +95,19 @@ impl Engine {
         }
     }
 }
+
+/// Limits the vectors that this process uses, so that one machine can measure and test the code for others.
+pub fn limit_vectors(bits_max: u32) {
+    VECTOR_BITS_MAX.store(bits_max, Ordering::Relaxed);
+}
+
+/// Returns the length of the longest vectors to use.
+#[must_use]
+pub fn vector_bits_max() -> u32 {
+    VECTOR_BITS_MAX.load(Ordering::Relaxed)
+}
+
+static VECTOR_BITS_MAX: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Fastest first.
 const ALL: [Engine; 5] = [Engine::Avx512, Engine::Avx2, Engine::Sse2, Engine::Neon, Engine::Portable];

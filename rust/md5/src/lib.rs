@@ -14,7 +14,7 @@ mod rounds;
 mod scalar;
 mod schedule;
 
-pub use engine::Engine;
+pub use engine::{Engine, limit_vectors, vector_bits_max};
 pub use scalar::{Hasher, digest};
 
 use std::hint::black_box;

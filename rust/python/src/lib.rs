@@ -17,6 +17,7 @@ mod session;
 mod shared_memory;
 mod sqlite;
 mod statements;
+mod vectors;
 mod write_lock;
 
 use mimalloc::MiMalloc;
@@ -64,6 +65,8 @@ mod _core {
     use super::sqlite::register_wal_vfs;
     #[pymodule_export]
     use super::statements::PyStatements;
+    #[pymodule_export]
+    use super::vectors::limit_vectors;
     #[pymodule_export]
     use super::write_lock::PyWriteLock;
 

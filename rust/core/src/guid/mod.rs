@@ -12,6 +12,8 @@ mod avx512;
 
 use std::fmt;
 
+use ssbroker_md5::vector_bits_max;
+
 /// A GUID in the byte order of its text form, as in `uuid.UUID.bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 16]);
@@ -117,13 +119,25 @@ impl Engine {
             Self::Portable => true,
         }
     }
+
+    /// Returns the length of a vector; 0 without vectors.
+    const fn vector_bits(self) -> u32 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => 512,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => 256,
+            Self::Portable => 0,
+        }
+    }
 }
 
 impl GuidReader {
-    /// Returns the fastest reader of this machine.
+    /// Returns the fastest reader of this machine whose vectors are not longer than [`vector_bits_max`].
     #[must_use]
     pub fn best() -> Self {
-        Self(ALL.iter().copied().find(|engine| engine.is_available()).unwrap_or(Engine::Portable))
+        let is_usable = |engine: &Engine| engine.vector_bits() <= vector_bits_max() && engine.is_available();
+        Self(ALL.iter().copied().find(is_usable).unwrap_or(Engine::Portable))
     }
 
     /// Returns the readers available on this machine, fastest first.
