@@ -358,10 +358,11 @@ class DecisionJoin:
         return sf.when(self._added("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _choice(self) -> Column:
-        """Returns the position of the first candidate, and how many there are."""
+        """Returns the position of the first candidate, and how many there are; null if each kind of ids has one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return sf.get(self._list("choice"), self._added("kind"))
+        has_ties = self._added("named name").isNull() | self._added("named choice").isNotNull()
+        return sf.when(has_ties, sf.get(self._list("choice"), self._added("kind")))
 
     def _position(self) -> Column:
         """Returns the position of the candidate in the arrays."""
@@ -375,7 +376,7 @@ class DecisionJoin:
         # The upper half of the product of the hash, counted from the lowest one, and the number of candidates.
         upper, lower = sf.shiftright(hash_, 32) + sf.lit(1 << 31), hash_.bitwiseAND((1 << 32) - 1)
         picked = sf.shiftright(upper * candidates + sf.shiftright(lower * candidates, 32), 32)
-        return (first + picked).cast("int")
+        return sf.when(choice.isNull(), self._added("kind")).otherwise((first + picked).cast("int"))
 
     def _reply_name(self) -> Column:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""

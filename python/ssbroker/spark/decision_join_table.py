@@ -59,6 +59,7 @@ class DecisionJoinTable:
     `verdict`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
     they are in `by_kind`. Otherwise they have one for each candidate; `choice` has, for each kind, the position of the first candidate,
     shifted by `CANDIDATES_BITS`, and their number. Each is picked by an equal share of the hashes; one with a larger share is listed several times.
+    `choice` of a row in `named` is null if each kind has one candidate, whose position is then that of the kind.
 
     Attributes:
         databases: The names of the databases; their positions are the numbers of the sources. The next number is that of messages from
@@ -139,7 +140,7 @@ class DecisionJoinTable:
         dropped: list[Any] = replies.filter(is_dropped)["verdict"].unique().to_pylist()
         return cls(
             databases=databases,
-            named=_with_shared_labels(rows.filter(is_named)).drop_columns(["form"]),
+            named=_without_single_choices(_with_shared_labels(rows.filter(is_named)).drop_columns(["form"])),
             unnamed=_joined_forms(rows.filter(pc.invert(is_named))),
             replies=_reply_rows(replies.filter(pc.invert(is_dropped))) if ids else None,
             dropped_reply=dropped[0] if dropped else 0,
@@ -395,6 +396,15 @@ def _with_shared_labels(named: pa.Table) -> pa.Table:
         shared = pc.if_else(is_shared, limits["code_min"], pa.scalar(None, pa.int32())).cast(pa.int8())
         named = named.append_column(name, shared)
     return named
+
+
+def _without_single_choices(named: pa.Table) -> pa.Table:
+    """Returns rows whose `choice` is null if each kind has one candidate."""
+    choices: _Array = named["choice"].combine_chunks()
+    sizes = pc.bit_wise_and(pc.list_flatten(choices), CANDIDATES_MAX)
+    rows_with_ties = pc.list_parent_indices(choices).filter(pc.greater(sizes, 1))
+    has_ties = pc.is_in(pa.array(range(len(choices)), pa.int64()), value_set=rows_with_ties.cast(pa.int64()))
+    return _with_column(named, "choice", pc.if_else(has_ties, choices, pa.scalar(None, choices.type)))
 
 
 def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
