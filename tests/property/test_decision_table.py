@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,43 +16,12 @@ from ssbroker.router import TieBreak
 from tests.oracle.world import Conversation, World
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world
+from tests.worlds.table_join import BY_NAME, BY_ROW, routed_by_table
 from tests.worlds.universe import NOW
 
 WORLDS = 600
 CHUNKS = 6
 CONVERSATIONS = 40
-QUERY = """
-SELECT * FROM (
-    SELECT c.row, c.is_initiator, c.to_broker_instance AS named, d.*, row_number() OVER (
-        PARTITION BY c.row
-        ORDER BY d.is_reply DESC, d.to_service_name IS NULL, d.to_broker_instance IS NULL) AS choice
-    FROM conversations c JOIN decisions d
-        ON d.database IS NOT DISTINCT FROM c.database
-        AND (d.to_service_name = c.to_service_name OR d.to_service_name IS NULL)
-        AND d.has_broker_instance = (c.to_broker_instance IS NOT NULL)
-        AND (d.to_broker_instance = c.to_broker_instance OR d.to_broker_instance IS NULL)
-        AND (NOT d.is_reply OR NOT c.is_initiator)
-        AND c.hash BETWEEN d.hash_from AND d.hash_to
-) WHERE choice = 1 ORDER BY row
-"""
-DECIDED = [name for name in schemas.DECISIONS.names if name != "broker_instance"]
-
-
-def routed_by_join(
-    decisions: pa.RecordBatch, conversations: pa.RecordBatch, connection: duckdb.DuckDBPyConnection
-) -> list[dict[str, object]]:
-    """Routes in DuckDB; one row for each conversation."""
-    asked = pa.table(conversations)
-    asked = asked.append_column("hash", ssbroker.tie_break_hash(asked["conversation_id"]))
-    asked = asked.append_column("row", pa.array(range(asked.num_rows)))
-    for name in ("conversation_id", "to_broker_instance"):
-        asked = asked.set_column(asked.schema.get_field_index(name), name, asked[name].cast(pa.binary()))
-    connection.register("conversations", asked)
-    connection.register("decisions", pa.table(decisions))
-    result: Any = connection.sql(QUERY).to_arrow_table()
-    found: list[dict[str, object]] = result.to_pylist()
-    assert [row["row"] for row in found] == list(range(asked.num_rows))
-    return found
 
 
 def assert_agrees(
@@ -63,28 +31,16 @@ def assert_agrees(
     connection: duckdb.DuckDBPyConnection,
     seen: set[object],
 ) -> None:
-    router = ssbroker.Router(catalog_of(world), tie_break=tie_break)
-    batch = batch_of(conversations)
-    ids = {database.service_broker_guid.bytes for database in world.databases if database.service_broker_guid}
-    takes_hops_from_names = any(
-        route.remote_service_name is None and route.address.upper() == "TRANSPORT" for route in world.routes
-    )
+    router, batch = ssbroker.Router(catalog_of(world), tie_break=tie_break), batch_of(conversations)
     for now in (NOW - timedelta(microseconds=1), NOW):
-        decisions = router.decision_table(now=now)
-        assert decisions.schema == schemas.DECISION_TABLE
-        for found, expected in zip(
-            routed_by_join(decisions, batch, connection), router.route(batch, now=now).to_pylist(), strict=True
-        ):
-            if found["outcome"] is None:
-                assert takes_hops_from_names
-                seen.add("by name")
-            elif found["only_from_initiator"] and not found["is_initiator"] and found["named"] in ids:
-                seen.add("by row")
+        assert router.decision_table(now=now).schema == schemas.DECISION_TABLE
+        found = routed_by_table(connection, router, batch, now=now)
+        for decided, expected in zip(found, router.route(batch, now=now).to_pylist(), strict=True):
+            if isinstance(decided, dict):
+                assert decided == expected, f"{decided}\n{world}"
+                seen.add(decided["outcome"])
             else:
-                got = {name: found[name] for name in DECIDED}
-                got["broker_instance"] = found["named"] or found["broker_instance"]
-                assert got == expected, f"{found}\n{world}"
-                seen.add(found["outcome"])
+                seen.add(decided)
 
 
 @pytest.mark.rule("R24", "R41", "R7")
@@ -95,7 +51,7 @@ def test_duckdb_routes_with_the_table_as_the_router_does(number: int) -> None:
         world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
         tie_break: TieBreak = "hash" if seed % 3 else "first"
         assert_agrees(world, conversations, tie_break, connection, seen)
-    assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED", "by name", "by row"}
+    assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED", BY_NAME, BY_ROW}
 
 
 def test_the_ranges_of_each_kind_of_conversation_cover_all_hashes_once() -> None:

@@ -1,7 +1,7 @@
-"""Random worlds whose conversations both engines of `route` must route as `Router.route` and the oracle do.
+"""Random worlds whose conversations both engines of `route` must route as `Router.route`, the decision table in DuckDB and the oracle do.
 
-`python -m tests.spark.engine_worlds --worlds 1000` checks many of them and prints how often each outcome occurred. With `--interpreted`,
-Spark compiles no code for the plans, which takes most of the time; with `--engines native`, only that engine is checked.
+`python -m tests.spark.engine_worlds --worlds 2000 --interpreted` checks many of them and prints how often each outcome occurred. With
+`--interpreted`, Spark compiles no code for the plans, which takes most of the time; with `--engines native`, only that engine is checked.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import reduce
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 import ssbroker
 import ssbroker.spark
@@ -26,13 +25,14 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark.engines import Engine
 from tests.oracle.routing import Conversation, Oracle, Route, World
-from tests.spark.frames import frame, session_builder
+from tests.spark.frames import frame_in_order, session_builder
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world
+from tests.worlds.table_join import routed_by_table
 from tests.worlds.universe import NOW, TICK
 
 CONVERSATIONS = 60
-WORLDS_PER_JOB = 6
+PRINTED_WORLDS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Case:
         return table.append_column("row", pa.array(range(len(self.conversations)), pa.int32()))
 
     def routed(self, spark: SparkSession, engine: Engine) -> DataFrame:
-        given = frame(spark, self.table(), partitions=1)
+        given = frame_in_order(spark, self.table())
         if self.seed % 5 == 0 and "conversation_id" in given.columns:
             given = given.withColumnRenamed("conversation_id", "conversation_handle")
         return ssbroker.spark.route(
@@ -71,15 +71,19 @@ class Case:
             engine=engine,
         )
 
-    def expected(self) -> list[dict[str, Any]]:
-        """The decisions of the router, which are those of the oracle."""
+    def expected(self, connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+        """The decisions of the router, which are those of the oracle and of the decision table."""
         options: dict[str, Any] = {"tie_break": self.tie_break, "pending_request": self.pending_request}
-        decided = ssbroker.Router(self.catalog, **options).route(self.table(), now=self.now).to_pylist()
+        router = ssbroker.Router(self.catalog, **options)
+        decided = router.route(self.table(), now=self.now).to_pylist()
         oracle = Oracle(self.world, now=self.now, **options)
         read = [asdict(oracle.decide(conversation)) for conversation in self.conversations]
         for row in read:
             row["broker_instance"] = row["broker_instance"] and row["broker_instance"].bytes
         assert decided == read, f"seed {self.seed}"
+        by_table = routed_by_table(connection, router, batch_of(self.conversations), now=self.now)
+        for own, other in zip(decided, by_table, strict=True):
+            assert other == own or isinstance(other, str), f"seed {self.seed}: {other}\nexpected {own}"
         return decided
 
 
@@ -121,35 +125,24 @@ def _without_mirrored_next_hop_in_name(route: Route) -> Route:
 
 
 def check(spark: SparkSession, seeds: Iterable[int], engines: Sequence[Engine] = ("native", "arrow")) -> Counter[str]:
-    """Routes the worlds of the seeds, several in one job; returns how often each outcome occurred."""
+    """Routes the worlds of the seeds; returns how often each outcome occurred."""
     seen: Counter[str] = Counter()
-    waiting = list(seeds)
-    while waiting:
-        cases, waiting = [case(seed) for seed in waiting[:WORLDS_PER_JOB]], waiting[WORLDS_PER_JOB:]
-        expected = {each.seed: each.expected() for each in cases}
-        for seed, engine, found in _decided(spark, cases, engines):
-            for row, (one, other) in enumerate(zip(found, expected[seed], strict=True)):
-                assert one == other, f"{engine}, seed {seed}, row {row}: {one}\nexpected {other}\n{case(seed)}"
-        seen.update(row["outcome"] for rows in expected.values() for row in rows)
+    connection = duckdb.connect()
+    for each in map(case, seeds):
+        expected = each.expected(connection)
+        for engine in engines:
+            # One job for each engine and world: Spark takes longer to plan the union of several.
+            rows: list[dict[str, Any]] = (
+                each.routed(spark, engine).select("row", *DECISIONS.names).toArrow().to_pylist()
+            )
+            found = {row.pop("row"): row for row in rows}
+            for row, decision in enumerate(expected):
+                assert found[row] == decision, (
+                    f"{engine}, seed {each.seed}, row {row}: {found[row]}\nexpected {decision}\n{each}"
+                )
+            assert len(rows) == len(expected), f"{engine}, seed {each.seed}"
+        seen.update(row["outcome"] for row in expected)
     return seen
-
-
-def _decided(
-    spark: SparkSession, cases: Sequence[Case], engines: Sequence[Engine]
-) -> list[tuple[int, str, list[dict[str, Any]]]]:
-    frames = []
-    for each in cases:
-        for engine in engines:
-            labels = (sf.lit(each.seed).alias("seed"), sf.lit(engine).alias("engine"))
-            frames.append(each.routed(spark, engine).select("row", *DECISIONS.names, *labels))
-    rows = reduce(DataFrame.unionByName, frames).toArrow().to_pylist()
-    found: list[tuple[int, str, list[dict[str, Any]]]] = []
-    for each in cases:
-        for engine in engines:
-            own = [row for row in rows if (row["seed"], row["engine"]) == (each.seed, engine)]
-            own.sort(key=lambda row: int(row["row"]))
-            found.append((each.seed, engine, [{name: row[name] for name in DECISIONS.names} for row in own]))
-    return found
 
 
 def main() -> None:
@@ -160,15 +153,17 @@ def main() -> None:
     parser.add_argument("--interpreted", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = session_builder()
+    builder = session_builder().config("spark.sql.adaptive.enabled", "false")
+    # Most of the code runs only a few times, so that compiling it well is not worth the time.
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if options.interpreted:
         builder = builder.config("spark.sql.codegen.wholeStage", "false")
         builder = builder.config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     spark = builder.getOrCreate()
     seen: Counter[str] = Counter()
-    for start in range(options.first, options.first + options.worlds, 10 * WORLDS_PER_JOB):
-        seeds = range(start, min(start + 10 * WORLDS_PER_JOB, options.first + options.worlds))
-        seen += check(spark, seeds, options.engines)
+    end = options.first + options.worlds
+    for start in range(options.first, end, PRINTED_WORLDS):
+        seen += check(spark, range(start, min(start + PRINTED_WORLDS, end)), options.engines)
         print(f"{start}: {dict(seen)}", flush=True)
     spark.stop()
 
