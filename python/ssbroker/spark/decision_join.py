@@ -26,7 +26,15 @@ from ssbroker.spark.columns import (
     quoted,
     start_of,
 )
-from ssbroker.spark.decision_join_table import CANDIDATES_BITS, DETAILS, IN_NAME, KINDS, LABEL_BITS, DecisionJoinTable
+from ssbroker.spark.decision_join_table import (
+    CANDIDATES_BITS,
+    CANDIDATES_MAX,
+    DETAILS,
+    IN_NAME,
+    KINDS,
+    LABEL_BITS,
+    DecisionJoinTable,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -115,6 +123,7 @@ class DecisionJoin:
         rows = self._with(rows, kind=self._kind())
         if self._join_table.candidates_max > 1:
             rows = self._with(rows, choice=self._choice())
+            rows = self._with(rows, hash=self._hash())
         rows = self._with(rows, position=self._position())
         rows = self._with(
             rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
@@ -364,19 +373,25 @@ class DecisionJoin:
         has_ties = self._added("named name").isNull() | self._added("named choice").isNotNull()
         return sf.when(has_ties, sf.get(self._list("choice"), self._added("kind")))
 
+    def _hash(self) -> Column:
+        """Returns the hash that picks one of several candidates; null if there is one."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        candidates = self._added("choice").bitwiseAND(CANDIDATES_MAX)
+        return sf.when(candidates > 1, sf.xxhash64(self._id_bytes(self._id_columns[0])))
+
     def _position(self) -> Column:
         """Returns the position of the candidate in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         if self._join_table.candidates_max <= 1:
             return self._added("kind")
-        choice = self._added("choice")
-        first, candidates = sf.shiftright(choice, CANDIDATES_BITS), choice.bitwiseAND((1 << CANDIDATES_BITS) - 1)
-        hash_ = sf.xxhash64(self._id_bytes(self._id_columns[0]))
+        choice, hash_ = self._added("choice"), self._added("hash")
+        first, candidates = sf.shiftright(choice, CANDIDATES_BITS), choice.bitwiseAND(CANDIDATES_MAX)
         # The upper half of the product of the hash, counted from the lowest one, and the number of candidates.
         upper, lower = sf.shiftright(hash_, 32) + sf.lit(1 << 31), hash_.bitwiseAND((1 << 32) - 1)
         picked = sf.shiftright(upper * candidates + sf.shiftright(lower * candidates, 32), 32)
-        return sf.when(choice.isNull(), self._added("kind")).otherwise((first + picked).cast("int"))
+        return sf.coalesce((first + sf.coalesce(picked, sf.lit(0))).cast("int"), self._added("kind"))
 
     def _reply_name(self) -> Column:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
