@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -53,7 +53,8 @@ def test_messages_are_assembled_and_verified(bits_max: int | None) -> None:
         }
     )
     fragments = ssbroker.fragment(sent, max_fragment_bytes=4_096)
-    corrupt = [body[:-1] + b"!" if row == 6 else body for row, body in enumerate(fragments["message_body"].to_pylist())]
+    corrupt: list[Any] = fragments["message_body"].to_pylist()
+    corrupt[6] = corrupt[6][:-1] + b"!"
     where = fragments.column_names.index("message_body")
     fragments = fragments.set_column(where, "message_body", pa.array(corrupt, pa.binary()))
     found = ssbroker.reassemble(fragments.take(list(range(fragments.num_rows))[::-1]))
@@ -72,9 +73,8 @@ def test_ids_as_text_are_parsed(bits_max: int | None) -> None:
     ids = [f"{number:08x}-0000-4ABC-8def-{number:012X}" for number in range(100)]
     given = pa.table({"conversation_id": ids, "to_service_name": ["//s"] * 100, "to_broker_instance": ids})
     decided = ssbroker.Router(hosts(1)).route(given)
-    assert [value.hex() for value in decided["broker_instance"].to_pylist()] == [
-        each.replace("-", "").lower() for each in ids
-    ]
+    found: list[Any] = decided["broker_instance"].to_pylist()
+    assert [value.hex() for value in found] == [each.replace("-", "").lower() for each in ids]
     broken = given.set_column(0, "conversation_id", pa.array([*ids[:70], ids[70][:-1] + "g", *ids[71:]]))
     with pytest.raises(ssbroker.InvalidGuidError, match="conversation_id, row 70"):
         ssbroker.Router(hosts(1)).route(broken)

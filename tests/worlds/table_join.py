@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import ssbroker
 from ssbroker.schemas import DECISIONS
@@ -60,11 +59,10 @@ def routed_by_table(
 def _decision(row: dict[str, Any], catalog: ssbroker.Catalog) -> dict[str, Any] | str:
     ids: list[Any] = catalog.databases["service_broker_guid"].drop_null().to_pylist()
     if row["outcome"] is None:
-        routes: Any = catalog.routes
-        is_in_name = pc.and_(
-            pc.is_null(routes["remote_service_name"]), pc.equal(pc.utf8_upper(routes["address"]), "TRANSPORT")
-        )
-        assert pc.any(is_in_name).as_py(), row
+        routes: list[Any] = catalog.routes.select(["remote_service_name", "address"]).to_pylist()
+        assert any(
+            route["remote_service_name"] is None and route["address"].upper() == "TRANSPORT" for route in routes
+        ), row
         return BY_NAME
     if row["only_from_initiator"] and not row["is_initiator"] and row["named"] in ids:
         return BY_ROW
