@@ -131,6 +131,11 @@ def create_engine(
     return engine(storage, random=Random(1).random, settings=settings, log=log)
 
 
+def fixed_window(**settings: Any) -> ProtocolSettings:
+    """Returns settings whose window does not grow, unless they say so."""
+    return ProtocolSettings(**{"max_window_bytes": ProtocolSettings(**settings).window_bytes, **settings})
+
+
 def pair(
     engine: EngineFactory,
     *,
@@ -139,7 +144,7 @@ def pair(
     **settings: Any,
 ) -> Pair:
     """Creates two instances and a dialog whose endpoint has the columns `dialog`."""
-    chosen = ProtocolSettings(**settings)
+    chosen = fixed_window(**settings)
     sides: list[Side] = []
     for name, peer in ((A, CERTIFICATE_B), (B, CERTIFICATE_A)):
         storage = MemoryDialogStorage(name, refuses=refuses)

@@ -211,3 +211,18 @@ def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
             engines.a.receive_and_commit(back, now)
     assert 10 * SECOND <= now <= 13 * SECOND
     assert len(engines.a.waiting(lanes[0])) > 1
+
+
+@pytest.mark.rule("P13")
+def test_the_next_large_message_starts_when_the_previous_one_is_sent(
+    engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when the waiting dialogs are checked again."""
+    monkeypatch.setattr(sender, "LARGE_IN_FLIGHT_MAX", 1)
+    engines = pair(engine, window_bytes=8 << 20)
+    conversations = [bytes([number]) * 16 for number in range(3)]
+    for conversation in conversations:
+        engines.a.send(engines.begin(conversation=conversation, far_broker_instance=B), bytes(2 << 20))
+    rows = engines.a.rows(0)
+    assert [row["conversation_id"] for row in rows] == [each for each in conversations for _ in range(32)]
+    assert numbers(rows) == [(0, number) for number in range(32)] * 3

@@ -40,6 +40,11 @@ class Backoff:
         return RETRY_WAITS[min(attempt, len(RETRY_WAITS) - 1)]
 
     @property
+    def first_wait(self) -> int:
+        """The first wait in microseconds, without jitter."""
+        return RETRY_WAITS[0]
+
+    @property
     def max_wait(self) -> int:
         """The longest wait in microseconds."""
         return round(RETRY_WAITS[-1] * (1 + JITTER))

@@ -34,7 +34,8 @@ class ProtocolSettings:
     Attributes:
         max_fragment_bytes: The maximum size of the message part in a fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged.
-        window_bytes: How many bytes of fragments of a dialog may be unacknowledged.
+        window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
+        max_window_bytes: How many may be unacknowledged while acknowledgements arrive within a second.
         max_ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
             the peer has to buffer them.
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
@@ -59,6 +60,7 @@ class ProtocolSettings:
     max_fragment_bytes: int = 64 << 10
     window_fragments: int = 1024
     window_bytes: int = 4 << 20
+    max_window_bytes: int = 32 << 20
     max_ahead_bytes: int = 64 << 20
     fragments_per_turn: int = 64
     acknowledgement_wait: int = SECOND
@@ -73,6 +75,7 @@ class ProtocolSettings:
             "max_fragment_bytes",
             "window_fragments",
             "window_bytes",
+            "max_window_bytes",
             "max_ahead_bytes",
             "fragments_per_turn",
             "max_message_bytes",

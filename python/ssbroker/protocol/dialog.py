@@ -60,6 +60,7 @@ class Transmission:
         is_dirty: Whether the object has changed since it was packed (P32).
         last_used: The time of the last change.
         last_repaired: The last message that was sent again immediately because the peer had discarded it.
+        window_bytes: How many bytes may be in flight; 0 stands for the initial value.
     """
 
     key: Key
@@ -80,6 +81,7 @@ class Transmission:
     is_dirty: bool = True
     last_used: int = 0
     last_repaired: int = -1
+    window_bytes: int = 0
 
     def mark_sent(self, sequence: int, fragment: int, count: int, charge: int) -> None:
         """Records that a fragment is sent for the first time: the next of `head`, or a single-fragment message after it."""

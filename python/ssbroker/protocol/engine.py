@@ -534,7 +534,7 @@ class DialogEngine:
         self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[AckRange]]], monotonic_now: int
     ) -> None:
         for acked, runs in acknowledgements:
-            dialog.transmission.acknowledge(acked, runs)
+            self._sender.acknowledge(dialog, acked, runs, monotonic_now)
         dialog.transmission.last_used = monotonic_now
         if not dialog.is_drained or dialog.transmission.has_immediate_retransmission:
             self._cache.mark_ready(dialog)

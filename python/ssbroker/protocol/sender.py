@@ -14,8 +14,8 @@ import ssbroker.reassembly as cutting
 from ssbroker import _core, schemas
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND, ProtocolSettings
-from ssbroker.protocol.dialog import Dialog, Flight
-from ssbroker.protocol.envelope import SEQUENCE_MAX, bit_ranges, column_values, replace_columns, sliced_column
+from ssbroker.protocol.dialog import Dialog, Flight, Transmission
+from ssbroker.protocol.envelope import SEQUENCE_MAX, AckRange, bit_ranges, column_values, replace_columns, sliced_column
 from ssbroker.protocol.storage import DialogStorage, Key, MessageRange
 
 
@@ -199,8 +199,8 @@ def _counted_fragments(fragments: pa.Table) -> int:
     return max(fragments.num_rows, COUNTED_FRAGMENTS_MIN)
 
 
-LARGE_IN_FLIGHT_MAX: Final = 128 << 20
-"""Maximum size of large messages in progress, apart from the first: half of what a peer reassembles at a time."""
+LARGE_IN_FLIGHT_MAX: Final = 16 << 20
+"""Maximum size of large messages in progress, apart from the first: half of what a peer holds until a message is complete."""
 _STALLED_AFTER: Final = 10 * SECOND
 """A message that has not progressed for this long does not delay others: its peer may be down."""
 _RECHECK_INTERVAL: Final = SECOND // 4
@@ -267,8 +267,8 @@ class LargeMessageQueue:
         self._waiting_since.pop(dialog.key, None)
         if size >= CACHED_BYTES_MIN:
             self._in_flight[dialog.key] = (dialog, size, now)
-        else:
-            self._in_flight.pop(dialog.key, None)
+        elif self._in_flight.pop(dialog.key, None) is not None and self._waiting:
+            self.next_check = now  # the next message need not wait
 
     def remove(self, key: Key) -> None:
         """Records that a dialog has no message in progress any more."""
@@ -439,6 +439,12 @@ _MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number",
 _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
 
 
+_FAST_WITHIN: Final = SECOND
+"""The window of a dialog grows if what was sent is acknowledged within this time."""
+_SLOW_AFTER: Final = 5 * SECOND // 2
+"""It shrinks if that takes longer than this."""
+
+
 class Sender:
     """Selects, reads and fragments the messages to send.
 
@@ -469,7 +475,9 @@ class Sender:
         fragment_budget = min(
             settings.fragments_per_turn - resent, settings.window_fragments - transmission.fragments_in_flight
         )
-        byte_budget = settings.window_bytes - transmission.bytes_in_flight
+        if retransmissions:
+            transmission.window_bytes = 0
+        byte_budget = self._window_bytes(transmission) - transmission.bytes_in_flight
         is_blocked = transmission.fragments_in_flight and byte_budget < size
         if is_blocked or (fragment_budget > 0 and not self.large.may_continue(dialog, now)):
             fragment_budget = 0
@@ -485,6 +493,32 @@ class Sender:
             and (fragment_budget <= 0 or head > last_sendable or turn.singles_only)
         )
         return turn
+
+    def acknowledge(self, dialog: Dialog, acked: int, runs: list[AckRange], now: int) -> None:
+        """Removes what a clamped acknowledgement names from flight, and adapts the window to how long that took.
+
+        What is in flight should arrive within a second, so that the timer of P17 does not expire for what is only slow.
+        """
+        transmission, settings = dialog.transmission, self._settings
+        before, window = list(transmission.flights), max(transmission.window_bytes, settings.window_bytes)
+        is_full = 2 * transmission.bytes_in_flight >= window
+        transmission.acknowledge(acked, runs)
+        if not is_full:
+            return
+        left = {id(flight) for flight in transmission.flights}
+        due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)
+        if due is None:
+            return
+        took = now + self._backoff.first_wait - due
+        if took <= _FAST_WITHIN:
+            transmission.window_bytes = max(min(2 * window, settings.max_window_bytes), settings.window_bytes)
+        elif took > _SLOW_AFTER:
+            transmission.window_bytes = max(window // 2, settings.window_bytes)
+
+    def _window_bytes(self, transmission: Transmission) -> int:
+        """Returns how many bytes may be in flight; only a large message uses more than the initial value."""
+        grown = transmission.window_bytes if transmission.cursor else 0
+        return max(grown, self._settings.window_bytes)
 
     def _fragment_bytes(self, dialog: Dialog) -> int:
         return self._other_lengths.get(dialog.key, self._settings.max_fragment_bytes)
@@ -555,7 +589,7 @@ class Sender:
                 turn.fragment_budget = min(
                     settings.fragments_per_turn, settings.window_fragments - transmission.fragments_in_flight
                 )
-                turn.byte_budget = settings.window_bytes - transmission.bytes_in_flight
+                turn.byte_budget = self._window_bytes(transmission) - transmission.bytes_in_flight
 
     @staticmethod
     def _exclude_held(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key, int]) -> pa.Table:
