@@ -15,6 +15,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.server import Server
+from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.events import Event
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 from tests.internals import instance_of
@@ -84,10 +85,11 @@ class InstanceGroup:
     folder: Path
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def create_instance(self, name: str) -> SocketInstance:
+    def create_instance(self, name: str, *, settings: ProtocolSettings | None = None) -> SocketInstance:
         """Creates and serves an instance."""
         instance = self.stack.enter_context(Instance.create(self.folder / name, name=name))
-        return SocketInstance(instance, self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
+        server = self.stack.enter_context(instance.serve(port=0, allow_unencrypted=True, settings=settings))
+        return SocketInstance(instance, server)
 
     def copy(self, database: Database, name: str) -> Path:
         """Copies a database's file as a backup does; nothing may write to it meanwhile."""

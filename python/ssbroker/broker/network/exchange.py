@@ -114,7 +114,7 @@ class MessageExchange:
             self._dialogs,
             closed=closed,
             on_full=self._on_full,
-            loop_back=lambda rows: self._inbox.put(this_instance, rows),
+            loop_back=partial(self._inbox.put, this_instance),
         )
 
     def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
@@ -139,8 +139,7 @@ class MessageExchange:
 
     def receive(self, peer: Peer, rows: pa.Table) -> None:
         """Writes a few messages of established dialogs at once, in the thread of the caller, unless it would wait; the next turn writes others."""
-        if not self._receive_now(peer, rows):
-            self._inbox.put(peer, rows)
+        if not self._receive_now(peer, rows) and self._inbox.put(peer, rows):
             self._wake()
 
     def turn(self) -> int:
@@ -155,6 +154,7 @@ class MessageExchange:
         while self._events.drops:
             self._rows_dropped(*self._events.drops.popleft(), now=now)
         self._follow_catalog(now)
+        held_until = self._inbox.release_due(now)
         is_busy = not self._inbox.is_empty or self._in_transit.has_new
         if not is_busy:
             self._poll_if_due(now)
@@ -185,7 +185,7 @@ class MessageExchange:
             due_times.append(now)
         if self._is_poll_requested:
             due_times.append(self._polled_at + self._poll_interval)
-        return min([now + POLL_INTERVAL, *(each for each in due_times if each is not None)])
+        return min([now + POLL_INTERVAL, *(each for each in [held_until, *due_times] if each is not None)])
 
     def outbox_drained(self, address: str) -> None:
         """Resumes sending to an address whose buffer has space again."""
@@ -228,6 +228,7 @@ class MessageExchange:
         with self._guard:
             self._is_finished = True
             self._sender.cancel_delay()
+            self._inbox.release_all()
             self.turn()
             while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
                 pass
@@ -256,6 +257,7 @@ class MessageExchange:
             if (
                 self._is_finished
                 or not (self._inbox.is_empty and self._is_catalog_followed(now))
+                or self._inbox.is_holding
                 or self._events.callbacks
                 or any(each.database.file.write_lock.holder is not None for each in all_dialogs)
                 or not self._router.are_next_messages(rows)
@@ -368,6 +370,10 @@ class MessageExchange:
 class EndpointEvents:
     """Queues the events of the network endpoint for the exchange, and wakes it.
 
+    Args:
+        wake: Schedules a turn of the exchange.
+        holds_large_messages: Whether a thread calls the exchange when the parts of a large message have waited long enough.
+
     Attributes:
         endpoint: The network endpoint; set before it starts.
         exchange: The exchange; set before the endpoint starts.
@@ -381,9 +387,9 @@ class EndpointEvents:
     exchange: MessageExchange
     mirrors: MirrorResolver
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], *, holds_large_messages: bool) -> None:
         self._wake: Final = wake
-        self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
+        self.inbox: Final = Inbox(pause=self._pause, resume=self._resume, holds_large_messages=holds_large_messages)
         self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
         self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
 

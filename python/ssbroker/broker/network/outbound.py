@@ -121,7 +121,7 @@ class OutboundSender:
         *,
         closed: set[str],
         on_full: Callable[[str], None],
-        loop_back: Callable[[pa.Table], None],
+        loop_back: Callable[[pa.Table], object],
     ) -> None:
         self._instance: Final = instance
         self._delay: Final = SendDelay()

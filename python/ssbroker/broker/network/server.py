@@ -290,7 +290,7 @@ class Server:
         )
         self._on_change: Final = on_change
         self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
-        events = EndpointEvents(self._wake)
+        events = EndpointEvents(self._wake, holds_large_messages=self._instance.background)
         self.endpoint: NetworkEndpoint = (
             self._create_endpoint(events) if create_endpoint is None else create_endpoint(events)
         )
