@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
-
-BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
-"""The dynamic routing service."""
 
 _LISTED_MAX: Final = 3
 _BROKER_ID_STEP: Final = 1
@@ -62,7 +60,7 @@ def corrected_route(details: dict[str, Any], route: dict[str, Any]) -> dict[str,
     """
     name, broker = details["conversation"]["to_service_name"], details["conversation"]["to_broker_instance"]
     changed: dict[str, Any] = {}
-    if route["remote_service_name"] not in (None, name, BROKER_CONFIGURATION):
+    if route["remote_service_name"] not in (None, name, CONFIGURATION_SERVICE):
         changed["remote_service_name"] = name
     if broker is not None and route["broker_instance"] not in (None, broker):
         changed["broker_instance"] = broker
@@ -78,7 +76,7 @@ def needs_forwarding(details: dict[str, Any], table: dict[str, Any], route: dict
     Without a route, the message is assumed to go to another instance.
     """
     stays_local = route is not None and (
-        route["address"].upper() == "LOCAL" or route["remote_service_name"] == BROKER_CONFIGURATION
+        route["address"].upper() == "LOCAL" or route["remote_service_name"] == CONFIGURATION_SERVICE
     )
     return table["origin"] != "begun_here" and not details["message_forwarding"] and not stays_local
 

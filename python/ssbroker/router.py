@@ -28,7 +28,8 @@ from ssbroker._arrow import (
     not_arrow_error,
     stream_batches,
 )
-from ssbroker.advice import BROKER_CONFIGURATION, SimilarNames, corrected_route, did_you_mean, needs_forwarding
+from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker.advice import SimilarNames, corrected_route, did_you_mean, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
@@ -114,7 +115,7 @@ class _FixTrial:
         """The routes that can match: those for any service, for this one, and for the dynamic routing service."""
         all_rows: Any = self._catalog.native.routes()
         names, databases = all_rows["remote_service_name"], all_rows["database"]
-        services = pa.array([self._conversation["to_service_name"], BROKER_CONFIGURATION], names.type)
+        services = pa.array([self._conversation["to_service_name"], CONFIGURATION_SERVICE], names.type)
         tables = pa.array({_MSDB, self._conversation["database"] or _MSDB}, databases.type)
         can_match = pc.or_(pc.is_null(names), pc.is_in(names, value_set=services))
         return pa.Table.from_batches([all_rows.filter(pc.and_(can_match, pc.is_in(databases, value_set=tables)))])

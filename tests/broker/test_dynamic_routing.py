@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.events import LOG_LINES_MAX

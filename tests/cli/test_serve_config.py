@@ -21,7 +21,7 @@ http = "127.0.0.1:9422"
 http_token = "token.txt"
 log = "json"
 log_level = "warning"
-stop_after = 3
+shutdown_timeout = 3
 
 [tls]
 certificate = "shop.pem"
@@ -61,7 +61,7 @@ def test_all_settings(file: Path) -> None:
         http_token=folder / "token.txt",
         log="json",
         log_level="warning",
-        stop_after=3.0,
+        shutdown_timeout=3.0,
         tls=TlsSettings(
             folder / "shop.pem",
             folder / "keys" / "shop.key",
@@ -91,10 +91,10 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('http = "::1"', "http: expected HOST:PORT"),
         ('log = "xml"', "log: expected json or text, got 'xml'"),
         ('log_level = "loud"', "log_level: expected one of debug, info, warning, error, got 'loud'"),
-        ("stop_after = -1", "stop_after: expected a number of seconds from 0 to 86400, got -1"),
-        ("stop_after = nan", "stop_after: expected a number of seconds from 0 to 86400, got nan"),
-        (f"stop_after = {'9' * 400}", "stop_after: expected a number of seconds from 0 to 86400, got 999"),
-        ("stop_after = 1e300", "stop_after: expected a number of seconds from 0 to 86400, got 1e+300"),
+        ("shutdown_timeout = -1", "shutdown_timeout: expected a number of seconds from 0 to 86400, got -1"),
+        ("shutdown_timeout = nan", "shutdown_timeout: expected a number of seconds from 0 to 86400, got nan"),
+        (f"shutdown_timeout = {'9' * 400}", "shutdown_timeout: expected a number of seconds from 0 to 86400, got 999"),
+        ("shutdown_timeout = 1e300", "shutdown_timeout: expected a number of seconds from 0 to 86400, got 1e+300"),
         ("log_level = []", "log_level: expected one of debug, info, warning, error, got []"),
         ("log_level = {a = 1}", "log_level: expected one of debug, info, warning, error, got {'a': 1}"),
         ("log = {a = 1}", "log: expected json or text, got {'a': 1}"),

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker import object_definitions
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
@@ -21,7 +22,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.catalog.load import FORMATS, read_table
-from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
+from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.security_objects import KeyStore
 from ssbroker.broker.waiters import QueueWaiters
-from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import arrival, begin_end, send
 from ssbroker.broker.dialogs.contract_rules import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
-from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
 from ssbroker.protocol.states import ConversationState
@@ -87,7 +87,10 @@ def _elements(body: bytes) -> dict[str, str]:
 
     def end(_: str) -> None:
         if len(path) == 1 and path != ["MissingRoute"]:
-            raise MalformedDataError(f"MissingRoute: the root element is {path[0]}", expected="a MissingRoute element")
+            raise MalformedDataError(
+                f"MissingRoute: the root element is {path[0]:.80}; expected MissingRoute",
+                expected="a MissingRoute element",
+            )
         path.pop()
 
     def text(data: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 import pyarrow as pa
 
 from ssbroker._arguments import boolean
+from ssbroker._service_broker import PORT
 from ssbroker.broker import async_calls, database_lifecycle, databases, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
@@ -614,7 +615,7 @@ class Instance:
     def serve(
         self,
         host: str = "127.0.0.1",
-        port: int = 4022,
+        port: int = PORT,
         *,
         trust: Trust | None = None,
         allow_unencrypted: bool = False,

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ssbroker._service_broker import PORT
 from ssbroker._text import host_and_port, one_line
 from ssbroker.cli import serve_config
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.serve_config import HTTP_PORT, PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
+from ssbroker.cli.serve_config import HTTP_PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
 from ssbroker.exceptions import InputError, MissingDependencyError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
             "allow_unencrypted": settings.allow_unencrypted,
             "addresses": settings.addresses,
             "dial_only": settings.dial_only,
-            "close_timeout": settings.stop_after,
+            "close_timeout": settings.shutdown_timeout,
             **_limit_options(settings.limits),
         }
         stop_requested = stack.enter_context(stop_signals())

@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO, cast
 
+from ssbroker._service_broker import PORT, PORT_MAX
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import Event
 
@@ -244,11 +245,8 @@ def readable_file_parser(folder: Path) -> Parser:
     return path
 
 
-PORT: Final = 4022
-"""The default port of an instance."""
 HTTP_PORT: Final = 9422
 """The default port of the HTTP server."""
-_PORT_MAX: Final = 65535
 _HOST_CHARACTERS_MAX: Final = 253
 _IPV6: Final = 6
 LIMITS: Final = (
@@ -284,7 +282,7 @@ class Address:
         is_bracketed = host.startswith("[") and host.endswith("]")
         if is_bracketed:
             host = host[1:-1]
-        is_port = number.isascii() and number.isdecimal() and int(number) <= _PORT_MAX
+        is_port = number.isascii() and number.isdecimal() and int(number) <= PORT_MAX
         if not is_port or not (_is_ipv6(host) if is_bracketed else _is_host(host)):
             raise OptionError(f"{name}: expected HOST:PORT, such as 127.0.0.1:{PORT}, got {text!r}")
         return cls(host, int(number))
@@ -324,7 +322,7 @@ class ServeSettings:
     log: LogFormat = "text"
     log_level: str = "info"
     allow_unencrypted: bool = False
-    stop_after: float = 10.0
+    shutdown_timeout: float = 10.0
     tls: TlsSettings = TlsSettings()
     limits: Mapping[str, int] = field(default_factory=dict)
     configuration: ConfigurationServiceSettings | None = None
@@ -412,5 +410,5 @@ _PARSERS: Final[dict[str, Parser]] = {
     "log": parse_log_format,
     "log_level": parse_level,
     "allow_unencrypted": parse_boolean,
-    "stop_after": parse_seconds,
+    "shutdown_timeout": parse_seconds,
 }

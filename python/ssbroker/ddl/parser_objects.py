@@ -7,6 +7,7 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
+from ssbroker._service_broker import PORT_MAX
 from ssbroker.ddl import statements
 from ssbroker.ddl.parser_base import (
     TokenCursor,
@@ -490,7 +491,6 @@ SECURITY_VERBS: Final = frozenset(phrase.split(maxsplit=1)[0] for phrase in SECU
 """The first words of these statements."""
 
 
-PORT_MAX: Final = 65_535
 _STATES: Final = ("STARTED", "STOPPED", "DISABLED")
 
 
@@ -584,7 +584,7 @@ def _listener(cursor: TokenCursor) -> tuple[int | None, str | None]:
         if key == "LISTENER_PORT":
             port = cursor.integer()
             if not 1 <= port <= PORT_MAX:
-                raise cursor.error(f"LISTENER_PORT = {port} is not a valid port")
+                raise cursor.error(f"LISTENER_PORT = {port} is not a valid port; expected 1 to {PORT_MAX}")
         else:
             ip = "ALL" if cursor.accept("ALL") else _ip(cursor)
         if not cursor.accept(","):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ssbroker import _core
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import Clauses
@@ -13,7 +14,6 @@ from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
 """The route that every database except master is created with: any service, LOCAL, no expiry."""
 
-CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 _CHARACTERS_MAX: Final = 256
 _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
+from ssbroker._service_broker import PORT
 from ssbroker.ddl import parser_objects
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import (
@@ -116,7 +117,9 @@ def _lifetime(microseconds: int | None, now: datetime) -> tuple[datetime | None,
     try:
         ends = EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        raise RefusalError("the lifetime ends outside the years 1 to 9999") from None
+        raise RefusalError(
+            f"the lifetime ends outside the years 1 to 9999, {microseconds} microseconds after 1970"
+        ) from None
     return ends, min(max((ends - now) // timedelta(seconds=1), 1), LIFETIME_SECONDS_MAX)
 
 
@@ -131,7 +134,6 @@ def _literal(text: str | None) -> str | None:
 _BATCH_STATEMENTS_MAX: Final = 500
 _NETWORK_ADDRESS: Final = re.compile(r"TCP://(.+):([0-9]{1,5})")
 _LISTENER_PORTS: Final = range(1024, 32_768)
-_CONVENTIONAL_PORT: Final = 4022
 _QUEUE: Final = "[dbo].[ServiceQueue]"
 _HEADER: Final = """\
 -- The Service Broker routing of an instance, written by ssbroker. Comments that start with "ssbroker:" hold what DDL
@@ -223,7 +225,7 @@ class _Writer:
         for route in _route_rows(self._catalog.routes):
             subject = f"CREATE ROUTE [{route.name}] in [{route.database}]"
             if (route.database, route.name) in seen:
-                raise _error(RefusalError("the database has another route with this name"), subject)
+                raise _error(RefusalError("the database has another route with this name; rename one of them"), subject)
             seen.add((route.database, route.name))
             try:
                 yield from self._route(route)
@@ -255,7 +257,7 @@ class _Writer:
         if not addresses and not forwarding:
             return
         parts = [match for match in map(_NETWORK_ADDRESS.fullmatch, addresses) if match]
-        port = next((int(part[2]) for part in parts if int(part[2]) in _LISTENER_PORTS), _CONVENTIONAL_PORT)
+        port = next((int(part[2]) for part in parts if int(part[2]) in _LISTENER_PORTS), PORT)
         ip = _single_ip(addresses)
         listener_addresses = parser_objects.listener_addresses(port, ip)
         note = annotation_comment(addresses_only=None if listener_addresses == addresses else format_list(addresses))
@@ -293,7 +295,10 @@ class _Writer:
             )
         same = next((other for other in self._index if other != name and folded(other) == folded(name)), None)
         if same is not None:
-            raise RefusalError(f"names of databases compare without case, and the catalog has {same} too", 1801)
+            raise RefusalError(
+                f"names of databases are case-insensitive in scripts, and the catalog also has {same}; rename one of them",
+                1801,
+            )
         # The id of a disabled database is annotated where it is disabled: before, it might be a duplicate (I7).
         note = annotation_comment(service_broker_guid=guid) if enabled else ""
         yield self._go()
@@ -328,7 +333,7 @@ class _Writer:
         for database, name in zip(*columns, strict=True):
             subject = f"CREATE SERVICE [{name}] in [{database}]"
             if (database, name) in seen:
-                raise _error(RefusalError("the database already has this service"), subject)
+                raise _error(RefusalError("the database already has this service; remove one of the two rows"), subject)
             seen.add((database, name))
             try:
                 statement = f"CREATE SERVICE {bracket(name)} ON QUEUE {_QUEUE} ([DEFAULT]);\n"

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker._arrow import without_views
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")
@@ -414,7 +415,7 @@ def used_routes_of(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int
     """
     rows = behaviour.tables
     found = _used_routes(behaviour)
-    if any(route.service == BROKER_CONFIGURATION for route in rows.routes):
+    if any(route.service == CONFIGURATION_SERVICE for route in rows.routes):
         names = {ANY_NAME, ANY_ADDRESS, *rows.hosts, *catalog.pending_requests}
         names |= {route.service for route in rows.routes if route.service is not None}
         waiting = Catalog(

@@ -17,6 +17,7 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import quantity
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
@@ -29,7 +30,7 @@ from ssbroker.diagnose.all_decisions import (
     used_route,
 )
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, MSDB, Fleet, RouteRow, Tables
+from ssbroker.diagnose.fleet import MSDB, Fleet, RouteRow, Tables
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
@@ -77,7 +78,7 @@ class Differences:
         self._instance_causes: Final = list(_compare_instances(before, after))
 
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
-        """Returns the route of the decision before (0) or after (1), by a key that both catalogs share; route ids may differ."""
+        """Returns the key of the route that was used before (0) or is used after (1) the change. Keys are the same in both catalogs; route ids may not be."""
         used = used_route(self._routes_by_id[which], pair.database, pair.service, (pair.before, pair.after)[which])
         return None if used is None else self._keys_by_id[which][used.key]
 
@@ -92,7 +93,7 @@ class Differences:
         nearby.sort(key=lambda each: each.table != (pair.database or MSDB))
         for_service = (each.cause for each in nearby if pair.service in each.services and pair.service is not None)
         hosted = (each.cause for each in self._databases if each.services & {pair.service, None})
-        general = (each.cause for each in nearby if each.services & {None, BROKER_CONFIGURATION})
+        general = (each.cause for each in nearby if each.services & {None, CONFIGURATION_SERVICE})
         for found in (for_service, hosted, general, self._instance_causes):
             for cause in found:
                 return cause

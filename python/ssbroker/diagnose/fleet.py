@@ -342,7 +342,6 @@ def interned(column: Any) -> list[Any]:
 MSDB: Final = "msdb"
 LOCAL: Final = "LOCAL"
 TRANSPORT: Final = "TRANSPORT"
-BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
 
 
 class RouteRow(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import preferred_routes
@@ -27,7 +28,7 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow, Tables
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow, Tables
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
@@ -340,7 +341,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
         dynamic_routes = {
             route.database: route
             for route in tables.routes
-            if route.service == BROKER_CONFIGURATION and context.is_live(route)
+            if route.service == CONFIGURATION_SERVICE and context.is_live(route)
         }
         for database, route in dynamic_routes.items():
             hidden = [

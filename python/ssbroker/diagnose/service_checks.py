@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
 from ssbroker.diagnose.all_decisions import Question
 from ssbroker.diagnose.check_context import (
@@ -21,7 +22,7 @@ from ssbroker.diagnose.check_context import (
     qualified_route,
     quoted_name,
 )
-from ssbroker.diagnose.fleet import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, RouteRow
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow
 from ssbroker.diagnose.reachability import SENT_BACK, ReachabilitySets, RoutingEnd, Start, all_services
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
@@ -112,7 +113,7 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
     for service in sorted(all_services(context.graph)):
         codes = reach.codes(service)
         places.update((target, service) for code in set(codes) for target in targets_of[code])
-        if service == BROKER_CONFIGURATION or service.startswith(SYSTEM_SERVICES):
+        if service == CONFIGURATION_SERVICE or service.startswith(SYSTEM_SERVICES):
             continue  # the instance itself requests routes from it, and has the system services
         for number, (code, used) in enumerate(zip(codes, accepted, strict=True)):
             for target in targets_of[code]:
@@ -354,7 +355,7 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
         lost = [
             service
             for service, hosts in tables.hosts.items()
-            if service != BROKER_CONFIGURATION
+            if service != CONFIGURATION_SERVICE
             and any(tables.databases[host].enabled and context.accepts(instance, host, service) for host in hosts)
             and any(answer.reason == "no_route" for answer in context.graph.at(instance).arriving(service))
         ]
@@ -385,7 +386,7 @@ def check_own_services(context: CheckContext) -> Iterator[Problem]:
             named = {route.service for route in tables.routes if route.database == database and context.is_live(route)}
             missed: dict[str, RoutingEnd] = {}
             for service in names:
-                if service in named or service.startswith(SYSTEM_SERVICES) or service == BROKER_CONFIGURATION:
+                if service in named or service.startswith(SYSTEM_SERVICES) or service == CONFIGURATION_SERVICE:
                     continue
                 if not context.accepts(instance, database, service):
                     continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ssbroker._service_broker import PORT_MAX
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
 _HOST: Final = r"([0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\])"
 _ADDRESS: Final = rf"(?s)\A(?:[Tt][Cc][Pp]://)?{_HOST}:0*([1-9][0-9]{{0,4}})(?:/.*)?\z"
-_PORT_MAX: Final = 65_535
 _GROUPS: Final = 8
 _OCTET: Final = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4_TAIL: Final = rf"\A(.*:){_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}\z"
@@ -33,7 +34,7 @@ def address_in_name(name: Column, *, only_if: Column) -> Column:
     def address(name: Column) -> Column:
         port = sf.regexp_extract(name, _ADDRESS, 2).cast("int")
         host = _computed_once(sf.lower(sf.regexp_extract(name, _ADDRESS, 1)), _normal_host)
-        return sf.when(port <= _PORT_MAX, sf.concat(sf.lit("TCP://"), host, sf.lit(":"), port.cast("string")))
+        return sf.when(port <= PORT_MAX, sf.concat(sf.lit("TCP://"), host, sf.lit(":"), port.cast("string")))
 
     found = sf.zip_with(sf.array(name), sf.array(), lambda name, _: address(name))
     return sf.when(only_if & name.rlike(_ADDRESS), sf.get(found, sf.lit(0)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
@@ -16,7 +17,6 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.protocol.config import SYSTEM_SERVICE
 from ssbroker.store import route_requests
 from tests.broker import sample_databases

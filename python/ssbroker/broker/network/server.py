@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ssbroker import schemas
 from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, integer_argument, string_list, timeout_seconds
+from ssbroker._service_broker import PORT, PORT_MAX
 from ssbroker._text import host_and_port
 from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
@@ -166,11 +167,6 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return status
 
 
-PORT: Final = 4022
-"""The conventional port of Service Broker endpoints (P3)."""
-_PORT_MAX: Final = 65_535
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """The options of `Instance.serve`.
@@ -181,8 +177,8 @@ class ServeOptions:
         trust: The certificates of this instance and of trusted peers. Required unless `allow_unencrypted` is set.
         allow_unencrypted: Whether connections are neither encrypted nor authenticated: anyone who can reach the port can send.
         addresses: Additional addresses of this instance as peers know them, such as `TCP://shop.example.com:4022`.
-        dial_only: The destinations that may be dialed: networks (`10.0.0.0/8`), addresses, host names, and all names below a domain
-            (`*.example.com`). If empty, any destination that a route or a service name contains may be dialed.
+        dial_only: The destinations that may be dialled: networks (`10.0.0.0/8`), addresses, host names, and all names below a domain
+            (`*.example.com`). If empty, any destination that a route or a service name contains may be dialled.
         limits: The timeouts and size limits of connections.
         settings: The settings of the dialog protocol; `max_fragment_bytes` must be between 2,048, so that peers can receive the largest
             message, and 1,048,576, the largest that fits a frame.
@@ -213,7 +209,7 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not self.host:
             raise OptionError("host: expected an address or a host name, got an empty string")
-        integer_argument(self.port, name="port", minimum=0, maximum=_PORT_MAX)
+        integer_argument(self.port, name="port", minimum=0, maximum=PORT_MAX)
         boolean(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=string_list(self.addresses, name="addresses"))
         DialFilter(self.dial_only)

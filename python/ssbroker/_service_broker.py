@@ -1,0 +1,11 @@
+"""Names and numbers that Service Broker defines."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PORT: Final = 4022
+"""The conventional port of Service Broker endpoints (P3)."""
+PORT_MAX: Final = 65_535
+CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
+"""The service from which routes are requested (dynamic routing)."""
