@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import java
 
-# No deadline: how long an example takes depends on the machine. Derandomised: a run that was green stays green.
+# No deadline: how long an example takes depends on the machine. Derandomized: a run that was green stays green.
 settings.register_profile(
     "fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

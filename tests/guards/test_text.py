@@ -43,3 +43,28 @@ def test_files_name_listed_hosts_only() -> None:
     assert {
         each for each in named if "." in each[0] and each[0] not in HOSTS and not ALLOWED_HOST.search(each[0])
     } == set()
+
+
+# British spelling with -ize. Names of other libraries, of CSS and of T-SQL are American, so these words are checked in documents only.
+OTHER_SPELLING = re.compile(
+    r"\b\w*(?:author|recogn|normal|serial|organ|optim|synchron|minim|maxim|material|summar|random|final|initial|custom|canonical|categor"
+    r"|priorit|standard|character|visual|local|memor|real|util|emphas|capital|stabil|general|special|parametr|vector)"
+    r"is(?:e|es|ed|ing|ation|ations)\b"
+    r"|\w*dial(?:ed|ing)\b|\b(?:canceled|canceling|labeled|labeling|modeled|signaled|traveled|judgment|acknowledgments?|analyze[ds]?)\b"
+)
+AMERICAN = re.compile(r"\b(?:behavior|color|favor|honor|neighbor)(?:s|ed|ing)?\b")
+
+
+def test_there_is_one_spelling() -> None:
+    """The services of an example may have another one."""
+    found = {
+        name: [
+            match[0]
+            for pattern in ((OTHER_SPELLING, AMERICAN) if name.endswith(".md") else (OTHER_SPELLING,))
+            for match in pattern.finditer(text)
+            if not match[0].startswith("Authorise")
+        ]
+        for name, text in TEXTS.items()
+        if name != "tests/guards/test_text.py"
+    }
+    assert {name: words for name, words in found.items() if words} == {}

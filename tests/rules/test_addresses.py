@@ -44,7 +44,7 @@ def test_the_normal_form_of_an_address(written: str, normal: str) -> None:
 
 @pytest.mark.rule("R6")
 @pytest.mark.parametrize("port", ["4022", "04022", None])
-def test_own_addresses_are_normalised(port: str | None) -> None:
+def test_own_addresses_are_normalized(port: str | None) -> None:
     """All spellings of an own address are equal."""
     own = "tcp://Own.Example/" if port is None else f"tcp://Own.Example:{port}/"
     world = here(route(1, "TCP://OWN.example:4022"), own=(own,))

@@ -675,7 +675,7 @@ class _ThreadState(threading.local):
 
 
 def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, ConversationEndpoint]:
-    """Returns the endpoints with waiting messages; highest priority first if the database honors priorities."""
+    """Returns the endpoints with waiting messages; highest priority first if the database honours priorities."""
     with database.file.read() as connection:
         found = [
             endpoint

@@ -1,4 +1,4 @@
-"""When an address is dialed again, and which events report that it is unreachable."""
+"""When an address is dialled again, and which events report that it is unreachable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_unreachable_address_is_reported_and_accepts_nothing_while_waiting() 
         assert shop.endpoint.progress(address) == (2, 2)
 
 
-def test_an_address_is_dialed_again_after_the_wait() -> None:
+def test_an_address_is_dialled_again_after_the_wait() -> None:
     with RecordingEndpoint("shop") as shop:
         port = free_port()
         address = f"TCP://{HOST}:{port}"
@@ -90,7 +90,7 @@ def test_a_broken_connection_is_reported_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_connection_that_breaks_after_rows_arrived_is_dialed_soon(*, answers: bool) -> None:
+def test_a_connection_that_breaks_after_rows_arrived_is_dialled_soon(*, answers: bool) -> None:
     """Without received rows, the waits grow, here up to an hour."""
     limits = replace(QUICK, max_dial_wait=3600_000_000, stable_after=3600_000_000)
     times = 24 if answers else 4

@@ -1,4 +1,4 @@
-"""Connected instances: rows arrive in order over one connection for each pair, dialed on demand."""
+"""Connected instances: rows arrive in order over one connection for each pair, dialled on demand."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_pinned_certificates_connect_under_their_configured_names(tmp_path: Path
 
 
 @pytest.mark.rule("P2")
-def test_an_idle_connection_is_closed_and_dialed_again_on_demand() -> None:
+def test_an_idle_connection_is_closed_and_dialled_again_on_demand() -> None:
     limits = replace(QUICK, link=LinkLimits(idle_timeout=1000), stable_after=0)
     with RecordingEndpoint("shop", limits=limits) as shop, RecordingEndpoint("bank", limits=limits) as bank:
         for number in range(3):

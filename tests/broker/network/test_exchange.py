@@ -249,7 +249,7 @@ def test_a_conversation_stays_with_the_first_responding_copy(shop_and_bank: Shop
 
 
 @pytest.mark.rule("R41")
-def test_an_own_address_is_not_dialed(shop_and_bank: ShopAndBank) -> None:
+def test_an_own_address_is_not_dialled(shop_and_bank: ShopAndBank) -> None:
     stock = sample_databases.stock(shop_and_bank.shop, "Here")
     shop_and_bank.sales.alter_route("There", address="TCP://shop:4022")
     shop_and_bank.send(b"two chairs")

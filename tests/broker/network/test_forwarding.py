@@ -209,7 +209,7 @@ def test_rows_in_transit_to_an_unreachable_address_are_dropped(forwarder: Forwar
 
 
 @pytest.mark.rule("R43")
-def test_waiting_rows_are_sent_once_the_address_is_dialed_again(forwarder: Forwarder) -> None:
+def test_waiting_rows_are_sent_once_the_address_is_dialled_again(forwarder: Forwarder) -> None:
     """The outbox accepts no rows for some time after a failed dial, and reports the end of that time."""
     box = forwarder.outboxes.box(NEXT)
     box.block()

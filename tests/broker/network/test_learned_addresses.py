@@ -1,4 +1,4 @@
-"""Addresses that peers choose by service names (R23) are limited, forgotten, and dialed only if allowed."""
+"""Addresses that peers choose by service names (R23) are limited, forgotten, and dialled only if allowed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def local_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_names: None) -> None:
-    """One instance is dialed by many names; only those in use are kept."""
+    """One instance is dialled by many names; only those in use are kept."""
     monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
@@ -64,7 +64,7 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_n
 def test_concurrent_dials_of_learned_addresses_are_limited(
     local_names: None,
 ) -> None:
-    """Silent listeners use up the dials; addresses of routes are still dialed."""
+    """Silent listeners use up the dials; addresses of routes are still dialled."""
     limits = EndpointLimits(max_unrouted_dials=2, login_timeout=3600_000_000)
     with (
         socket.create_server((HOST, 0)) as silent,
@@ -79,8 +79,8 @@ def test_concurrent_dials_of_learned_addresses_are_limited(
         shop.endpoint.set_routed_addresses({f"TCP://h9.example:{bank.port}"})
         shop.endpoint.send(f"TCP://h9.example:{bank.port}", numbered(1, first=1))
         bank.wait_for(bank.numbers)
-        dialed = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
-        assert dialed[2:] == [f"TCP://h9.example:{bank.port}"]
+        dialled = [event.address for event in shop.steps(ConnectionStep.CONNECTING)]
+        assert dialled[2:] == [f"TCP://h9.example:{bank.port}"]
         silent.accept()[0].close()
         shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECTING)) > 3)
 
@@ -137,7 +137,7 @@ def test_an_invalid_dial_filter_is_rejected(entry: str) -> None:
         ServeOptions(allow_unencrypted=True, dial_only=[entry])
 
 
-def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialed(local_names: None) -> None:
+def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialled(local_names: None) -> None:
     """Names are checked after they are resolved, at each dial."""
     with (
         RecordingEndpoint("bank") as bank,

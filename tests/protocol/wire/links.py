@@ -114,7 +114,7 @@ def sent_pieces(link: Link, now: int = 0) -> list[bytes]:
 
 
 def linked(*, greet: bool = True, limits: LinkLimits | None = None) -> Linked:
-    """Returns the shop, which dialed, and the bank; both have sent HELLO unless `greet` is false."""
+    """Returns the shop, which dialled, and the bank; both have sent HELLO unless `greet` is false."""
     limits = limits or LinkLimits()
     shop = Link(own(), is_accept=False, limits=limits, now=0)
     bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)

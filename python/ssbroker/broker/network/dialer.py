@@ -322,7 +322,7 @@ class Destination:
             self.outbox.unblock()
 
     def discard(self) -> None:
-        """Discards what waits, and accepts no rows until the wait has ended."""
+        """Discards pending rows, and accepts none until the wait has ended."""
         self.outbox.block()
         self.outbox.clear()
         self.role_queries.clear()
@@ -331,7 +331,7 @@ class Destination:
 
 
 def host_of(address: str) -> str:
-    """Returns the host of a normalised address, an IPv6 address without brackets.
+    """Returns the host of a normalized address, an IPv6 address without brackets.
 
     Examples:
         >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
@@ -419,7 +419,7 @@ KNOWN_MAX: Final = 1024
 
 
 def route_addresses(routes: pa.Table) -> Collection[str]:
-    """Returns the normalised addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
+    """Returns the normalized addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
     columns = [routes[name].unique().to_pylist() for name in ("address", "mirror_address")]
     return frozenset(address for column in columns for address in column if address is not None)
 
@@ -580,7 +580,7 @@ class Dialer:
         self._is_stopped = False
 
     def send_or_dial(self, destination: Destination) -> None:
-        """Sends what waits for an address, or dials it."""
+        """Sends the pending rows of an address, or dials it."""
         self.addresses.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
             self._send_queries(destination)
@@ -620,7 +620,7 @@ class Dialer:
         self.send_or_dial(destination)
 
     def greeted(self, connection: PeerConnection, peer_key: PeerKey) -> None:
-        """Sends what waits for a peer over its new connection."""
+        """Sends the pending rows of a peer over its new connection."""
         for destination in self._by_connection.get(connection, ()):
             destination.peer_key = peer_key
             self._dial_slots.release(destination)

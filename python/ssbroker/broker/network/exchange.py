@@ -38,7 +38,7 @@ POLL_INTERVAL: Final = SECOND // 20
 POLL_PAUSE_FACTOR: Final = 20
 """The pause between two polls is at least this many times as long as a poll; after `poll`, as long as one."""
 OWN_ADDRESSES_MAX: Final = 100
-"""How many of its own addresses the instance learns by dialing them; peers can choose such addresses, too."""
+"""How many of its own addresses the instance learns by dialling them; peers can choose such addresses, too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
 

@@ -94,7 +94,7 @@ class NetworkEndpoint(Protocol):
         """Queues rows of `wire.frames.WIRE` in order; dials if there is no connection.
 
         Args:
-            address: `TCP://host:port`, normalised.
+            address: `TCP://host:port`, normalized.
             rows: The rows.
 
         Returns:
@@ -115,7 +115,7 @@ class NetworkEndpoint(Protocol):
         """Returns why nothing new may be sent to an address that other instances have chosen; None if it may."""
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """Sets the normalised addresses that routes name; all others were learned from peers (R23)."""
+        """Sets the normalized addresses that routes name; all others were learned from peers (R23)."""
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for the mirroring role of a database; `role_received` or `connection_failed` follows."""
