@@ -34,7 +34,7 @@ class Catalog:
 
     Raises:
         SchemaError: A column is missing or mistyped.
-        InputError: A value is invalid; the subclass tells how.
+        InputError: A value is invalid; the subclass says how.
     """
 
     def __new__(
@@ -202,7 +202,7 @@ class Reassembler:
 
         Raises:
             SchemaError: A column is missing or mistyped, or the extra columns differ from those of the first push.
-            InputError: A value is invalid; the subclass tells how.
+            InputError: A value is invalid; the subclass says how.
         """
 
     def pending(self) -> list[pa.RecordBatch]:
@@ -289,7 +289,7 @@ def fragment(
 
     Raises:
         SchemaError: A column is missing or mistyped.
-        InputError: A value is invalid; the subclass tells how.
+        InputError: A value is invalid; the subclass says how.
     """
 
 @final

@@ -1,4 +1,4 @@
-"""Results in the kind of table that the caller passed: a data frame, a relation, a list of dicts."""
+"""Results of the type that the caller passed: a data frame, a relation, a list of dicts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool
 
 
 def in_kind_of(rows: Any, table: pa.Table) -> Any:
-    """Returns a table in the kind of other rows."""
+    """Returns a table as the type of other rows."""
     library = _library(rows)
     if library == "list":
         return readable(table).to_pylist()

@@ -1,4 +1,4 @@
-"""What became of a table of decisions, in a few lines."""
+"""Summaries of decisions: counts by outcome, reason and destination."""
 
 from __future__ import annotations
 

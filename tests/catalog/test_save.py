@@ -123,7 +123,7 @@ def test_a_script_with_a_lone_surrogate_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_script_does_not_replace_a_folder(tmp_path: Path) -> None:
     (tmp_path / "catalog.sql").mkdir()
-    with pytest.raises(OutputError, match=r"catalog\.sql: could not be written"):
+    with pytest.raises(OutputError, match=r"catalog\.sql: cannot be written"):
         save.save_text(tmp_path / "catalog.sql", "new")
     assert list(tmp_path.iterdir()) == [tmp_path / "catalog.sql"]
 
@@ -139,7 +139,7 @@ def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parent", ["absent", "file"])
 def test_the_error_names_the_unwritable_path(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OutputError, match="could not be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         save.save_text(tmp_path / parent / "catalog.sql", "new")
     assert contents(tmp_path) == {"file": b"no folder"}
 
@@ -147,9 +147,9 @@ def test_the_error_names_the_unwritable_path(tmp_path: Path, parent: str) -> Non
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "loop"])
 def test_an_invalid_path_is_an_output_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(OutputError, match="could not be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         save.save_folder(tmp_path / name, TABLES, INSTANCE)
     if name != "loop":
-        with pytest.raises(OutputError, match="could not be written"):
+        with pytest.raises(OutputError, match="cannot be written"):
             save.save_text(tmp_path / name, "-- nothing")
     assert [entry.name for entry in tmp_path.iterdir()] == ["loop"]

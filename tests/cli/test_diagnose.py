@@ -78,7 +78,7 @@ def test_lint_of_several_catalogs_equals_lint_of_their_fleet(folder: Path, run: 
 def test_lint_without_findings(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--ignore", "SSB017", "--expires-within", "0")
     assert (found.status, found.err) == (0, "")
-    assert found.out.startswith("No problems found.\nNot checked, because the catalogs do not tell: ")
+    assert found.out.startswith("No problems found.\nNot checked, because the catalogs do not contain it: ")
     assert "conversations that are left open" in found.out
 
 
@@ -265,7 +265,7 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
         ),
         (
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
-            "ssbroker: {folder}/NORTH.sql: the instance 'NORTH' already has another catalog; rename the file or folder of one\n",
+            "ssbroker: {folder}/NORTH.sql: another file or folder describes the instance 'NORTH' too; rename one of them\n",
         ),
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (

@@ -151,7 +151,7 @@ def test_health_and_metrics(folder: Path) -> None:
 def test_the_token_of_a_file_is_required(folder: Path, tmp_path: Path, run: Run) -> None:
     token = tmp_path / "token.txt"
     for content, message in (
-        (None, "others can reach 0.0.0.0, so a token is required: a file with at least 16 characters"),
+        (None, "other machines can reach 0.0.0.0, so a token is required: a file with at least 16 characters"),
         ("short", "the token must have at least 16 visible ASCII characters, and no spaces; it has 5 characters"),
     ):
         options = () if content is None else ("--http-token", token)

@@ -181,7 +181,7 @@ def test_data_with_the_token(serve: Callable[..., Address]) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "shop.example.com", "2001:db8::1"])
 def test_an_address_that_others_reach_requires_a_token(shop: Instance, host: str) -> None:
-    with pytest.raises(OptionError, match=f"others can reach {host}, so a token is required"):
+    with pytest.raises(OptionError, match=f"other machines can reach {host}, so a token is required"):
         HttpServer(shop, host, 0)
 
 

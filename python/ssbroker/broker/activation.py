@@ -463,7 +463,7 @@ class Activation:
                 self._threads.discard(threading.current_thread())
 
     def _run(self, watched: MonitoredQueue, request: ReaderRequest) -> None:
-        """Calls the function of a reader once; logs its exceptions."""
+        """Runs the activation procedure once; logs its exceptions."""
         self._reader.watched, self._reader.has_received, self._reader.has_progressed = watched, False, False
         watched.entered(request.procedure_name)
         step, text = ActivationStep.ABORTED, "the reader was interrupted"

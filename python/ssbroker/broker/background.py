@@ -29,7 +29,7 @@ from ssbroker.store import endpoints, leases
 from ssbroker.store.sqlite import Connection
 
 BATCH: Final = 1_000
-"""The endpoints that one transaction deals with at most."""
+"""The maximum number of endpoints in one transaction."""
 _LIFETIME_PASSED: Final = 8489
 
 

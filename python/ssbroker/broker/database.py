@@ -229,7 +229,7 @@ class Database:
         Args:
             name: The name of the queue; the default schema is `dbo`.
             on_poison: What happens with a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
-                message to another queue, and this one goes on. None leaves the queue as it is; a new one is disabled.
+                message to another queue, and this one stays enabled. None leaves the queue as it is; a new one is disabled.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.
 
@@ -256,7 +256,7 @@ class Database:
         return Queue(self._context, name, on_poison=on_poison, poison_queue=poison_queue)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
-        """Activates a function in this process: calls it when messages wait in a queue and nobody receives them.
+        """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.
 
         The function gets the database. It should start its own transactions and receive until the queue is empty; when more messages
         arrive, it is called again. While messages remain, more calls run in parallel, up to the limit. If the function raises an
@@ -454,8 +454,8 @@ class Database:
             activation: Whether the procedure is activated when messages wait; by default, true if there is a procedure.
             procedure: The name of the activation procedure; see `Instance.register_procedure`.
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
-            poison_message_handling: Whether anything happens after five failures in a row.
-            on_poison: What happens then: `disable` disables the queue; `move` moves the messages to another queue, and this one goes on.
+            poison_message_handling: Whether the queue is disabled, or its messages are moved, after five failures in a row.
+            on_poison: What happens then: `disable` disables the queue; `move` moves the messages to another queue, and this one stays enabled.
             poison_queue: With `move`, the queue to which they are moved, with the later messages of their conversation group, until
                 `requeue` puts them back. It must exist.
             exist_ok: Whether to keep a queue with this name that exists already, unchanged, instead of raising an error.
@@ -510,7 +510,7 @@ class Database:
             activation: Whether the procedure is activated when messages wait.
             procedure: The name of the activation procedure.
             max_queue_readers: The maximum number of procedures that run in parallel.
-            poison_message_handling: Whether anything happens after five failures in a row.
+            poison_message_handling: Whether the queue is disabled, or its messages are moved, after five failures in a row.
             on_poison: What happens then, as in `create_queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which the messages are moved.
 
@@ -536,7 +536,7 @@ class Database:
         )
 
     def requeue(self, queue: str, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
-        """Puts messages that failed, and were moved to another queue, back into their queue, in their place.
+        """Puts messages that failed and were moved to another queue back into their queue, in their original order.
 
         Their failures are forgotten. Conversation groups that a job has leased stay where they are.
 

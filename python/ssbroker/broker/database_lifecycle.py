@@ -165,7 +165,9 @@ def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
     """Raises if another database of the instance is enabled with the broker id (I7)."""
     duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
     if duplicate is not None:
-        raise refusal(f"{name!r} has the same broker id as {duplicate!r}, which is enabled", 9772)
+        raise refusal(
+            f"{name!r} has the same broker id as {duplicate!r}, which is enabled; use NEW_BROKER for one of them", 9772
+        )
 
 
 def _check_option(option: object) -> None:

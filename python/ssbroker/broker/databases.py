@@ -570,7 +570,7 @@ class InstanceChange:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
 
     def _checkpoint(self, database: DatabaseContext) -> None:
-        """Moves the commits of a detached database into its file, if no other process prevents it."""
+        """Checkpoints the WAL of a detached database into its file; warns if another process prevents it."""
         try:
             database.file.checkpoint()
         except StorageError as error:  # the database is detached anyway

@@ -136,7 +136,7 @@ def check_texts(**given: object) -> None:
     """Raises if a value is not a string or None."""
     for name, value in given.items():
         if value is not None and not is_utf8_text(value):
-            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {type(value).__name__}")
+            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {value!r:.80}")
 
 
 def check_bytes(**given: object) -> None:

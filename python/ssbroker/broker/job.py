@@ -36,6 +36,8 @@ JSON: Final = "application/json"
 """The message type of bodies that `Job.value` decodes."""
 _LEASE_MAX: Final = 366 * 24 * 3600.0
 
+_NO_MESSAGES: Final = "the job has no messages; check `if job:` first"
+
 
 class Job:
     """The messages of one conversation group, received with a lease, for use in a `with` block: `with database.take("Orders") as job:`.
@@ -174,7 +176,7 @@ class Job:
         """The body of the first message: decoded if its message type is `application/json`, and bytes otherwise."""
         message = self.message
         if message is None:
-            raise BrokerError("the job has no messages; check it with `if job:`")
+            raise BrokerError(_NO_MESSAGES)
         body = message.message_body
         return json.loads(body) if body is not None and message.message_type_name == JSON else body
 
@@ -273,7 +275,7 @@ class Job:
     def retry(self, *, after: float = 0.0) -> None:
         """Gives the messages back and ends the job. The conversation group then waits; its messages keep their place in the queue.
 
-        It does not count as a failure for poison message handling; `attempt` tells how often the messages have been taken.
+        It does not count as a failure for poison message handling; `attempt` says how often the messages have been taken.
 
         Args:
             after: Seconds until the messages can be received again.
@@ -326,7 +328,7 @@ class Job:
     def _begin(self) -> float | None:
         """Begins the block; returns until when to wait for messages."""
         if self._has_entered:
-            raise BrokerError("a job can be entered only once; take another with database.take()")
+            raise BrokerError("a job can be entered only once; take another one")
         self._has_entered = True
         return None if self._timeout is None else time.monotonic() + self._timeout
 
@@ -372,12 +374,17 @@ class Job:
 
     def _check(self) -> None:
         if self._is_over:
-            reason = "is over" if self.messages else "has no messages" if self._has_entered else "has not been entered"
-            raise BrokerError(f"the job {reason}; take another with database.take(), in a `with` block")
+            if not self._has_entered:
+                raise BrokerError(
+                    "the job has not been entered; use it in a `with` block: `with database.take(...) as job:`"
+                )
+            if not self.messages:
+                raise BrokerError(_NO_MESSAGES)
+            raise BrokerError("the job is over; take another one")
 
     def _held_lease(self) -> Lease:
         if self._lease is None:
-            raise BrokerError("the job has no messages; check it with `if job:`")
+            raise BrokerError(_NO_MESSAGES)
         return self._lease
 
     def __reduce__(self) -> NoReturn:

@@ -341,7 +341,10 @@ def _priority_values(objects: Objects, before: Priority, clauses: PriorityClause
     for other in objects.priorities.values():
         same = (other.service_contract_id, other.local_service_id, other.remote_service_name)
         if same == tuple(values.values()) and other.name != before.name:
-            raise refusal(f"broker priority {other.name!r} already has the same criteria")
+            raise refusal(
+                f"broker priority {before.name!r}: {other.name!r} already has this contract, local service and remote service; "
+                "alter that one, or choose other criteria"
+            )
     return {**values, "priority": int(str(level))}
 
 

@@ -49,7 +49,7 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     """Drops a user that owns nothing, with its permissions."""
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _SYSTEM_PRINCIPALS:
-        raise refusal(f"user {name!r} cannot be dropped", 15150)
+        raise refusal(f"user {name!r} exists in every database and cannot be dropped", 15150)
     owned = changes.find_owned_object(connection, principal_id=user.principal_id)
     if owned is not None:
         kind, other = owned

@@ -1,4 +1,4 @@
-"""Work queues: put and take messages. Each has a dialog of its own, which the program does not see."""
+"""Work queues: put and take messages. Each message has its own dialog, which the program does not see."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Queue:
         return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, on_acknowledge=self._end)
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
-        """Puts messages that failed, and were moved to another queue, back into this queue, as `Database.requeue` does.
+        """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.
 
         Args:
             conversation_handle: Only the message of this conversation; None means all.
@@ -268,8 +268,7 @@ class Queue:
             )
         elif objects.queues_by_id[service.queue_id] is not objects.queues[queue_key(self._name)]:
             raise BrokerError(
-                f"the service {self._service!r} exists on another queue, so the queue cannot have a service of its name; "
-                "choose another name for the queue"
+                f"the service {self._service!r} exists on another queue; choose another name for the work queue"
             )
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> None:
@@ -282,7 +281,7 @@ class Queue:
                 return
             if group is None:
                 raise BrokerError(
-                    f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled"
+                    f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled; enable it with SET ENABLE_BROKER"
                 )
             lease.schedule(work, group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
 

@@ -317,7 +317,7 @@ class Catalog:
 
     @property
     def notes(self) -> tuple[ddl.ScriptNote, ...]:
-        """What the scripts leave undone: statements that were skipped, or not carried out. Empty unless loaded from scripts."""
+        """The statements of the scripts that were skipped or not executed. Empty unless loaded from scripts."""
         return () if self._script is None else self._script.notes
 
     @property
@@ -327,7 +327,7 @@ class Catalog:
 
     @property
     def details(self) -> InstanceDetails:
-        """What the source tells about services, queues and the endpoint beyond routing; neither compared nor pickled."""
+        """What the source says about services, queues and the endpoint beyond routing; neither compared nor pickled."""
         if self._details is not None:
             return self._details
         model = None if self._script is None else self._script.model
@@ -502,10 +502,10 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
 
 
 def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
-    """Raises DuplicateError if an instance of the same name is loaded already."""
+    """Raises DuplicateError if an instance of the same name has already been loaded."""
     if instance in loaded:
         raise DuplicateError(
-            f"{path}: the instance {instance!r} already has another catalog; rename the file or folder of one",
+            f"{path}: another file or folder describes the instance {instance!r} too; rename one of them",
             value=instance,
         )
 

@@ -1,4 +1,4 @@
-"""What a source tells about an instance beyond its routing tables; used by the diagnosis only."""
+"""What a source says about an instance beyond its routing tables; used by the diagnosis only."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class BindingDetails:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceDetails:
-    """What is known of an instance beyond routing. None means that the source does not tell.
+    """What is known of an instance beyond routing. None means that the source does not say.
 
     Attributes:
         services: By database and name.
@@ -118,7 +118,7 @@ NO_DETAILS = InstanceDetails()
 
 
 def details_of_script(model: InstanceModel) -> InstanceDetails:
-    """Returns what a script tells of its instance."""
+    """Returns what a script says about its instance."""
     users = {(database, name.casefold()) for database, name in model.users}
     owners = {
         (database, (certificate.owner or "dbo").casefold()) for (database, _), certificate in model.certificates.items()

@@ -66,7 +66,7 @@ def _resolve(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
-        raise OutputError(f"{path}: could not be written: {error}") from error
+        raise OutputError(f"{path}: cannot be written: {error}") from error
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
         if isinstance(error, OutputError):
             raise
         reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: could not be written: {reason}; existing files are unchanged") from error
+        raise OutputError(f"{path}: cannot be written: {reason}; existing files are unchanged") from error
 
 
 def _reject_other_files(path: Path, own: set[str]) -> None:

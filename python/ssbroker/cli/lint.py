@@ -211,4 +211,4 @@ def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str
     counts = ", ".join(severity_count(severity, number) for severity, number in found.counts.items() if number)
     line(counts or "No problems found.")
     if not found and unchecked:
-        line(f"Not checked, because the catalogs do not tell: {'; '.join(unchecked)}.")
+        line(f"Not checked, because the catalogs do not contain it: {'; '.join(unchecked)}.")

@@ -648,7 +648,7 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
             if not file.is_file():
                 raise InputError(f"{file}: not a regular file; expected one, because it is read more than once")
         if file.resolve() in seen:
-            raise InputError(f"{file}: the file is given twice, so its rows would be counted twice")
+            raise InputError(f"{file}: the file is given twice, so its rows would be counted twice; give it once")
         seen.add(file.resolve())
     return files
 

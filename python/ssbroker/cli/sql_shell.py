@@ -208,7 +208,7 @@ class Shell:
         self._print(status.conversation_rows(overview_of(self._instance)))
 
     def show_waiting(self, _: str) -> None:
-        """Shows what waits, and why."""
+        """Shows undelivered messages, and why they are undelivered."""
         found = overview_of(self._instance)
         self._print(status.waiting_rows(found), *status.waiting_reasons(found))
 

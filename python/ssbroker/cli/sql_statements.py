@@ -1,4 +1,4 @@
-"""Splits the input of the shell into queries and T-SQL scripts, and tells when it is complete."""
+"""Splits the input of the shell into queries and T-SQL scripts, and determines when it is complete."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _replace_folder(part: Path, target: Path) -> None:
 
 
 class Writer(Protocol):
-    """Writes one file."""
+    """Encodes batches in one format and writes them to one file."""
 
     size_factor: int
     """The approximate size of encoded rows in memory, as a multiple of the size of the rows."""

@@ -253,7 +253,7 @@ class InstanceModel:
     def rename(self, name: str, new: str) -> None:
         """Renames a database; it keeps its position in all orders."""
         if name in SYSTEM_DATABASES:
-            raise RefusalError("a system database cannot be renamed", 3708)
+            raise RefusalError(f"{name} is a system database and cannot be renamed", 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
             raise RefusalError(f"the database {new} already exists", 1801)
         self.databases = {new if key == name else key: one for key, one in self.databases.items()}
@@ -466,7 +466,9 @@ def _set_broker(
     if database.enabled and instance.has_enabled_duplicate(database):
         if not attached:
             database.enabled, database.guid = before.enabled, before.guid
-            raise RefusalError(f"another enabled database has the broker id of {name}", 9772)
+            raise RefusalError(
+                f"another enabled database has the broker id of {name}; use NEW_BROKER for one of them", 9772
+            )
         database.enabled = False
 
 
@@ -750,7 +752,9 @@ def _run_priority(
         raise RefusalError(f"PRIORITY_LEVEL = {new.level} is outside the range 1 to 10", 9606)
     for other, priority in instance.priorities.items():
         if other[0] == database and other != key and priority.criteria == new.criteria:
-            raise RefusalError(f"the broker priority {other[1]} already has the same criteria")
+            raise RefusalError(
+                f"the broker priority {other[1]} already has this contract, local service and remote service; alter that one, or choose other criteria"
+            )
     instance.priorities[key] = new
 
 
@@ -793,7 +797,7 @@ def _user(instance: InstanceModel, database: str, name: str) -> str:
 def _drop_user(instance: InstanceModel, database: str, name: str) -> None:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
-        raise RefusalError(f"the user {user} cannot be dropped", 15150)
+        raise RefusalError(f"the user {user} exists in every database and cannot be dropped", 15150)
     owned = [f"service {key[1]}" for key, one in instance.services.items() if key[0] == database and one.owner == user]
     owned += [
         f"certificate {key[1]}"

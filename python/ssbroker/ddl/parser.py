@@ -363,9 +363,11 @@ def _assign_annotations(
                 yield note.start, key, value
             elif owner is None:
                 raise source.error(note.start, f"the annotation {key} does not follow a statement on its line")
-            elif owner.annotations.setdefault(key, value) != value:
+            elif (first := owner.annotations.setdefault(key, value)) != value:
                 raise source.error(
-                    note.start, f"the annotation {key} is specified more than once", subject=owner.subject
+                    note.start,
+                    f"the annotation {key} has two values, {first!r:.80} and {value!r:.80}; keep one",
+                    subject=owner.subject,
                 )
 
 

@@ -68,7 +68,7 @@ def counts(notes: Iterable[ScriptNote]) -> dict[str, int]:
 
 
 def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
-    """Yields the lines that tell a user what was not done; skipped statements are counted.
+    """Yields the lines that list what was not done; skipped statements are counted.
 
     Args:
         notes: The notes.

@@ -1,4 +1,4 @@
-"""Recognizes and skips statements that do not concern Service Broker; tells those that T-SQL does not have."""
+"""Recognizes and skips statements that do not concern Service Broker; distinguishes those that T-SQL does not have."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class CheckContext:
     until: datetime
     """Routes that expire before this time are reported in advance."""
     assumed: frozenset[tuple[str, str]] = frozenset()
-    """The instances and databases whose broker ids are assumed, because their source does not tell them."""
+    """The instances and databases whose broker ids are assumed, because their source does not contain them."""
     base: CheckContext | None = None
     """A context whose instances are the same but for `changed`; what it has computed is used again."""
     changed: frozenset[str] = frozenset()

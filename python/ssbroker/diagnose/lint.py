@@ -1,4 +1,4 @@
-"""`lint`: runs all checks, and proves the remedies."""
+"""`lint`: runs all checks, and verifies the remedies."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def lint(
 
 
 def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
-    """Returns what `lint` does not check, because the source of a catalog does not tell it.
+    """Returns what `lint` does not check, because the source of a catalog does not contain it.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

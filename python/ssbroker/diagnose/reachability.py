@@ -352,7 +352,7 @@ _NO_ARRIVALS: Final[dict[str, int]] = {}
 def _solve_cycles(
     cyclic: dict[Arrival, Continuation], senders: Mapping[Arrival, Sequence[Arrival]], ends: dict[Arrival, Ends]
 ) -> None:
-    """Computes the ends of arrivals from which a cycle is reached: each gets the ends of all next arrivals, and a loop."""
+    """Computes the ends of arrivals that can reach a cycle: the union of the ends of their continuations, and LOOP."""
     loop = frozenset((LOOP,))
     found = {
         arrival: loop.union(

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 
 class StatusCause(NamedTuple):
-    """What a status means.
+    """The likely cause of a status.
 
     Attributes:
         cause: Why the message waits.
         remedy: Where to look, and what to do.
-        is_routing: Whether the status is about routing, which the decision of now judges better.
+        is_routing: Whether the status is about routing, about which the current routing decision is more reliable.
     """
 
     cause: str
@@ -117,7 +117,7 @@ _PATTERNS: Final = (
         "`ssbroker serve`.",
     ),
     _pattern(
-        r"broker.{0,40}(?:is |are )?(?:disabled|not enabled)|\b97?91\b|\b28012\b|disabled.{0,30}broker|broker.{0,80}currently administratively disabled",
+        r"broker.{0,40}(?:is |are )?(?:disabled|not enabled)|\b9791\b|\b28012\b|disabled.{0,30}broker|broker.{0,80}currently administratively disabled",
         "the broker of the sender's or the target's database is disabled",
         "Check is_broker_enabled and service_broker_guid in sys.databases. If no other enabled database has the same id: ALTER DATABASE "
         "<database> SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE.",

@@ -248,7 +248,7 @@ class _Explainer:
 
 
 def _with_status(result: dict[str, Any], status: str | None) -> dict[str, Any]:
-    """Adds what the status says, unless the decision of now explains why the message waits."""
+    """Adds the cause that the status names, unless the current routing decision explains why the message is undelivered."""
     said = cause_of(status)
     if not result.pop("is_sound"):
         return result

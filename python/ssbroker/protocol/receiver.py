@@ -246,7 +246,7 @@ class RowOpener:
         return self._peer_keys[dialog.key][1]
 
     def _is_misdirected(self, row: EnvelopeRow, dialog: Dialog) -> bool:
-        """Logs and returns whether a row is for or from another broker instance, service or peer, or too late."""
+        """Returns whether a row must be dropped, and logs the reason: its broker id, services, contract or peer do not match the conversation, or its lifetime has expired."""
         endpoint = self._opened.bound.get(dialog.key, dialog.endpoint)
         if row.to_broker is not None and row.to_broker != endpoint.broker_instance:
             self._undeliverable(row, _WRONG_BROKER, "the broker id does not match")
@@ -547,7 +547,7 @@ class BatchReceiver:
         return result
 
     def _with_digests(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
-        """Yields fragments with digests instead of signatures; a secured message must have a signature (P21)."""
+        """Returns fragments with digests instead of signatures; a secured message must have a signature (P21)."""
         parts: list[OpenedFragment] = []
         secured: dict[Key, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:

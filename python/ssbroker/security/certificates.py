@@ -204,9 +204,9 @@ class Validity:
 
     def __post_init__(self) -> None:
         if self.not_after <= self.not_before:
-            raise OptionError(f"a certificate must end after it begins, got {self.not_before} to {self.not_after}")
+            raise OptionError(f"not_after: expected a time after not_before ({self.not_before}), got {self.not_after}")
         if self.not_before.year < _YEAR_MIN:
-            raise OptionError(f"a certificate must begin in {_YEAR_MIN} or later, got {self.not_before}")
+            raise OptionError(f"not_before: expected the year {_YEAR_MIN} or later, got {self.not_before}")
 
 
 def make_authority(name: str, validity: Validity) -> CertificateWithKey:

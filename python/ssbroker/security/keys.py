@@ -146,7 +146,9 @@ def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: boo
     boolean(is_initiator, name="is_initiator")
     given: object = session_key
     if not isinstance(given, bytes) or len(given) != SESSION_KEY_BYTES:
-        raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes, got something else")
+        raise OptionError(
+            f"session_key: expected {SESSION_KEY_BYTES} bytes, got {len(given) if isinstance(given, bytes) else type(given).__name__}"
+        )
     library = load_cryptography()
     lengths = (_AES_256, _AES_256_SIV, _HMAC, _AES_256)
     info = _LABEL + (b"initiator\0" if is_initiator else b"target\0") + conversation_id

@@ -29,7 +29,6 @@ _ROUTES_MAX: Final = 100_000
 _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
 """The most broker ids of a service that are compared one after the other."""
-_INCOMPLETE: Final = "a route for all services has the address TRANSPORT and a mirror address, or too many candidates are equal to be listed"
 _READS_NAMES: Final = (
     "a route for all services has the address TRANSPORT, and Python reads addresses in names faster than Spark"
 )
@@ -77,10 +76,10 @@ def choose_engine(
     if engine == "auto" and (reason := _unsuited(conversations, catalog)):
         return _arrow(reason)
     join_table = _join_table(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
-    if not join_table.is_complete:
+    if join_table.gap is not None:
         if engine == "native":
-            raise OptionError(f"engine: 'native' cannot use this catalog: {_INCOMPLETE}; use 'auto' or 'arrow'")
-        return _arrow(_INCOMPLETE)
+            raise OptionError(f"engine: 'native' cannot use this catalog: {join_table.gap}; use 'auto' or 'arrow'")
+        return _arrow(join_table.gap)
     if engine == "native":
         return RouteEngine(name="native", reason="engine='native' was given"), join_table
     if join_table.listed_ids_max > _LISTED_IDS_MAX:

@@ -213,9 +213,10 @@ FORKS: Final = ForkGuard()
 
 @final
 class WriteLock(_core.WriteLock):
-    """The write lock of a file within this process: first come, first served, with timeouts. It can hold an idle connection.
+    """The write lock of a file within this process: FIFO, with timeouts.
 
-    A signal handler may ask for the lock while this code runs, so each step is atomic.
+    While free, it can keep one open connection for the next holder. Every step is atomic, because a signal handler may interrupt it and
+    acquire the lock.
 
     Examples:
         >>> lock = WriteLock()

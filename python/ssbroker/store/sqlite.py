@@ -313,7 +313,9 @@ def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
     if _journal_mode(connection, busy_handler(wait)) != "wal":
-        raise StorageError(f"{path}: the file system does not support write-ahead logs", file=str(path))
+        raise StorageError(
+            f"{path}: the file system does not support write-ahead logs; use a folder on a local disk", file=str(path)
+        )
     connection.pragma("synchronous", "full")
     connection.pragma("cache_size", -_CACHE_KIB)
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)

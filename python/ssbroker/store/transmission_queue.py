@@ -67,7 +67,7 @@ def first_messages(
         endpoint_id: The endpoint.
         limit: Maximum number of messages.
         bytes_max: Number of body bytes after which reading stops; the first message is always read.
-        is_inbound: True for messages that wait for the endpoint's queue to be on; False for messages that it sent.
+        is_inbound: True for messages that wait until the endpoint's queue is enabled; False for messages that it sent.
     """
     messages: list[TransmissionRow] = []
     size = 0

@@ -68,7 +68,7 @@ class HttpServer:
         instance: An open instance.
         host: The address or host name to listen on.
         port: The port, at most 65535; 0 selects a free one.
-        token: What requests for data must send as `Authorization: Bearer`; None only for an address of this machine itself.
+        token: The token that requests for data must send as `Authorization: Bearer`; None only for a loopback address.
         request_timeout: The seconds that a request may take to arrive, and the time without progress after which a response ends.
 
     Raises:
@@ -179,11 +179,11 @@ def check_token(host: str, token: str | None) -> None:
         >>> check_token("localhost", None)
         >>> check_token("0.0.0.0", None)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: others can reach 0.0.0.0, so a token is required: a file with at least 16 characters
+        ssbroker.exceptions.OptionError: other machines can reach 0.0.0.0, so a token is required: a file with at least 16 characters
     """
     if token is None and not is_loopback(host):
         raise OptionError(
-            f"others can reach {host}, so a token is required: a file with at least {TOKEN_CHARACTERS_MIN} characters"
+            f"other machines can reach {host}, so a token is required: a file with at least {TOKEN_CHARACTERS_MIN} characters"
         )
     if token is not None and (len(token) < TOKEN_CHARACTERS_MIN or not _is_visible_ascii(token)):
         raise OptionError(
@@ -196,7 +196,7 @@ def _is_visible_ascii(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address or host name.
+    """Returns whether an address or host name is a loopback address.
 
     Examples:
         >>> [is_loopback(host) for host in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "shop.example.com")]

@@ -45,7 +45,7 @@ def read_all(scan: Scan) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "missing option path"),
+        ({}, "option path is required"),
         ({"path": "x"}, "expected either option view, such as"),
         ({"path": "s3://bucket/shop", "queue": "q"}, "path: 's3://bucket/shop' is a URI"),
         ({"path": "x", "view": "sys.routes", "queue": "q"}, "expected either option view, such as"),
@@ -68,13 +68,13 @@ def test_invalid_read_options_are_refused(options: dict[str, str], message: str)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "x"}, "missing option database"),
+        ({"path": "x"}, "option database is required"),
         ({"path": "x", "database": "d", "query_id": "q"}, "expected both or neither"),
         ({"path": "x", "database": "d", "view": "sys.routes"}, "unknown option view"),
         ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected an integer"),
         ({"path": "x", "query_id": "q", "batch_id": str(2**63)}, "batch_id: .* 0 to 9223372036854775807, got '9223"),
         ({"path": "x", "query_id": "q", "batch_id": "1" * 5000}, "batch_id: .* 0 to 9223372036854775807, got '1111"),
-        ({"database": "d"}, "missing option path: the folder of an instance; an instance cannot be a table"),
+        ({"database": "d"}, "option path is required: the folder of an instance; an instance cannot be a table"),
         (
             {"location": "x", "database": "d"},
             "CREATE TABLE: an instance cannot be a table .*; use CREATE TEMPORARY VIEW",
@@ -244,7 +244,7 @@ def test_messages_received_before_the_stream_read_them_are_logged(
 def test_only_a_queue_of_one_database_can_be_streamed(folder: Path) -> None:
     with pytest.raises(InputError, match=r"sys\.routes: a view cannot be read as a stream"):
         Tail(scan_of(folder, view="sys.routes"))
-    with pytest.raises(OptionError, match="missing option database"):
+    with pytest.raises(OptionError, match="option database is required"):
         Tail(scan_of(folder, queue="Orders"))
 
 

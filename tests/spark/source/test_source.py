@@ -86,7 +86,7 @@ def test_tables_in_sparks_catalog_are_refused_with_an_alternative(spark: SparkSe
         spark.sql(f"CREATE TABLE instance_routes {of_routes}")
     spark.sql(f"CREATE TABLE instance_routes (name string) {of_routes}")
     try:
-        with pytest.raises(PySparkException, match=f"missing option path: .*{message}"):
+        with pytest.raises(PySparkException, match=f"option path is required: .*{message}"):
             spark.sql("SELECT name FROM instance_routes").collect()
     finally:
         spark.sql("DROP TABLE instance_routes")
@@ -164,7 +164,7 @@ def test_a_stream_is_sent_once_despite_failures_and_repeated_commits(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"view": "sys.routes"}, "cannot be read as a stream"), ({"queue": "Orders"}, "missing option database")],
+    [({"view": "sys.routes"}, "cannot be read as a stream"), ({"queue": "Orders"}, "option database is required")],
 )
 def test_invalid_streaming_reads_are_reported(
     spark: SparkSession, folder: Path, tmp_path: Path, options: dict[str, str], message: str

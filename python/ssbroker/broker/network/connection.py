@@ -642,7 +642,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._owner.ended(self, self.close_reason or reason)
 
     def pump(self) -> None:
-        """Writes what waits, as long as the socket accepts it."""
+        """Writes pending data, as long as the socket accepts it."""
         with self.guard:
             if self._transport is not None and not self._is_closing:
                 self._pump(self._transport)

@@ -196,7 +196,7 @@ class BodyReader:
 
 @dataclass(frozen=True, slots=True)
 class StalePlan:
-    """The reason why nothing of a batch was written: what it was planned with has changed meanwhile.
+    """The reason why nothing of a batch was written: the data that it was planned with has changed.
 
     The caller undoes the plan, drops the endpoints from the engine, and routes and receives the batch again.
 

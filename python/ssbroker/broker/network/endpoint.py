@@ -557,7 +557,7 @@ class SocketEndpoint:
         yield from (connection.descriptor for connection in list(self._manager.connections.values()))
 
     def _schedule_sending(self, destination: Destination) -> None:
-        """Sends what waits in the thread; many calls share one pass."""
+        """Sends pending rows in the thread; many calls share one pass."""
         with self._lock:
             is_first = not self._unsent
             self._unsent.add(destination)
@@ -612,7 +612,7 @@ class SocketEndpoint:
             LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-        """Stops listening, writes what waits, and cuts connections that are left after `timeout` seconds."""
+        """Stops listening, writes pending data, and aborts connections that are left after `timeout` seconds."""
         if self._server is not None:
             self._server.close()
         loop.call_later(timeout, self._manager.cut)

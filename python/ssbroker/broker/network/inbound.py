@@ -566,7 +566,7 @@ class FirstRowCheck:
         self._keys.start_round()
 
     def open(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
-        """Returns the rows that may be received, and the session keys that came with them."""
+        """Drops the rows of directions whose keys or sender were refused; returns the others, and the session keys that came with them."""
         rows = part.rows
         directions, established = self._directions_to_check(part)
         if not directions and not established:
@@ -704,7 +704,7 @@ class InboundProcessor:
                     "messages from %s could not be checked; the peer will send them again: %s", peer.address, error
                 )
             return []
-        except Exception as error:  # noqa: BLE001 - the caller tells of it
+        except Exception as error:  # noqa: BLE001 - the caller reports it
             return [(rows, error)]
         failed: list[tuple[pa.Table, Exception]] = []
         for part in parts:
@@ -716,7 +716,7 @@ class InboundProcessor:
                 log_failure(
                     part.dialogs.database, "received messages could not be stored; the peer will send them again", error
                 )
-            except Exception as error:  # noqa: BLE001 - the caller tells of it
+            except Exception as error:  # noqa: BLE001 - the caller reports it
                 failed.append((part.rows, error))
         return failed
 

@@ -75,7 +75,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 
 def forwarding_of(instance: Instance) -> dict[str, int] | None:
-    """Returns the messages and bytes that this process has forwarded and dropped, and what waits to be forwarded; None if it does not serve."""
+    """Returns the messages and bytes that this process has forwarded and dropped, and those waiting to be forwarded; None if it does not serve."""
     if instance.server is None:
         return None
     done = instance.server.forwarding.counters

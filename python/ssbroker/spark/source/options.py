@@ -180,7 +180,7 @@ def _normalized(options: Mapping[str, str], known: str) -> dict[str, str]:
 
 def _required(given: Mapping[str, str], name: str, what: str) -> str:
     if name not in given:
-        raise OptionError(f"missing option {name}: {what}")
+        raise OptionError(f"option {name} is required: {what}")
     return given[name]
 
 

@@ -289,7 +289,7 @@ class Tail:
                 f"{name}: a view cannot be read as a stream; read it as a batch, or read a queue", value=name
             )
         if scan.options.database is None:
-            raise OptionError("missing option database: a stream reads the queue of one database")
+            raise OptionError("option database is required: a stream reads the queue of one database")
         self._scan: Final = scan
         self._folder: Final = scan.options.folder
         self._name: Final = scan.options.name

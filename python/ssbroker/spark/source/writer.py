@@ -159,11 +159,11 @@ def _read_staged(staged_rows: StagedRows) -> pa.Table:
             table = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(
-            f"{staged_rows.file}: the staged file is damaged, run the write again: {error}", value=staged_rows.file
+            f"{staged_rows.file}: the staged file is damaged ({error}); run the write again", value=staged_rows.file
         ) from error
     if table.num_rows != staged_rows.rows:
         raise InputError(
-            f"{staged_rows.file}: the staged file is damaged, run the write again: it has {table.num_rows} rows instead of {staged_rows.rows}",
+            f"{staged_rows.file}: the staged file is damaged (it has {table.num_rows} rows instead of {staged_rows.rows}); run the write again",
             value=staged_rows.file,
         )
     return table
@@ -236,13 +236,13 @@ class Sink:
     def of(cls, options: WriteOptions, columns: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> Sink:
         """Checks the columns (names and types in Spark DDL) and the mode, and creates a write.
 
-        Raises `OptionError` for mode overwrite and for a stream with its own batch number, and `SchemaError` for a missing, unknown or
+        Raises `OptionError` for mode overwrite and for a stream with `query_id` or `batch_id`, and `SchemaError` for a missing, unknown or
         mistyped column.
         """
         if overwrite:
             raise OptionError("sent messages cannot be replaced; use mode('append')")
         if is_stream and options.batch is not None:
-            raise OptionError("query_id and batch_id: only for batch writes; a stream has its own")
+            raise OptionError("query_id and batch_id: omit them in a stream, whose batches Spark numbers")
         for name, kind in columns.items():
             if name not in _COLUMN_TYPES:
                 raise SchemaError(f"unknown column {name!r}; expected one of {', '.join(_COLUMN_TYPES)}", column=name)
