@@ -299,7 +299,7 @@ def test_two_databases_with_the_same_id_are_never_both_enabled(line: str) -> Non
     known = "" if "CREATE DATABASE" in line else "USE Copy "
     error = refused(f"{known}CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
     assert error.number == 9772
-    assert str(error).endswith("another enabled database has the broker id of Copy")
+    assert str(error).endswith("another enabled database has the broker id of Copy; use NEW_BROKER for one of them")
 
 
 def test_error_without_a_file_names_the_line() -> None:
