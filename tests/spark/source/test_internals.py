@@ -115,7 +115,7 @@ def test_overwrite_and_batch_numbers_of_streams_are_refused() -> None:
     options = parse_write_options({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"})
     with pytest.raises(OptionError, match="use mode"):
         Sink.of(options, COLUMNS, overwrite=True, is_stream=False)
-    with pytest.raises(OptionError, match="a stream has its own"):
+    with pytest.raises(OptionError, match="omit them in a stream"):
         Sink.of(options, COLUMNS, overwrite=False, is_stream=True)
 
 
