@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from ssbroker.explain import Explanation
     from ssbroker.protocol.config import ProtocolSettings
-    from ssbroker.protocol.wire.connection import LinkLimits
+    from ssbroker.protocol.wire.link import LinkLimits
     from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
     from ssbroker.router import Routed, Router, tie_break_hash
     from ssbroker.summary import RoutingSummary, summarize
@@ -120,7 +120,7 @@ _HOMES = {
     "Explanation": "explain",
     "Instance": "broker.instance",
     "Job": "broker.job",
-    "LinkLimits": "protocol.wire.connection",
+    "LinkLimits": "protocol.wire.link",
     "Message": "broker.transaction",
     "metrics": "broker.network.monitoring",
     "traces": "broker.traces",

@@ -10,6 +10,7 @@ from typing import Final
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
@@ -18,7 +19,6 @@ from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_routes import LiveCatalog, LiveRoutes
-from ssbroker.broker.local_delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError

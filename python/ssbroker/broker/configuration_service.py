@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
 from ssbroker._service_broker import CONFIGURATION_SERVICE
-from ssbroker.broker import object_definitions
+from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
@@ -280,7 +280,7 @@ def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Direct
     for name, entry in {_name(entry): entry for entry in entries}.items():
         guid = None if entry.broker_instance is None else str(entry.broker_instance)
         clauses = Clauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)
-        change = object_definitions.alter_route if name in objects.routes else object_definitions.create_route
+        change = object_ddl.alter_route if name in objects.routes else object_ddl.create_route
         change(connection, objects, name=name, clauses=clauses, now=now)
 
 

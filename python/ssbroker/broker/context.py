@@ -17,7 +17,7 @@ from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.security_objects import KeyStore
+from ssbroker.broker.security_ddl import KeyStore
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
-from ssbroker.broker import async_calls, database_lifecycle, object_definitions, security_objects
+from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.databases import InstanceChange
@@ -25,8 +25,8 @@ from ssbroker.broker.definition_checks import (
 )
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.job import Job
-from ssbroker.broker.object_definitions import OnPoison, SentBy, ValidationName
-from ssbroker.broker.security_objects import GivenCertificate
+from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
+from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import Queue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, Clauses, QueueSettings
@@ -137,7 +137,7 @@ class Database:
         """
         if self.name == MSDB_NAME:
             raise refusal("msdb belongs to its instance and cannot be mirrored")
-        self._context.change(object_definitions.set_role, role=role, number=number)
+        self._context.change(object_ddl.set_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
         """Returns a new transaction, which commits the application's own tables and its conversations together.
@@ -326,7 +326,7 @@ class Database:
             '//order'
         """
         self._create(
-            object_definitions.create_message_type,
+            object_ddl.create_message_type,
             lambda objects: name in objects.message_types,
             exist_ok=exist_ok,
             name=name,
@@ -353,7 +353,7 @@ class Database:
             ...     instance.view("sys.service_message_types", "Sales")["validation"].to_pylist()[-1]
             'X'
         """
-        self._context.change(object_definitions.alter_message_type, name=name, validation=validation)
+        self._context.change(object_ddl.alter_message_type, name=name, validation=validation)
 
     def drop_message_type(self, name: str) -> None:
         """Drops a message type.
@@ -373,7 +373,7 @@ class Database:
             ...     sales.create_message_type("//order")
             ...     sales.drop_message_type("//order")
         """
-        self._context.change(object_definitions.drop_message_type, name=name)
+        self._context.change(object_ddl.drop_message_type, name=name)
 
     def create_contract(self, name: str, messages: Mapping[str, SentBy], *, exist_ok: bool = False) -> None:
         """Creates a contract.
@@ -403,7 +403,7 @@ class Database:
                 f"messages: expected a mapping of message types to INITIATOR, TARGET or ANY, got {given!r:.80}"
             )
         self._create(
-            object_definitions.create_contract,
+            object_ddl.create_contract,
             lambda objects: name in objects.contracts,
             exist_ok=exist_ok,
             name=name,
@@ -428,7 +428,7 @@ class Database:
             ...     sales.create_contract("//ordering", {"DEFAULT": "ANY"})
             ...     sales.drop_contract("//ordering")
         """
-        self._context.change(object_definitions.drop_contract, name=name)
+        self._context.change(object_ddl.drop_contract, name=name)
 
     def create_queue(
         self,
@@ -477,7 +477,7 @@ class Database:
         _check(settings)
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._create(
-            object_definitions.create_queue,
+            object_ddl.create_queue,
             lambda objects: queue_key(name) in objects.queues,
             exist_ok=exist_ok,
             name=name,
@@ -532,7 +532,7 @@ class Database:
         _check(settings)
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._context.change(
-            object_definitions.alter_queue, name=name, settings=settings, on_poison=on_poison, poison_queue=poison_queue
+            object_ddl.alter_queue, name=name, settings=settings, on_poison=on_poison, poison_queue=poison_queue
         )
 
     def requeue(self, queue: str, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
@@ -592,7 +592,7 @@ class Database:
             ...     instance.view("sys.service_queues").num_rows
             0
         """
-        self._context.change(object_definitions.drop_queue, name=name)
+        self._context.change(object_ddl.drop_queue, name=name)
 
     def create_service(
         self,
@@ -627,7 +627,7 @@ class Database:
         """
         accepted = string_list(contracts, name="contracts")
         self._create(
-            object_definitions.create_service,
+            object_ddl.create_service,
             lambda objects: name in objects.services,
             exist_ok=exist_ok,
             name=name,
@@ -669,7 +669,7 @@ class Database:
         added = string_list(add_contracts, name="add_contracts")
         dropped = string_list(drop_contracts, name="drop_contracts")
         self._context.change(
-            object_definitions.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped
+            object_ddl.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped
         )
 
     def drop_service(self, name: str) -> None:
@@ -690,7 +690,7 @@ class Database:
             ...     sales.create_service("//Orders", queue="Orders")
             ...     sales.drop_service("//Orders")
         """
-        self._context.change(object_definitions.drop_service, name=name)
+        self._context.change(object_ddl.drop_service, name=name)
 
     def create_route(
         self,
@@ -728,7 +728,7 @@ class Database:
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
         self._create(
-            object_definitions.create_route,
+            object_ddl.create_route,
             lambda objects: name in objects.routes,
             exist_ok=exist_ok,
             name=name,
@@ -770,7 +770,7 @@ class Database:
             ['LOCAL', 'TCP://warehouse:4022']
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
-        self._context.change(object_definitions.alter_route, name=name, clauses=clauses, now=self._context.now())
+        self._context.change(object_ddl.alter_route, name=name, clauses=clauses, now=self._context.now())
 
     def drop_route(self, name: str) -> None:
         """Drops a route.
@@ -790,7 +790,7 @@ class Database:
             ...     instance.view("sys.routes", "Sales").num_rows
             0
         """
-        self._context.change(object_definitions.drop_route, name=name)
+        self._context.change(object_ddl.drop_route, name=name)
 
     def create_broker_priority(
         self,
@@ -827,7 +827,7 @@ class Database:
         check_numbers(level=level)
         clauses = [("level", level), ("contract", contract), ("local_service", local_service)]
         self._context.change(
-            object_definitions.create_broker_priority, name=name, clauses=[*clauses, ("remote_service", remote_service)]
+            object_ddl.create_broker_priority, name=name, clauses=[*clauses, ("remote_service", remote_service)]
         )
 
     def alter_broker_priority(self, name: str, *, level: int) -> None:
@@ -851,7 +851,7 @@ class Database:
             [10]
         """
         check_numbers(level=level)
-        self._context.change(object_definitions.alter_broker_priority, name=name, clauses=[("level", level)])
+        self._context.change(object_ddl.alter_broker_priority, name=name, clauses=[("level", level)])
 
     def drop_broker_priority(self, name: str) -> None:
         """Drops a priority. Existing conversations keep their level.
@@ -870,7 +870,7 @@ class Database:
             ...     sales.create_broker_priority("Urgent", level=9)
             ...     sales.drop_broker_priority("Urgent")
         """
-        self._context.change(object_definitions.drop_broker_priority, name=name)
+        self._context.change(object_ddl.drop_broker_priority, name=name)
 
     def set_honor_broker_priority(self, *, is_on: bool) -> None:
         """Sets whether waiting messages are sent in the order of conversation priorities. The initial setting is off.
@@ -907,7 +907,7 @@ class Database:
             ...     instance.view("sys.database_principals", "Sales")["name"].to_pylist()
             ['public', 'dbo', 'Stock']
         """
-        self._context.change(security_objects.create_user, name=name)
+        self._context.change(security_ddl.create_user, name=name)
 
     def drop_user(self, name: str) -> None:
         """Drops a user.
@@ -926,7 +926,7 @@ class Database:
             ...     sales.create_user("Stock")
             ...     sales.drop_user("Stock")
         """
-        self._context.change(security_objects.drop_user, name=name)
+        self._context.change(security_ddl.drop_user, name=name)
 
     def create_master_key(self, password: str) -> None:
         """Creates the database master key, which encrypts private keys. This instance can open it without the password.
@@ -945,9 +945,7 @@ class Database:
             ...     sales.create_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(
-            security_objects.create_master_key, credentials=self._context.credentials, password=password
-        )
+        self._context.change(security_ddl.create_master_key, credentials=self._context.credentials, password=password)
 
     def open_master_key(self, password: str) -> None:
         """Opens the master key, and lets this instance open it without the password from now on.
@@ -969,7 +967,7 @@ class Database:
             ...     sales.open_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(security_objects.open_master_key, credentials=self._context.credentials, password=password)
+        self._context.change(security_ddl.open_master_key, credentials=self._context.credentials, password=password)
 
     def drop_master_key(self) -> None:
         """Drops the master key.
@@ -985,7 +983,7 @@ class Database:
             ...     sales.create_master_key("long and secret")
             ...     sales.drop_master_key()
         """
-        self._context.change(security_objects.drop_master_key)
+        self._context.change(security_ddl.drop_master_key)
 
     def create_certificate(
         self,
@@ -1034,12 +1032,12 @@ class Database:
         begins = None if begins is None else utc_datetime(begins, name="begins")
         ends = None if ends is None else utc_datetime(ends, name="ends")
         given = (
-            security_objects.self_signed_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
+            security_ddl.self_signed_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
             else GivenCertificate(certificate, private_key, password)
         )
         self._context.change(
-            security_objects.create_certificate,
+            security_ddl.create_certificate,
             credentials=self._context.credentials,
             name=name,
             given=given,
@@ -1070,7 +1068,7 @@ class Database:
         """
         is_active = boolean(active, name="active")
         self._context.change(
-            security_objects.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
+            security_ddl.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
         )
 
     def export_certificate(self, name: str) -> bytes:
@@ -1116,7 +1114,7 @@ class Database:
             ...     sales.create_certificate("Shop")
             ...     sales.drop_certificate("Shop")
         """
-        self._context.change(security_objects.drop_certificate, name=name)
+        self._context.change(security_ddl.drop_certificate, name=name)
 
     def create_remote_service_binding(self, name: str, *, service: str, user: str, anonymous: bool = False) -> None:
         """Binds a remote service to a user. New dialogs with the service are then secured, even with `encryption=False`.
@@ -1142,9 +1140,7 @@ class Database:
         """
         boolean(anonymous, name="anonymous")
         check_texts(service=service)
-        self._context.change(
-            security_objects.create_binding, name=name, service=service, user=user, anonymous=anonymous
-        )
+        self._context.change(security_ddl.create_binding, name=name, service=service, user=user, anonymous=anonymous)
 
     def alter_remote_service_binding(
         self, name: str, *, user: str | None = None, anonymous: bool | None = None
@@ -1171,7 +1167,7 @@ class Database:
             [True]
         """
         check_booleans(anonymous=anonymous)
-        self._context.change(security_objects.alter_binding, name=name, user=user, anonymous=anonymous)
+        self._context.change(security_ddl.alter_binding, name=name, user=user, anonymous=anonymous)
 
     def drop_remote_service_binding(self, name: str) -> None:
         """Drops a remote service binding. Dialogs that have had a reply continue.
@@ -1191,7 +1187,7 @@ class Database:
             ...     sales.create_remote_service_binding("ToStock", service="//Stock", user="Stock")
             ...     sales.drop_remote_service_binding("ToStock")
         """
-        self._context.change(security_objects.drop_binding, name=name)
+        self._context.change(security_ddl.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
         """Grants users the permission to send to a service from other instances.
@@ -1217,7 +1213,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             ['GRANT', 'GRANT']
         """
-        self._context.change(security_objects.set_permission, verb="GRANT", service=service, users=users)
+        self._context.change(security_ddl.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
         """Denies users the permission to send to a service. A denial overrides grants.
@@ -1241,7 +1237,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             ['GRANT', 'DENY']
         """
-        self._context.change(security_objects.set_permission, verb="DENY", service=service, users=users)
+        self._context.change(security_ddl.set_permission, verb="DENY", service=service, users=users)
 
     def revoke_send(self, service: str, *users: str) -> None:
         """Revokes a grant or denial of the permission to send to a service.
@@ -1265,7 +1261,7 @@ class Database:
             ...     instance.view("sys.database_permissions", "Sales")["state_desc"].to_pylist()
             []
         """
-        self._context.change(security_objects.set_permission, verb="REVOKE", service=service, users=users)
+        self._context.change(security_ddl.set_permission, verb="REVOKE", service=service, users=users)
 
     def set_service_owner(self, service: str, user: str) -> None:
         """Changes the owner of a service. The owner's certificates secure its dialogs.
@@ -1287,7 +1283,7 @@ class Database:
             ...     sales.create_user("Stock")
             ...     sales.set_service_owner("//Orders", "Stock")
         """
-        self._context.change(security_objects.set_owner, name=service, user=user)
+        self._context.change(security_ddl.set_owner, name=service, user=user)
 
     def _create(
         self,

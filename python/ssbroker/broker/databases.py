@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ssbroker._arguments import is_utf8_text
-from ssbroker.broker import object_definitions
+from ssbroker.broker import object_ddl
 from ssbroker.broker.context import DatabaseContext, InstanceContext, random_guid
 from ssbroker.broker.definition_checks import refusal
 from ssbroker.broker.effects import Effects
@@ -371,7 +371,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
         connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
     )
     registry.record_owner(connection, attached_to=attached_to, identity=registry.file_identity(path))
-    object_definitions.create(connection)
+    object_ddl.create(connection)
 
 
 class InstanceChange:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ssbroker.broker import object_definitions
+from ssbroker.broker import object_ddl
 from ssbroker.broker.definition_checks import queue_text
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
@@ -209,7 +209,7 @@ def _as_created_security(statement: Any, objects: Objects) -> Iterator[Statement
 def _as_message_type(statement: statements.CreateMessageType, objects: Objects) -> Iterator[Statement]:
     name, validation, collection = astuple(statement)
     wanted = "WELL_FORMED_XML" if validation == "VALID_XML" else validation
-    if objects.message_types[name].validation != object_definitions.VALIDATIONS[wanted]:
+    if objects.message_types[name].validation != object_ddl.VALIDATIONS[wanted]:
         yield statements.AlterMessageType(name, validation, collection)
 
 
@@ -262,8 +262,8 @@ def _as_queue(name: QueueName, settings: QueueSettings, objects: Objects) -> Ite
     queue = _queue(objects, name)
     wanted = {
         **_QUEUE_DEFAULTS,
-        **object_definitions.queue_values(settings),
-        **object_definitions.activation_values(settings),
+        **object_ddl.queue_values(settings),
+        **object_ddl.activation_values(settings),
     }
     if queue is None or all(getattr(queue, column) == value for column, value in wanted.items()):
         return
@@ -513,4 +513,4 @@ INSTANCE_KINDS: Final = ("database", "endpoint")
 _PERMISSION: Final = "SEND permission on"
 _TO_PUBLIC: Final = " to public"
 SYSTEM_PRINCIPALS: Final = ("public", "dbo")
-_VALIDATION_NAMES: Final = {short: name for name, short in object_definitions.VALIDATIONS.items()}
+_VALIDATION_NAMES: Final = {short: name for name, short in object_ddl.VALIDATIONS.items()}

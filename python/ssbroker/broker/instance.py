@@ -24,7 +24,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clo
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.broker.ensure import ObjectChange
-from ssbroker.broker.object_definitions import OnPoison
+from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.work_queue import Queue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, object_definitions, security_objects
+from ssbroker.broker import database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker import ensure as ensuring
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import existing, queue_text, refusal
 from ssbroker.broker.ensure import ObjectChange
-from ssbroker.broker.security_objects import GivenCertificate, KeyStore
+from ssbroker.broker.security_ddl import GivenCertificate, KeyStore
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.certificate_dates import parse_date
@@ -80,26 +80,24 @@ def change_security(
     match statement:
         case statements.CreateUser(name, ignored):
             check_not_similar(objects.security.principals, name, kind="user", number=15023)
-            security_objects.create_user(connection, objects, name=name)
+            security_ddl.create_user(connection, objects, name=name)
             return Remark("ignored", f"skipped {ignored}") if ignored else None
         case statements.DropUser(name):
-            security_objects.drop_user(connection, objects, name=_user(objects, name))
+            security_ddl.drop_user(connection, objects, name=_user(objects, name))
         case statements.CreateBinding(name, service, user, anonymous):
             check_not_similar(objects.security.bindings, name, kind="remote service binding")
             user = _user(objects, user)
-            security_objects.create_binding(
-                connection, objects, name=name, service=service, user=user, anonymous=anonymous
-            )
+            security_ddl.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
         case statements.AlterBinding(name, remote, is_anonymous):
             name = similar_name(objects.security.bindings, name)
             remote = None if remote is None else _user(objects, remote)
-            security_objects.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
+            security_ddl.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
         case statements.DropBinding(name):
-            security_objects.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
+            security_ddl.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
         case statements.SetPermission():
             return _change_permission(connection, objects, statement)
         case statements.SetOwner(kind, name, user):
-            set_owner = security_objects.set_owner if kind == "service" else security_objects.set_certificate_owner
+            set_owner = security_ddl.set_owner if kind == "service" else security_ddl.set_certificate_owner
             known = objects.services if kind == "service" else objects.security.certificates
             found = name if kind == "service" else similar_name(known, name)
             set_owner(connection, objects, name=found, user=_user(objects, user))
@@ -114,7 +112,7 @@ def _user(objects: Objects, name: str) -> str:
 
 
 def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> Remark | None:
-    denied = security_objects.set_permission(
+    denied = security_ddl.set_permission(
         connection,
         objects,
         verb=statement.permission,
@@ -146,16 +144,16 @@ def _change_keys(
 ) -> None:
     match statement:
         case statements.CreateMasterKey(password):
-            security_objects.create_master_key(connection, objects, credentials=credentials, password=password)
+            security_ddl.create_master_key(connection, objects, credentials=credentials, password=password)
         case statements.OpenMasterKey(password):
-            security_objects.open_master_key(connection, objects, credentials=credentials, password=password)
+            security_ddl.open_master_key(connection, objects, credentials=credentials, password=password)
         case statements.AlterMasterKey(by_service):
-            security_objects.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
+            security_ddl.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
         case statements.DropMasterKey():
-            security_objects.drop_master_key(connection, objects)
+            security_ddl.drop_master_key(connection, objects)
         case statements.CreateCertificate(name, owner, is_active=active):
             check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)
-            security_objects.create_certificate(
+            security_ddl.create_certificate(
                 connection,
                 objects,
                 credentials=credentials,
@@ -165,7 +163,7 @@ def _change_keys(
                 active=active,
             )
         case statements.AlterCertificate(name, active_now, key, removes_key):
-            security_objects.alter_certificate(
+            security_ddl.alter_certificate(
                 connection,
                 objects,
                 credentials=credentials,
@@ -178,14 +176,12 @@ def _change_keys(
         case statements.BackupCertificate():
             _back_up(objects, statement, credentials, file_created)
         case statements.DropCertificate(name):
-            security_objects.drop_certificate(
-                connection, objects, name=similar_name(objects.security.certificates, name)
-            )
+            security_ddl.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
 
 
 def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
     if statement.file is None:
-        return security_objects.self_signed_certificate(
+        return security_ddl.self_signed_certificate(
             statement.subject or statement.name,
             now=now,
             begins=parse_date(statement.start_date),
@@ -301,15 +297,15 @@ def _change_route(
                 return INITIAL_ROUTE_EXISTS
             if route is not None:
                 raise refusal(f"route {found!r} already exists{initial_route_hint(found)}")
-            object_definitions.create_route(connection, objects, name=name, clauses=clauses, now=now)
+            object_ddl.create_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.AlterRoute(clauses=clauses):
             name = similar_name(objects.routes, name)
-            object_definitions.alter_route(connection, objects, name=name, clauses=clauses, now=now)
+            object_ddl.alter_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.DropRoute():
-            object_definitions.drop_route(connection, objects, name=similar_name(objects.routes, name))
+            object_ddl.drop_route(connection, objects, name=similar_name(objects.routes, name))
     if annotations and not isinstance(statement, statements.DropRoute):
         ends, number = annotations.get("lifetime"), annotations.get("route_id")
-        object_definitions.annotate(
+        object_ddl.annotate(
             connection,
             objects,
             name=name,
@@ -329,22 +325,22 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
     match statement:
         case statements.CreateMessageType(validation=validation):
             _refuse_system_name(name, SYSTEM_MESSAGE_TYPES, objects.message_types, kind="message type")
-            object_definitions.create_message_type(connection, objects, name=name, validation=_validation(validation))
+            object_ddl.create_message_type(connection, objects, name=name, validation=_validation(validation))
             return collection_remark(statement)
         case statements.AlterMessageType(validation=validation):
             _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
-            object_definitions.alter_message_type(connection, objects, name=name, validation=_validation(validation))
+            object_ddl.alter_message_type(connection, objects, name=name, validation=_validation(validation))
             return collection_remark(statement)
         case statements.DropMessageType():
             _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
-            object_definitions.drop_message_type(connection, objects, name=name)
+            object_ddl.drop_message_type(connection, objects, name=name)
         case statements.CreateContract(messages=messages):
             _refuse_system_name(name, SYSTEM_CONTRACTS, objects.contracts, kind="contract")
             objects = with_system_objects(connection, objects, types=[kind for kind, _ in messages])
-            object_definitions.create_contract(connection, objects, name=name, messages=dict(messages))
+            object_ddl.create_contract(connection, objects, name=name, messages=dict(messages))
         case statements.DropContract():
             _refuse_change(name, SYSTEM_CONTRACTS, kind="contract")
-            object_definitions.drop_contract(connection, objects, name=name)
+            object_ddl.drop_contract(connection, objects, name=name)
     return None
 
 
@@ -376,7 +372,7 @@ def with_system_objects(
     added = False
     for kind in dict.fromkeys(needed):
         if kind in SYSTEM_MESSAGE_TYPES and kind not in objects.message_types:
-            validation = object_definitions.VALIDATIONS[SYSTEM_MESSAGE_TYPES[kind]]
+            validation = object_ddl.VALIDATIONS[SYSTEM_MESSAGE_TYPES[kind]]
             number = _SYSTEM_TYPE_IDS[kind]
             changes.create_message_type(connection, name=kind, validation=validation, message_type_id=number)
             added = True
@@ -401,11 +397,11 @@ def _change_queue(connection: Connection, objects: Objects, statement: QueueStat
     name = queue_text(*found)
     match statement:
         case statements.CreateQueue(settings=settings):
-            object_definitions.create_queue(connection, objects, name=name, settings=settings)
+            object_ddl.create_queue(connection, objects, name=name, settings=settings)
         case statements.AlterQueue(settings=settings):
-            object_definitions.alter_queue(connection, objects, name=name, settings=settings)
+            object_ddl.alter_queue(connection, objects, name=name, settings=settings)
         case statements.DropQueue():
-            object_definitions.drop_queue(connection, objects, name=name)
+            object_ddl.drop_queue(connection, objects, name=name)
 
 
 def _change_service(connection: Connection, objects: Objects, statement: ServiceStatement) -> None:
@@ -414,7 +410,7 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
         case statements.CreateService(queue=queue, contracts=contracts, owner=owner):
             _refuse_system_name(name, SYSTEM_SERVICES, objects.services, kind="service")
             objects = with_system_objects(connection, objects, contracts=contracts)
-            object_definitions.create_service(
+            object_ddl.create_service(
                 connection,
                 objects,
                 name=name,
@@ -424,7 +420,7 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
             )
         case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
             objects = with_system_objects(connection, objects, contracts=(*added, *dropped))
-            object_definitions.alter_service(
+            object_ddl.alter_service(
                 connection,
                 objects,
                 name=name,
@@ -433,7 +429,7 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
                 drop_contracts=dropped,
             )
         case statements.DropService():
-            object_definitions.drop_service(connection, objects, name=name)
+            object_ddl.drop_service(connection, objects, name=name)
 
 
 def _change_priority(connection: Connection, objects: Objects, statement: PriorityStatement) -> None:
@@ -442,14 +438,14 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
         case statements.CreatePriority(settings=settings):
             check_not_similar(objects.priorities, name, kind="broker priority")
             objects = with_system_objects(connection, objects, contracts=_contracts(settings))
-            object_definitions.create_broker_priority(connection, objects, name=name, clauses=settings.options)
+            object_ddl.create_broker_priority(connection, objects, name=name, clauses=settings.options)
         case statements.AlterPriority(settings=settings):
             found = similar_name(objects.priorities, name)
             objects = with_system_objects(connection, objects, contracts=_contracts(settings))
-            object_definitions.alter_broker_priority(connection, objects, name=found, clauses=settings.options)
+            object_ddl.alter_broker_priority(connection, objects, name=found, clauses=settings.options)
         case statements.DropPriority():
             found = similar_name(objects.priorities, name)
-            object_definitions.drop_broker_priority(connection, objects, name=found)
+            object_ddl.drop_broker_priority(connection, objects, name=found)
 
 
 def _contracts(settings: statements.PrioritySettings) -> list[str]:

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
-from ssbroker.broker import async_calls, object_definitions
+from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dialogs import begin_end, lease, poison, single_message
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
-from ssbroker.broker.object_definitions import OnPoison
+from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.transaction import Message, Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
@@ -216,7 +216,7 @@ class Queue:
     ) -> None:
         """Creates the queue for failed messages if it is missing, and alters this queue if it differs."""
         if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
-            object_definitions.create_queue(
+            object_ddl.create_queue(
                 connection,
                 objects,
                 name=poison_queue,
@@ -224,7 +224,7 @@ class Queue:
             )
             objects = self._context.objects(connection)
         if not self._handles_poison(objects, on_poison, poison_queue):
-            object_definitions.alter_queue(
+            object_ddl.alter_queue(
                 connection,
                 objects,
                 name=self._name,
@@ -237,7 +237,7 @@ class Queue:
         """Whether this queue already does with failed messages what the options say."""
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             return False
-        values = object_definitions.poison_values(objects, self._name, on_poison, poison_queue)
+        values = object_ddl.poison_values(objects, self._name, on_poison, poison_queue)
         return objects.queues[queue_key(self._name)].poison_queue_id == values["poison_queue_id"]
 
     def _is_complete(self, objects: Objects) -> bool:
@@ -251,21 +251,19 @@ class Queue:
     def _create(self, connection: Connection, objects: Objects) -> None:
         """Creates what is missing of the queue, its service, their contract and its message types."""
         if JSON not in objects.message_types:
-            object_definitions.create_message_type(connection, objects, name=JSON, validation="NONE")
+            object_ddl.create_message_type(connection, objects, name=JSON, validation="NONE")
             objects = self._context.objects(connection)
         if CONTRACT not in objects.contracts:
             messages = {DEFAULT: "INITIATOR", JSON: "INITIATOR"}
-            object_definitions.create_contract(connection, objects, name=CONTRACT, messages=messages)
+            object_ddl.create_contract(connection, objects, name=CONTRACT, messages=messages)
             objects = self._context.objects(connection)
         if queue_key(self._name) not in objects.queues:
             settings = QueueSettings(status=True, poison_message_handling=True)
-            object_definitions.create_queue(connection, objects, name=self._name, settings=settings)
+            object_ddl.create_queue(connection, objects, name=self._name, settings=settings)
             objects = self._context.objects(connection)
         service = objects.services.get(self._service)
         if service is None:
-            object_definitions.create_service(
-                connection, objects, name=self._service, queue=self._name, contracts=[CONTRACT]
-            )
+            object_ddl.create_service(connection, objects, name=self._service, queue=self._name, contracts=[CONTRACT])
         elif objects.queues_by_id[service.queue_id] is not objects.queues[queue_key(self._name)]:
             raise BrokerError(
                 f"the service {self._service!r} exists on another queue; choose another name for the work queue"

@@ -14,7 +14,7 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arrow import null_where, with_column
-from ssbroker.cli.text_columns import ArrowColumn
+from ssbroker.cli.text_conversion import ArrowColumn
 from ssbroker.exceptions import InputError
 
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets

@@ -21,7 +21,7 @@ from ssbroker.spark import columns, compat, engines
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engines import Engine, RouteEngine
-from ssbroker.spark.rejection import split_invalid
+from ssbroker.spark.invalid_rows import split_invalid
 from ssbroker.spark.shared_values import SharedValue, share_catalog
 from ssbroker.spark.transferred_columns import TransferredColumns
 

@@ -13,8 +13,8 @@ import pytest
 
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
+from ssbroker.protocol.wire.link import LinkLimits
 from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
 from tests.broker.network.test_endpoint import NO_RETRY, free_port, send_when_free
 from tests.protocol.wire.links import BANK, numbered, own

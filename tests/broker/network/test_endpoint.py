@@ -18,8 +18,8 @@ from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.wire.connection import Link, LinkLimits
 from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
+from ssbroker.protocol.wire.link import Link, LinkLimits
 from tests.broker.network.recording_endpoints import DEADLINE, HOST, QUICK, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered, table
 

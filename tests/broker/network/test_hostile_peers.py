@@ -16,8 +16,8 @@ from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import PROTOCOL
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import FrameKind, OwnIdentity, encode_frame
+from ssbroker.protocol.wire.link import LinkLimits
 from tests.broker.network.raw_sockets import raw_connection, read_until_closed
 from tests.broker.network.recording_endpoints import Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered

@@ -8,8 +8,8 @@ from ssbroker.broker.network.connection import SecureLink, SharedOutbox
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsContexts, UnencryptedChannel
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.wire.connection import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import GoodbyeReason
+from ssbroker.protocol.wire.link import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 from tests.broker.network.recording_endpoints import Authority
 from tests.protocol.wire.links import BANK, SHOP, numbered, numbers, own
 

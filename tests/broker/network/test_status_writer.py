@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker import local_delivery
+from ssbroker.broker import delivery
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import StorageError
@@ -35,14 +35,14 @@ def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
 def written(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of conversations in each write; a write takes 50 ms."""
     counts: list[int] = []
-    write_statuses = local_delivery.write_statuses
+    write_statuses = delivery.write_statuses
 
     def counted(database: Any, senders: Mapping[int, Any], texts: Mapping[int, str], **options: Any) -> None:
         counts.append(len(texts))
         shop_and_bank.network.clock.advance(seconds=0.05)
         write_statuses(database, senders, texts, **options)
 
-    monkeypatch.setattr(local_delivery, "write_statuses", counted)
+    monkeypatch.setattr(delivery, "write_statuses", counted)
     return counts
 
 
@@ -100,7 +100,7 @@ def test_failed_writes_are_repeated_later(shop_and_bank: ShopAndBank, monkeypatc
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(local_delivery, "write_statuses", fails)
+        patched.setattr(delivery, "write_statuses", fails)
         fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {""}
     shop_and_bank.network.clock.advance(seconds=1)

@@ -15,8 +15,8 @@ from typing import Final
 from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleQuery
 from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, encode_frame, pack_batch
+from ssbroker.protocol.wire.link import FragmentsArrived, Link, LinkLimits, RoleQuery
 from tests.protocol.wire.links import BANK, numbered, own, sent_pieces
 
 DATABASE: Final = b"id of a database"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkEvent, LinkLimits
 from ssbroker.protocol.wire.frames import WIRE, OwnIdentity, pack_batch
+from ssbroker.protocol.wire.link import FragmentsArrived, Link, LinkEvent, LinkLimits
 
 SECOND: Final = 1_000_000
 SHOP, BANK = b"id of the shop..", b"id of the bank.."

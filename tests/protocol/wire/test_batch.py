@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ssbroker._core import decode_fragments
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.wire.connection import Outbox
 from ssbroker.protocol.wire.frames import BYTES_MAX, HOPS_MAX, ROWS_MAX, WIRE, check_rows, split_rows, unpack_batch
+from ssbroker.protocol.wire.link import Outbox
 from tests.protocol.wire.links import bytes_of, numbered, row, table
 
 FULL = row(

@@ -10,7 +10,6 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import OptionError, PeerError
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import LinkLimits
 from ssbroker.protocol.wire.frames import (
     BODY_LENGTHS,
     HEADER_BYTES,
@@ -20,6 +19,7 @@ from ssbroker.protocol.wire.frames import (
     GoodbyeReason,
     encode_frame,
 )
+from ssbroker.protocol.wire.link import LinkLimits
 from tests.protocol.wire.links import own
 
 FRAMES = [

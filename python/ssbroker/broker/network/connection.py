@@ -25,8 +25,8 @@ from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
-from ssbroker.protocol.wire.connection import Link, LinkEvent, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity, size_of
+from ssbroker.protocol.wire.link import Link, LinkEvent, PeerGreeted, PeerLeft
 
 PIECE_BYTES: Final = 64 << 10
 """Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""

@@ -15,10 +15,10 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.live_routes import Decision, database_missing_route, explain, needs_route_request
-from ssbroker.broker.local_delivery import OutgoingConversation
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.rate_limiter import RateLimiter

@@ -31,7 +31,8 @@ from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.storage import Key
-from ssbroker.protocol.wire.connection import (
+from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason, check_rows
+from ssbroker.protocol.wire.link import (
     EstablishedConnection,
     FragmentsArrived,
     KeptConnection,
@@ -42,7 +43,6 @@ from ssbroker.protocol.wire.connection import (
     RowsDropped,
     choose_connection,
 )
-from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason, check_rows
 
 ANSWER_INTERVAL: Final = 0.01
 """Minimum seconds between two answers, unless many queries wait."""

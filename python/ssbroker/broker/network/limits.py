@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ssbroker._arguments import integer_argument
 from ssbroker.protocol.backoff import JITTER
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.wire.connection import LinkLimits
+from ssbroker.protocol.wire.link import LinkLimits
 
 _HOUR = 3600 * SECOND
 

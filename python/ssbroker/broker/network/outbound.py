@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import local_delivery
+from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import (
     DELIVERED,
     TransmissionStatus,
@@ -23,7 +24,6 @@ from ssbroker.broker.dialogs.transmission_status import (
     unacknowledged,
     unreachable,
 )
-from ssbroker.broker.local_delivery import OutgoingConversation
 from ssbroker.broker.network.database_dialogs import (
     LOCAL,
     LOCK_TIMEOUT,
@@ -480,7 +480,7 @@ class StatusWriter:
             senders = {each.sender.endpoint_id: each.sender for each in group}
             status_text = {each.sender.endpoint_id: each.status_text for each in group}
             try:
-                local_delivery.write_statuses(database, senders, status_text, lock_timeout=LOCK_TIMEOUT)
+                delivery.write_statuses(database, senders, status_text, lock_timeout=LOCK_TIMEOUT)
             except SsbrokerError as error:
                 log_failure(database, "transmission_status could not be written", error)
                 is_written = False

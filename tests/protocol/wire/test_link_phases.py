@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.wire.connection import (
+from ssbroker.protocol.wire.frames import PeerIdentity
+from ssbroker.protocol.wire.link import (
     TABLE,
     EstablishedConnection,
     KeptConnection,
@@ -14,7 +15,6 @@ from ssbroker.protocol.wire.connection import (
     Phase,
     choose_connection,
 )
-from ssbroker.protocol.wire.frames import PeerIdentity
 from tests.protocol.wire.links import BANK, own
 
 DATABASE = b"id of a database"

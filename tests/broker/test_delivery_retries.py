@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from ssbroker.broker.local_delivery import Retries, SenderKey
+from ssbroker.broker.delivery import Retries, SenderKey
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
 

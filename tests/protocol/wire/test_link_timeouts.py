@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.exceptions import OptionError, PeerError, ProtocolError
-from ssbroker.protocol.wire.connection import LinkLimits, PeerGreeted, PeerLeft
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, encode_frame
+from ssbroker.protocol.wire.link import LinkLimits, PeerGreeted, PeerLeft
 from tests.protocol.wire.links import BANK, SECOND, linked, numbered, numbers, sent_pieces
 
 DATABASE = b"id of a database"

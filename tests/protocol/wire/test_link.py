@@ -5,16 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
-from ssbroker.protocol.wire.connection import (
-    UNREAD_QUERIES_MAX,
-    Link,
-    LinkLimits,
-    PeerGreeted,
-    PeerLeft,
-    RoleQuery,
-    RoleReply,
-    RowsDropped,
-)
 from ssbroker.protocol.wire.frames import (
     DROPS_MAX,
     DropReason,
@@ -23,6 +13,16 @@ from ssbroker.protocol.wire.frames import (
     PeerIdentity,
     encode_frame,
     pack_batch,
+)
+from ssbroker.protocol.wire.link import (
+    UNREAD_QUERIES_MAX,
+    Link,
+    LinkLimits,
+    PeerGreeted,
+    PeerLeft,
+    RoleQuery,
+    RoleReply,
+    RowsDropped,
 )
 from tests.protocol.wire.link_fuzz import figures
 from tests.protocol.wire.links import (

@@ -17,7 +17,7 @@ from ssbroker.broker.definition_checks import (
     refusal,
     remove_closed_conversations,
 )
-from ssbroker.broker.security_objects import principal_id
+from ssbroker.broker.security_ddl import principal_id
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings

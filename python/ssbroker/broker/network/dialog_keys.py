@@ -22,7 +22,7 @@ from ssbroker.broker.network.interfaces import (
     RefusedDirection,
 )
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.broker.security_objects import may_send
+from ssbroker.broker.security_ddl import may_send
 from ssbroker.exceptions import StorageError
 from ssbroker.security import key_exchange, keys
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
