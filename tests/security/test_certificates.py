@@ -110,5 +110,5 @@ def test_names_are_checked(names: list[str]) -> None:
 
 
 def test_a_certificate_must_end_after_it_starts() -> None:
-    with pytest.raises(OptionError, match="end after it begins"):
+    with pytest.raises(OptionError, match="not_after: expected a time after not_before"):
         Validity(BEGINS, BEGINS)
