@@ -24,8 +24,8 @@ PRECEDENCE_MESSAGE: Final = 2
 """Precedence of all other messages."""
 
 
-class QueueRow(NamedTuple):
-    """Row that `add` inserts."""
+class NewQueueRow(NamedTuple):
+    """A row to insert, with `Connection.statements.insert_queued`."""
 
     queue_id: int
     status: int
@@ -44,13 +44,6 @@ class QueuedMessage(NamedTuple):
     message_sequence_number: int
     message_type_id: int
     message_body: bytes | None
-
-
-def add(
-    connection: Connection, rows: Sequence[tuple[int, int, int, int, int, int, int, bytes | None]], *, now: int
-) -> None:
-    """Inserts messages that arrive now; rows as in `QueueRow`."""
-    connection.statements.insert_queued(rows, now)
 
 
 def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> ConversationEndpoint | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ssbroker.store.endpoints import QUEUE_OF, WAITING_ENDPOINTS, ConversationEndpoint
@@ -26,7 +26,7 @@ class TransmissionRow(NamedTuple):
 
 
 class NewTransmissionRow(NamedTuple):
-    """Row that `add` inserts."""
+    """A row to insert, with `Connection.statements.insert_transmissions`."""
 
     endpoint_id: int
     is_inbound: bool
@@ -36,11 +36,6 @@ class NewTransmissionRow(NamedTuple):
     is_end_of_dialog: bool
     enqueue_time: int
     message_body: bytes | None
-
-
-def add(connection: Connection, rows: Sequence[tuple[int, bool, int, str, bool, bool, int, bytes | None]]) -> None:
-    """Appends messages; rows as in `NewTransmissionRow`."""
-    connection.statements.insert_transmissions(rows)
 
 
 def has_outgoing(connection: Connection, endpoint_id: int) -> bool:

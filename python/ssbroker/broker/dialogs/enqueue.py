@@ -44,8 +44,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
         _park(work, endpoint, queue, entries)
         return
     kinds = work.objects.message_types
-    queues.add(
-        work.connection,
+    work.connection.statements.insert_queued(
         [
             (
                 queue.queue_id,
@@ -59,7 +58,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
             )
             for entry in entries
         ],
-        now=work.now(),
+        work.now(),
     )
     work.effects.count_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
     if any(entry.status == queues.READY for entry in entries):
@@ -94,8 +93,7 @@ def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Seq
     now = work.now()
     status = str(queue_disabled(work.database, queue_text(queue.schema_name, queue.name)))
     endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
-    transmission_queue.add(
-        work.connection,
+    work.connection.statements.insert_transmissions(
         [
             transmission_queue.NewTransmissionRow(
                 endpoint.endpoint_id,
@@ -132,7 +130,7 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
         for sender, messages in sends
         for number, name, body, is_error, is_end in messages
     ]
-    transmission_queue.add(work.connection, rows)
+    work.connection.statements.insert_transmissions(rows)
     work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
     work.effects.transmission_added += len(rows)
 

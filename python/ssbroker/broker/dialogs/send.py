@@ -191,8 +191,7 @@ def _emit_send_events(work: Work, sender: ConversationEndpoint, messages: Sequen
 def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     """Keeps copies of sent messages in the sender's own queue."""
     kinds = work.objects.message_types
-    queues.add(
-        work.connection,
+    work.connection.statements.insert_queued(
         [
             (
                 queue.queue_id,
@@ -206,7 +205,7 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
             )
             for message in messages
         ],
-        now=work.now(),
+        work.now(),
     )
 
 

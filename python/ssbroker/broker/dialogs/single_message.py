@@ -78,7 +78,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
             receive_sequence=int(not is_initiator),
         )
         work.endpoint_created(endpoint.endpoint_id)
-    row = queues.QueueRow(
+    row = queues.NewQueueRow(
         queue.queue_id,
         queues.READY,
         priority,
@@ -88,7 +88,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
         message_type_id=kind.message_type_id,
         message_body=body,
     )
-    queues.add(work.connection, [row], now=now)
+    work.connection.statements.insert_queued([row], now)
     effects = work.effects
     effects.set_due(lifetime)
     effects.sent += 1
