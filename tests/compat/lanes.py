@@ -174,8 +174,11 @@ ROWS: Final = {
 def _interpreter(lane: Lane) -> str:
     """The Python of a lane if it runs: a version manager may have a command for a Python that is not active."""
     found = shutil.which(lane.python)
-    runs = found is not None and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0
-    return found if found is not None and runs else sys.executable
+    if found is not None and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
+        return found
+    if lane.python:
+        print(f"{lane.name}: {lane.python} does not run here; uses Python {sys.version.split()[0]}", file=sys.stderr)
+    return sys.executable
 
 
 def environment(lane: Lane, folder: Path) -> Path:
