@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ssbroker import Database, Instance, LeaseLostError, Queue
+from ssbroker import Database, Instance, LeaseLostError, WorkQueue
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,7 +26,7 @@ class Shop:
 
     def __init__(self, database: Database) -> None:
         self.database: Final = database
-        self.to_ship: Final[Queue] = database.queue("ToShip")
+        self.to_ship: Final[WorkQueue] = database.queue("ToShip")
         with database.transaction() as t:
             t.connection.execute(
                 "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, article TEXT, shipped_by_attempt INTEGER)"

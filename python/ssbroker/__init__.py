@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Message, Transaction
-    from ssbroker.broker.work_queue import Queue
+    from ssbroker.broker.work_queue import WorkQueue
     from ssbroker.catalog.catalog import Catalog
     from ssbroker.exceptions import (
         BrokerError,
@@ -83,7 +83,6 @@ __all__ = [
     "OptionError",
     "OutputError",
     "ProtocolSettings",
-    "Queue",
     "Reassembler",
     "Reassembly",
     "Routed",
@@ -96,6 +95,7 @@ __all__ = [
     "Transaction",
     "Trust",
     "UnknownDatabaseError",
+    "WorkQueue",
     "__version__",
     "diagnose",
     "exceptions",
@@ -126,7 +126,7 @@ _HOMES = {
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.config",
     "ObjectChange": "broker.ensure",
-    "Queue": "broker.work_queue",
+    "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
     **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),
     "Server": "broker.network.server",

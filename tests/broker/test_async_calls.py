@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, Queue, StorageError, Transaction
+from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, StorageError, Transaction, WorkQueue
 from ssbroker.broker.database import context_of
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
@@ -41,7 +41,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 
 @pytest.fixture
-def queue(instance: Instance) -> Queue:
+def queue(instance: Instance) -> WorkQueue:
     return instance.queue("Jobs")
 
 
@@ -49,7 +49,7 @@ def states(instance: Instance) -> list[str]:
     return instance.view("sys.dm_broker_leases")["state"].to_pylist()  # type: ignore[return-value]  # they are texts
 
 
-def remaining(queue: Queue) -> list[bytes]:
+def remaining(queue: WorkQueue) -> list[bytes]:
     """Takes all messages."""
     bodies: list[bytes] = []
     while True:
@@ -69,7 +69,7 @@ def done(instance: Instance) -> list[bytes]:
         return [body for (body,) in t.connection.execute("SELECT body FROM done ORDER BY rowid")]
 
 
-def test_a_job_is_put_taken_and_committed(instance: Instance, queue: Queue, run: Run) -> None:
+def test_a_job_is_put_taken_and_committed(instance: Instance, queue: WorkQueue, run: Run) -> None:
     create_done(instance)
 
     async def main() -> None:
@@ -92,7 +92,7 @@ def test_a_job_is_put_taken_and_committed(instance: Instance, queue: Queue, run:
     assert done(instance) == [b"one"]
 
 
-def test_a_waiting_take_leaves_the_event_loop_free(queue: Queue, run: Run) -> None:
+def test_a_waiting_take_leaves_the_event_loop_free(queue: WorkQueue, run: Run) -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -140,7 +140,7 @@ def test_a_dialog_is_held_in_coroutines(tmp_path: Path, run: Run) -> None:
     run(main)
 
 
-def test_an_exception_rolls_back_and_gives_back(instance: Instance, queue: Queue, run: Run) -> None:
+def test_an_exception_rolls_back_and_gives_back(instance: Instance, queue: WorkQueue, run: Run) -> None:
     async def main() -> None:
         await queue.aput(b"one")
         with pytest.raises(ZeroDivisionError):
@@ -156,7 +156,7 @@ def test_an_exception_rolls_back_and_gives_back(instance: Instance, queue: Queue
     assert remaining(queue) == [b"one"]
 
 
-def test_a_lost_lease_is_an_error(queue: Queue, run: Run) -> None:
+def test_a_lost_lease_is_an_error(queue: WorkQueue, run: Run) -> None:
     async def main() -> None:
         await queue.aput(b"one")
         with pytest.raises(LeaseLostError):
@@ -171,7 +171,7 @@ def test_a_lost_lease_is_an_error(queue: Queue, run: Run) -> None:
     run(main)
 
 
-def test_a_cancelled_wait_takes_nothing(instance: Instance, queue: Queue, run: Run) -> None:
+def test_a_cancelled_wait_takes_nothing(instance: Instance, queue: WorkQueue, run: Run) -> None:
     async def main() -> None:
         context = context_of(instance.database("Queues"))
         queue_id = context.objects().queues["dbo", "Jobs"].queue_id
@@ -192,7 +192,7 @@ def test_a_cancelled_wait_takes_nothing(instance: Instance, queue: Queue, run: R
 
 
 def test_a_task_that_asyncio_cancels_during_its_claim_gives_the_message_back(
-    instance: Instance, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.put(b"one")
     has_claimed, may_return = threading.Event(), threading.Event()
@@ -227,7 +227,7 @@ def test_a_task_that_asyncio_cancels_during_its_claim_gives_the_message_back(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tasks_that_asyncio_cancels_at_random_lose_nothing(instance: Instance, queue: Queue, seed: int) -> None:
+def test_tasks_that_asyncio_cancels_at_random_lose_nothing(instance: Instance, queue: WorkQueue, seed: int) -> None:
     """Each message has its effect once; a cancelled task neither keeps nor loses one, and no cancellation counts as a failure."""
     source = random.Random(seed)
     create_done(instance)
@@ -263,7 +263,7 @@ def test_tasks_that_asyncio_cancels_at_random_lose_nothing(instance: Instance, q
 
 
 def test_a_commit_completes_although_its_task_is_cancelled(
-    instance: Instance, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_done(instance)
     database = instance.database("Queues")
@@ -299,7 +299,7 @@ def test_a_commit_completes_although_its_task_is_cancelled(
 
 
 def test_the_error_of_a_commit_whose_task_is_cancelled_is_not_lost(
-    instance: Instance, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = instance.database("Queues")
     commits, may_commit = threading.Event(), threading.Event()
@@ -329,7 +329,7 @@ def test_the_error_of_a_commit_whose_task_is_cancelled_is_not_lost(
     assert remaining(queue) == []
 
 
-def test_many_transactions_wait_for_each_other(instance: Instance, queue: Queue, run: Run) -> None:
+def test_many_transactions_wait_for_each_other(instance: Instance, queue: WorkQueue, run: Run) -> None:
     create_done(instance)
     database = instance.database("Queues")
 
@@ -348,7 +348,9 @@ def test_many_transactions_wait_for_each_other(instance: Instance, queue: Queue,
     assert len(remaining(queue)) == len(done(instance)) == 100
 
 
-def test_a_plain_transaction_in_the_same_thread_is_refused_at_once(instance: Instance, queue: Queue, run: Run) -> None:
+def test_a_plain_transaction_in_the_same_thread_is_refused_at_once(
+    instance: Instance, queue: WorkQueue, run: Run
+) -> None:
     """It would block the event loop, and so the transaction that it waits for."""
     database = instance.database("Queues")
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, Queue
+from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, WorkQueue
 from ssbroker.broker.database import context_of
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.network.monitoring import Metrics, overview_of
@@ -520,11 +520,11 @@ def test_options_are_checked(sales: Database) -> None:
 
 
 @pytest.fixture
-def jobs(instance: Instance) -> Queue:
+def jobs(instance: Instance) -> WorkQueue:
     return instance.queue("Jobs", on_poison="move")
 
 
-def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, jobs: Queue) -> None:
+def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, jobs: WorkQueue) -> None:
     """Once; and its messages are taken like others, so that nothing is left."""
     assert instance.queue("Jobs", on_poison="move").name == instance.queue("Jobs").name
     jobs.put({"resize": "cat.png"}, codec="json")
@@ -540,7 +540,7 @@ def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, 
         assert instance.view(f"sys.{view}", database="Queues").num_rows == 0
 
 
-def test_a_work_queue_that_exists_can_be_opened_in_a_transaction(instance: Instance, jobs: Queue) -> None:
+def test_a_work_queue_that_exists_can_be_opened_in_a_transaction(instance: Instance, jobs: WorkQueue) -> None:
     """Opening it again writes nothing, and so does not wait for the transaction."""
     with instance.database("Queues").transaction() as t:
         jobs.put(b"first", transaction=t)
@@ -548,7 +548,7 @@ def test_a_work_queue_that_exists_can_be_opened_in_a_transaction(instance: Insta
     assert instance.view("dbo.Jobs", database="Queues")["message_body"].to_pylist() == [b"first", b"second"]
 
 
-def test_a_work_queue_puts_messages_back(instance: Instance, jobs: Queue) -> None:
+def test_a_work_queue_puts_messages_back(instance: Instance, jobs: WorkQueue) -> None:
     jobs.put(b"poison")
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), jobs.take():
@@ -559,7 +559,7 @@ def test_a_work_queue_puts_messages_back(instance: Instance, jobs: Queue) -> Non
     assert instance.queue("Jobs", on_poison="disable").requeue() == 0
 
 
-def test_a_scheduled_message_can_fail_too(instance: Instance, jobs: Queue, clock: Clock) -> None:
+def test_a_scheduled_message_can_fail_too(instance: Instance, jobs: WorkQueue, clock: Clock) -> None:
     jobs.put(b"later", at=clock.now + timedelta(seconds=60))
     clock.advance(seconds=61)
     for _ in range(5):

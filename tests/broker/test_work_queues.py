@@ -1,4 +1,4 @@
-"""Work queues: `Instance.queue`, `Database.queue`, `Queue`."""
+"""Work queues: `Instance.queue`, `Database.queue`, `WorkQueue`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import ssbroker
-from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, Queue, SchemaError
+from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
 from tests.broker.conftest import START, Clock
 
 
 @pytest.fixture
-def queue(instance: Instance) -> Queue:
+def queue(instance: Instance) -> WorkQueue:
     return instance.queue("Jobs")
 
 
-def values(queue: Queue) -> list[Any]:
+def values(queue: WorkQueue) -> list[Any]:
     """Processes all messages."""
     found: list[Any] = []
     while True:
@@ -36,25 +36,25 @@ def rows(instance: Instance) -> int:
     return sum(instance.view(view).num_rows for view in (*views, "dbo.Jobs"))
 
 
-def test_messages_are_taken_in_the_order_in_which_they_were_put(queue: Queue) -> None:
+def test_messages_are_taken_in_the_order_in_which_they_were_put(queue: WorkQueue) -> None:
     for number in range(5):
         queue.put(b"%d" % number)
     assert values(queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("body", [b"", b"bytes", bytearray(b"array"), memoryview(b"view")])
-def test_bytes_arrive_as_bytes(queue: Queue, body: bytes) -> None:
+def test_bytes_arrive_as_bytes(queue: WorkQueue, body: bytes) -> None:
     queue.put(body)
     assert values(queue) == [bytes(body)]
 
 
 @pytest.mark.parametrize("value", [None, "", "Grüße", 1, 1.5, [], {"a": [True, None]}])
-def test_json_arrives_decoded(queue: Queue, value: object) -> None:
+def test_json_arrives_decoded(queue: WorkQueue, value: object) -> None:
     queue.put(value, codec="json")
     assert values(queue) == [value]
 
 
-def test_nothing_is_left_after_a_job(instance: Instance, queue: Queue) -> None:
+def test_nothing_is_left_after_a_job(instance: Instance, queue: WorkQueue) -> None:
     for _ in range(3):
         queue.put(b"one")
     assert rows(instance) > 0
@@ -62,7 +62,7 @@ def test_nothing_is_left_after_a_job(instance: Instance, queue: Queue) -> None:
     assert rows(instance) == 0
 
 
-def test_messages_are_visible_in_the_views(instance: Instance, queue: Queue) -> None:
+def test_messages_are_visible_in_the_views(instance: Instance, queue: WorkQueue) -> None:
     queue.put({"a": 1}, codec="json")
     (row,) = instance.view("dbo.Jobs", "Queues").to_pylist()
     assert (row["message_body"], row["message_type_name"], row["service_name"]) == (
@@ -72,14 +72,14 @@ def test_messages_are_visible_in_the_views(instance: Instance, queue: Queue) -> 
     )
 
 
-def test_jobs_of_one_queue_run_at_the_same_time(queue: Queue) -> None:
+def test_jobs_of_one_queue_run_at_the_same_time(queue: WorkQueue) -> None:
     queue.put(b"one")
     queue.put(b"two")
     with queue.take() as first, queue.take() as second:
         assert (first.value, second.value) == (b"one", b"two")
 
 
-def test_a_failed_job_is_repeated(instance: Instance, queue: Queue) -> None:
+def test_a_failed_job_is_repeated(instance: Instance, queue: WorkQueue) -> None:
     queue.put(b"one")
     with pytest.raises(ZeroDivisionError), queue.take():
         raise ZeroDivisionError
@@ -88,7 +88,7 @@ def test_a_failed_job_is_repeated(instance: Instance, queue: Queue) -> None:
     assert rows(instance) == 0
 
 
-def test_a_message_is_put_for_later(instance: Instance, queue: Queue, clock: Clock) -> None:
+def test_a_message_is_put_for_later(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
     queue.put(b"later", at=START + timedelta(days=400))
     queue.put(b"past", at=START - timedelta(days=1))
     assert values(queue) == [b"past"]
@@ -129,12 +129,12 @@ def test_a_message_is_put_together_with_rows(sales: Database) -> None:
     assert values(queue) == [b"next step"]
 
 
-def test_a_transaction_of_another_database_is_refused(sales: Database, queue: Queue) -> None:
+def test_a_transaction_of_another_database_is_refused(sales: Database, queue: WorkQueue) -> None:
     with sales.transaction() as t, pytest.raises(OptionError, match="expected one of the database 'Queues'"):
         queue.put(b"one", transaction=t)
 
 
-def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: Queue, clock: Clock) -> None:
+def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
     queue.put(b"one")
     with pytest.raises(LeaseLostError), queue.take(lease=60):
         clock.advance(seconds=60)
@@ -155,11 +155,11 @@ def test_dialogs_of_other_services_stay_open(instance: Instance, sales: Database
         assert t.receive("Replies").num_rows == 1
 
 
-def test_a_queue_is_created_once(instance: Instance, queue: Queue) -> None:
+def test_a_queue_is_created_once(instance: Instance, queue: WorkQueue) -> None:
     queue.put(b"one")
     assert values(instance.queue("Jobs")) == [b"one"]
     assert [database.name for database in instance.databases] == ["msdb", "Queues"]
-    assert repr(queue) == "Queue('Jobs', database='Queues')"
+    assert repr(queue) == "WorkQueue('Jobs', database='Queues')"
     assert queue.name == "Jobs"
 
 
@@ -180,13 +180,13 @@ def test_queues_of_different_schemas_are_different(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("body", ["text", None, 1, {"a": 1}])
-def test_other_objects_need_a_codec(queue: Queue, body: object) -> None:
+def test_other_objects_need_a_codec(queue: WorkQueue, body: object) -> None:
     with pytest.raises(SchemaError, match=r'expected bytes, got .*codec="json"'):
         queue.put(body)
 
 
 @pytest.mark.parametrize("body", [object(), float("nan"), "\ud800", {1, 2}])
-def test_what_json_cannot_express_is_refused(queue: Queue, body: object) -> None:
+def test_what_json_cannot_express_is_refused(queue: WorkQueue, body: object) -> None:
     with pytest.raises(OptionError, match="cannot be encoded as JSON"):
         queue.put(body, codec="json")
     with pytest.raises(OptionError, match="codec: expected 'json'"):
@@ -215,4 +215,4 @@ def test_another_process_gets_the_message_in_a_few_lines(tmp_path: Path) -> None
 
 
 def test_the_name_is_public() -> None:
-    assert ssbroker.Queue is Queue
+    assert ssbroker.WorkQueue is WorkQueue

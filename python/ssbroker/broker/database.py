@@ -28,7 +28,7 @@ from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.broker.transaction import ReceiveWait, Transaction
-from ssbroker.broker.work_queue import Queue
+from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT
@@ -223,7 +223,7 @@ class Database:
         """
         return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
 
-    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> Queue:
+    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> WorkQueue:
         """Returns a work queue of this database, and creates it with its service if it does not exist.
 
         Args:
@@ -253,7 +253,7 @@ class Database:
             [b'ship it']
         """
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
-        return Queue(self._context, name, on_poison=on_poison, poison_queue=poison_queue)
+        return WorkQueue(self._context, name, on_poison=on_poison, poison_queue=poison_queue)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.

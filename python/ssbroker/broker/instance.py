@@ -25,7 +25,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.object_ddl import OnPoison
-from ssbroker.broker.work_queue import Queue
+from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.script_notes import summary
@@ -281,7 +281,7 @@ class Instance:
                 raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
 
-    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> Queue:
+    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> WorkQueue:
         """Returns a work queue of the database `Queues`, and creates both if they do not exist.
 
         To commit messages together with your own tables, use `Database.queue` of the database that has the tables.

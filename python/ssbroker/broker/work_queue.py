@@ -33,7 +33,7 @@ CONTRACT: Final = "//ssbroker/queue"
 Codec = Literal["json"]
 
 
-class Queue:
+class WorkQueue:
     """A work queue: `put` adds a message, and `take` gives it to one worker. `Instance.queue` and `Database.queue` return it.
 
     It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that workers in many
@@ -336,7 +336,7 @@ class Queue:
         self._context.__reduce__()
 
     def __repr__(self) -> str:
-        return f"Queue({self._name!r}, database={self._context.name!r})"
+        return f"WorkQueue({self._name!r}, database={self._context.name!r})"
 
 
 def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:

@@ -214,13 +214,13 @@ def _transaction(cursor: TokenCursor) -> Statement:
     skip_simple(cursor)
     match action:
         case "BEGIN":
-            return statements.Transaction("BEGIN")
+            return statements.TransactionControl("BEGIN")
         case "COMMIT":
-            return statements.Transaction("COMMIT")
+            return statements.TransactionControl("COMMIT")
         case "SAVE":
-            return statements.Transaction("SAVE")
+            return statements.TransactionControl("SAVE")
         case _:
-            return statements.Transaction("ROLLBACK")
+            return statements.TransactionControl("ROLLBACK")
 
 
 def _module_name(cursor: TokenCursor) -> int | None:

@@ -236,7 +236,7 @@ class ScriptRunner:
                 held = self._modules.get(folded(name), ())
                 self._note_undone(source, parsed, held, "procedures are not executed", kind="EXEC")
                 _forget(frame, changed)
-            case statements.Transaction(action):
+            case statements.TransactionControl(action):
                 self._change_transaction(action, frame)
             case statements.Stop(is_throw):
                 if not is_throw:

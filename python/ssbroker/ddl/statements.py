@@ -521,7 +521,7 @@ class DefineModule:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TransactionControl:
     """BEGIN, COMMIT, ROLLBACK or SAVE TRANSACTION."""
 
     action: Literal["BEGIN", "COMMIT", "ROLLBACK", "SAVE"]
@@ -560,7 +560,9 @@ class Unknown:
     number: int
 
 
-ControlFlow = If | While | Block | Assign | ExecuteText | CallProcedure | DefineModule | Transaction | SetNoexec | Stop
+ControlFlow = (
+    If | While | Block | Assign | ExecuteText | CallProcedure | DefineModule | TransactionControl | SetNoexec | Stop
+)
 
 
 Statement = (

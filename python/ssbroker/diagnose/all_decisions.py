@@ -17,7 +17,7 @@ from ssbroker._arrow import without_views
 from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow, Tables, dictionary_encoded
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")
@@ -373,7 +373,7 @@ def _with_broker(answers: tuple[Answer, ...], representative: bytes | None, brok
     return tuple(answer if answer.broker != representative else answer._replace(broker=broker) for answer in answers)
 
 
-def _count_by_broker(live_routes: Iterable[RouteRow]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
+def _count_by_broker(live_routes: Iterable[FleetRoute]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
     """Counts the live routes of each table for each service and broker id."""
     named: defaultdict[str, dict[str, dict[bytes | None, int]]] = defaultdict(dict)
     for database, _, _, service, broker, *_ in live_routes:
@@ -459,7 +459,7 @@ def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
             yield (None, True), classes
 
 
-def preferred_routes(route: RouteRow, rows: Tables, used: Collection[tuple[str, int]]) -> list[RouteRow]:
+def preferred_routes(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
     """Returns the used routes with the same service and broker id."""
     return [
         other
@@ -632,11 +632,11 @@ def _unknown_broker(both: list[Behaviour]) -> bytes:
 
 
 def used_route(
-    routes: Mapping[tuple[str, int], RouteRow],
+    routes: Mapping[tuple[str, int], FleetRoute],
     database: str | None,
     service: str | None,
     decision: ComparedDecision | Answer,
-) -> RouteRow | None:
+) -> FleetRoute | None:
     """Returns the route of a decision on a conversation from a database, or from outside; `routes` are those of the instance by key.
 
     It is in msdb if the conversation was routed again as from outside, because the next hop was the instance itself; only then

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.fleet import LOCAL, Fleet, RouteRow, Tables, read
+from ssbroker.diagnose.fleet import LOCAL, Fleet, FleetRoute, Tables, read
 
 _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 
@@ -79,7 +79,7 @@ def _named_ids(
     return found
 
 
-def _targets(fleet: Fleet, instance: str, route: RouteRow) -> set[str]:
+def _targets(fleet: Fleet, instance: str, route: FleetRoute) -> set[str]:
     addresses = [address for address in (route.address, route.mirror) if address is not None]
     found = {instance if address == LOCAL else fleet.at(address, seen_from=instance) for address in addresses}
     return {each for each in found if each is not None}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, RouteRow, Tables
+from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, FleetRoute, Tables
 from ssbroker.diagnose.reachability import Loop, RoutingGraph, find_loops
 from ssbroker.diagnose.remedy_scripts import drop_route_named
 
@@ -136,7 +136,7 @@ class CheckContext:
                 found |= {(instance, database) for instance in holders}
         return frozenset(found)
 
-    def is_live(self, route: RouteRow) -> bool:
+    def is_live(self, route: FleetRoute) -> bool:
         """Returns whether the route has not expired."""
         return route.lifetime is None or route.lifetime > self.now
 
@@ -164,11 +164,11 @@ class CheckContext:
 def route_problem(
     code: str,
     instance: str,
-    route: RouteRow,
+    route: FleetRoute,
     message: str,
     advice: str,
     *,
-    related: Sequence[RouteRow | str] = (),
+    related: Sequence[FleetRoute | str] = (),
     severity: Severity | None = None,
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] | None = None,
@@ -223,17 +223,17 @@ def quoted_name(text: str) -> str:
     return restore_spaces(quoted(text))
 
 
-def qualified_route(instance: str, route: RouteRow) -> str:
+def qualified_route(instance: str, route: FleetRoute) -> str:
     """Returns instance, database, id and name of a route."""
     return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"
 
 
-def alter_route(route: RouteRow, clauses: str) -> str:
+def alter_route(route: FleetRoute, clauses: str) -> str:
     """Returns the statements that change a route."""
     return f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH {clauses};"
 
 
-def drop_route(route: RouteRow) -> str:
+def drop_route(route: FleetRoute) -> str:
     """Returns the statements that drop a route."""
     return drop_route_named(route.database, route.name)
 

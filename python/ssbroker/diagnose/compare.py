@@ -30,7 +30,7 @@ from ssbroker.diagnose.all_decisions import (
     used_route,
 )
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.fleet import MSDB, Fleet, RouteRow, Tables
+from ssbroker.diagnose.fleet import MSDB, Fleet, FleetRoute, Tables
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
@@ -109,7 +109,9 @@ class Differences:
                 yield key, _Difference(Cause(kind, f"{key[0]}/route {quoted_name(key[1])}"), key[0], services)
 
 
-def _route_change(old: RouteRow | None, new: RouteRow | None, before_at: datetime, after_at: datetime) -> str | None:
+def _route_change(
+    old: FleetRoute | None, new: FleetRoute | None, before_at: datetime, after_at: datetime
+) -> str | None:
     was_live = old is not None and (old.lifetime is None or old.lifetime > before_at)
     is_live = new is not None and (new.lifetime is None or new.lifetime > after_at)
     if not was_live and not is_live:
@@ -124,9 +126,9 @@ def _route_change(old: RouteRow | None, new: RouteRow | None, before_at: datetim
     return "route changed" if values[0] != values[1] else None
 
 
-def _by_key(rows: Tables) -> dict[RouteKey, RouteRow]:
+def _by_key(rows: Tables) -> dict[RouteKey, FleetRoute]:
     """Returns the routes by key; SQL Server keeps their names unique, and a catalog with duplicates numbers them by id."""
-    found: dict[RouteKey, RouteRow] = {}
+    found: dict[RouteKey, FleetRoute] = {}
     for route in sorted(rows.routes, key=lambda route: route.route_id):
         number = 0
         while (route.database, route.name, number) in found:

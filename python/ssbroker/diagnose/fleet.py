@@ -344,7 +344,7 @@ LOCAL: Final = "LOCAL"
 TRANSPORT: Final = "TRANSPORT"
 
 
-class RouteRow(NamedTuple):
+class FleetRoute(NamedTuple):
     """A row of `sys.routes`."""
 
     database: str
@@ -366,7 +366,7 @@ class RouteRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DatabaseRow:
+class FleetDatabase:
     """A row of `sys.databases`."""
 
     name: str
@@ -378,8 +378,8 @@ class DatabaseRow:
 class Tables:
     """The tables of an instance."""
 
-    routes: tuple[RouteRow, ...]
-    databases: dict[str, DatabaseRow]
+    routes: tuple[FleetRoute, ...]
+    databases: dict[str, FleetDatabase]
     services: dict[str, tuple[str, ...]]
     """The distinct services of each database that has any."""
 
@@ -411,7 +411,7 @@ _ROUTE_COLUMNS: Final = (
     "address",
     "mirror_address",
 )
-"""The columns of the fields of `RouteRow`."""
+"""The columns of the fields of `FleetRoute`."""
 _NOT_INTERNED: Final = ("route_id", "name")
 
 
@@ -428,14 +428,14 @@ def read(catalog: Catalog, normalized: dict[str, str] | None = None) -> Tables:
         normalize_addresses(each for each in {*addresses, *mirrors} if each is not None and each not in normalized)
     )
     columns |= {"address": list(map(normalized.get, addresses)), "mirror_address": list(map(normalized.get, mirrors))}
-    routes = tuple(map(RouteRow._make, zip(*columns.values(), strict=True)))
+    routes = tuple(map(FleetRoute._make, zip(*columns.values(), strict=True)))
     services: dict[str, dict[str, None]] = defaultdict(dict)
     for database, name in zip(*(_column(catalog.services, name) for name in schemas.SERVICES.names), strict=True):
         services[database][name] = None
     return Tables(
         routes=routes,
         databases={
-            row["name"]: DatabaseRow(
+            row["name"]: FleetDatabase(
                 name=row["name"], broker=row["service_broker_guid"], enabled=row["is_broker_enabled"]
             )
             for row in catalog.databases.select(schemas.DATABASES.names).to_pylist()

@@ -10,7 +10,7 @@ from typing import Final
 from ssbroker._text import bracketed, quantity
 from ssbroker.diagnose.check_context import CheckContext, Concern, Problem, problem_about, quoted_name
 from ssbroker.diagnose.findings import Finding
-from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, DatabaseRow
+from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100
@@ -24,7 +24,7 @@ _LEFT_OPEN: Final = {
 
 def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
     """Checks for duplicate broker ids."""
-    holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
+    holders: defaultdict[bytes, list[tuple[str, FleetDatabase]]] = defaultdict(list)
     for instance, tables in context.tables.items():
         for database in tables.databases.values():
             # `master` and `model` have zeros, which are not an id.
@@ -35,7 +35,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
             ):
                 holders[database.broker].append((instance, database))
     for broker, found in holders.items():
-        by_instance: defaultdict[str, list[DatabaseRow]] = defaultdict(list)
+        by_instance: defaultdict[str, list[FleetDatabase]] = defaultdict(list)
         for instance, database in found:
             by_instance[instance].append(database)
         for instance, databases in by_instance.items():
@@ -54,7 +54,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
             )
 
 
-def _twice_in_instance(instance: str, broker: bytes, databases: list[DatabaseRow]) -> Problem:
+def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDatabase]) -> Problem:
     disabled = [database.name for database in databases if not database.enabled]
     copy = disabled[-1] if disabled else databases[-1].name
     new = f"ALTER DATABASE {bracketed(copy)} SET NEW_BROKER;"
@@ -70,7 +70,7 @@ def _twice_in_instance(instance: str, broker: bytes, databases: list[DatabaseRow
     )
 
 
-def _names(databases: list[DatabaseRow]) -> str:
+def _names(databases: list[FleetDatabase]) -> str:
     return " and ".join(f"{quoted_name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ssbroker._text import terminal_safe
 from ssbroker.diagnose.all_decisions import Answer, Behaviour, Question, used_route
 from ssbroker.diagnose.findings import Findings
-from ssbroker.diagnose.fleet import MSDB, Fleet, RouteRow
+from ssbroker.diagnose.fleet import MSDB, Fleet, FleetRoute
 from ssbroker.router import Router
 
 DECISIONS_MAX: Final = 20_000
@@ -23,7 +23,7 @@ EXPLANATIONS_MAX: Final = 5_000
 _WORST_FIRST: Final = ("DROPPED", "DELAYED", "FORWARD", "REMOTE", "LOCAL")
 
 
-class Decision(NamedTuple):
+class GraphDecision(NamedTuple):
     """A possible routing decision on the conversations of one class."""
 
     instance: str
@@ -49,9 +49,9 @@ class Decision(NamedTuple):
 
 
 def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, Any]:
-    """Returns the instances and decisions as values for JSON; decisions are lists with the fields of `Decision`."""
+    """Returns the instances and decisions as values for JSON; decisions are lists with the fields of `GraphDecision`."""
     worst = {finding.instance: finding.severity for finding in reversed(list(findings)) if finding.instance is not None}
-    asked: list[tuple[str, Question, Decision]] = []
+    asked: list[tuple[str, Question, GraphDecision]] = []
     for name in fleet:
         asked += _decisions(fleet, name, now)
     asked.sort(key=lambda each: _WORST_FIRST.index(each[2].outcome))
@@ -72,7 +72,7 @@ def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, 
             }
             for name, catalog in fleet.items()
         ],
-        "fields": Decision._fields,
+        "fields": GraphDecision._fields,
         "decisions": [
             [
                 terminal_safe(value) if isinstance(value, str) else value
@@ -101,7 +101,7 @@ def _explanations(fleet: Fleet, questions: dict[tuple[str, Question], int], now:
         )
 
 
-def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Question, Decision]]:
+def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Question, GraphDecision]]:
     """Yields every decision of an instance: for each database and messages from outside, each known service and any other one."""
     behaviour = Behaviour(fleet[name], now=now, with_routes=True)
     rows = behaviour.tables
@@ -126,8 +126,8 @@ def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Qu
 
 
 def _answers(
-    behaviour: Behaviour, routes: Mapping[tuple[str, int], RouteRow], questions: Sequence[Question]
-) -> Iterator[tuple[Question, Answer, RouteRow | None]]:
+    behaviour: Behaviour, routes: Mapping[tuple[str, int], FleetRoute], questions: Sequence[Question]
+) -> Iterator[tuple[Question, Answer, FleetRoute | None]]:
     """Yields each possible answer to each question, with its route."""
     for question, answers in zip(questions, behaviour.answers_to(questions), strict=True):
         for answer in answers:
@@ -135,10 +135,10 @@ def _answers(
 
 
 def _decision(
-    fleet: Fleet, name: str, behaviour: Behaviour, question: Question, answer: Answer, route: RouteRow | None
-) -> Decision:
+    fleet: Fleet, name: str, behaviour: Behaviour, question: Question, answer: Answer, route: FleetRoute | None
+) -> GraphDecision:
     hop = answer.target_database if answer.outcome == "LOCAL" else answer.next_hop
-    return Decision(
+    return GraphDecision(
         instance=name,
         database=question.database,
         service=None if question.service == behaviour.unknown_name else question.service,

@@ -28,7 +28,7 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow, Tables
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
@@ -86,7 +86,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
 
 
 def _unused_route(
-    context: CheckContext, instance: str, route: RouteRow, *, addressed_names: frozenset[str]
+    context: CheckContext, instance: str, route: FleetRoute, *, addressed_names: frozenset[str]
 ) -> Iterator[Problem]:
     """Yields why a valid, live route that is not a duplicate is never used."""
     tables, used = context.tables[instance], context.used_routes[instance]
@@ -152,7 +152,7 @@ def _unused_route(
         )
 
 
-def _moved(context: CheckContext, instance: str, route: RouteRow, *, recreate: bool = False) -> Iterator[str]:
+def _moved(context: CheckContext, instance: str, route: FleetRoute, *, recreate: bool = False) -> Iterator[str]:
     """Yields scripts that lead a route to each instance that has its service."""
     if route.service is None or route.mirror is not None:
         return
@@ -170,7 +170,7 @@ def _moved(context: CheckContext, instance: str, route: RouteRow, *, recreate: b
         )
 
 
-def _recreated(route: RouteRow, *, address: str | None = None, mirror: bool = True) -> str:
+def _recreated(route: FleetRoute, *, address: str | None = None, mirror: bool = True) -> str:
     """Returns the statements that create a route again without LIFETIME."""
     broker = None if route.broker is None else str(uuid.UUID(bytes=route.broker))
     clauses = [
@@ -186,7 +186,7 @@ def _recreated(route: RouteRow, *, address: str | None = None, mirror: bool = Tr
     return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {', '.join(clauses)};"
 
 
-def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
+def _named(context: CheckContext, route: FleetRoute) -> Iterator[str]:
     """Yields scripts that give a route the name of the only service of the database that has its broker id."""
     for tables in context.tables.values():
         for database, names in tables.services.items():
@@ -194,14 +194,14 @@ def _named(context: CheckContext, route: RouteRow) -> Iterator[str]:
                 yield alter_route(route, f"SERVICE_NAME = {string_literal(names[0])}")
 
 
-def _spelled(context: CheckContext, route: RouteRow) -> Iterator[str]:
+def _spelled(context: CheckContext, route: FleetRoute) -> Iterator[str]:
     """Yields a script that corrects a service name that is nearly right."""
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
         yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
 
 
-def _with_ids_of(tables: Tables, route: RouteRow, hosts: list[str]) -> Iterator[str]:
+def _with_ids_of(tables: Tables, route: FleetRoute, hosts: list[str]) -> Iterator[str]:
     for host in hosts:
         broker = tables.databases[host].broker
         if route.broker is not None and broker is not None and broker != route.broker:
@@ -242,7 +242,7 @@ def check_expiring_routes(context: CheckContext) -> Iterator[Problem]:
 def check_wildcards(context: CheckContext) -> Iterator[Problem]:
     """Checks for tables that send all services of other instances to the network."""
     for instance, tables in context.tables.items():
-        by_table: defaultdict[str, list[RouteRow]] = defaultdict(list)
+        by_table: defaultdict[str, list[FleetRoute]] = defaultdict(list)
         for route in tables.routes:
             if context.is_live(route) and route.service is None and route.broker is None:
                 by_table[route.database].append(route)
@@ -408,7 +408,7 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-def stale_routes(context: CheckContext) -> Iterator[tuple[str, RouteRow, str, list[str]]]:
+def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, list[str]]]:
     """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
     known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
     for instance, tables in context.tables.items():
@@ -501,15 +501,15 @@ def _can_locate(tables: Tables, service: str, broker: bytes | None) -> bool:
     )
 
 
-def _identity(route: RouteRow) -> tuple[str, str | None, bytes | None, str, bool]:
+def _identity(route: FleetRoute) -> tuple[str, str | None, bytes | None, str, bool]:
     return route.database, route.service, route.broker, route.address, route.mirror is not None
 
 
 def _first_of_identical(
     context: CheckContext, tables: Tables
-) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
+) -> dict[tuple[str, str | None, bytes | None, str, bool], FleetRoute]:
     """Returns the first of each group of identical live routes."""
-    found: dict[tuple[str, str | None, bytes | None, str, bool], RouteRow] = {}
+    found: dict[tuple[str, str | None, bytes | None, str, bool], FleetRoute] = {}
     for route in sorted(tables.routes, key=lambda route: route.route_id):
         if context.is_live(route):
             found.setdefault(_identity(route), route)

@@ -22,7 +22,7 @@ from ssbroker.diagnose.check_context import (
     qualified_route,
     quoted_name,
 )
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, RouteRow
+from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.reachability import SENT_BACK, ReachabilitySets, RoutingEnd, Start, all_services
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
@@ -59,14 +59,14 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
         )
 
 
-def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterator[tuple[str, RouteRow]]:
+def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterator[tuple[str, FleetRoute]]:
     for instance, following in zip(instances, (*instances[1:], instances[0]), strict=True):
         for route in context.tables[instance].routes:
             if route.database == MSDB and context.is_live(route) and context.fleet.at(route.address) == following:
                 yield instance, route
 
 
-def _out_of_loop(context: CheckContext, routes: list[tuple[str, RouteRow]]) -> Iterator[Candidate]:
+def _out_of_loop(context: CheckContext, routes: list[tuple[str, FleetRoute]]) -> Iterator[Candidate]:
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
         for target in dict.fromkeys(target for target, _ in hosts):
@@ -298,7 +298,7 @@ def _found_again(context: CheckContext, instance: str, service: str, starts: lis
     others = [
         where for where, database in hosts if where != instance and context.tables[where].databases[database].enabled
     ]
-    senders: list[tuple[str, RouteRow]] = [
+    senders: list[tuple[str, FleetRoute]] = [
         (start.instance, route)
         for start in starts
         for route in context.tables[start.instance].routes

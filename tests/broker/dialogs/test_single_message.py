@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from ssbroker import Database, Instance, Queue
+from ssbroker import Database, Instance, WorkQueue
 from ssbroker.broker.database import context_of
 from ssbroker.broker.dialogs import single_message
 from ssbroker.broker.unit_of_work import Work
 from tests.broker.conftest import START, Clock
 
-Scene = Callable[[Instance, Database, Queue], object]
+Scene = Callable[[Instance, Database, WorkQueue], object]
 _TABLES: Final = (
     "ssb_conversation_endpoints",
     "ssb_queued_messages",
@@ -26,7 +26,7 @@ _TABLES: Final = (
 )
 
 
-def process(queue: Queue) -> list[Any]:
+def process(queue: WorkQueue) -> list[Any]:
     """Takes all messages; returns their bodies, and the order in which they are taken."""
     found: list[Any] = []
     while True:
@@ -37,13 +37,13 @@ def process(queue: Queue) -> list[Any]:
             found.append((job.value, job.message.priority, job.message.message_sequence_number))
 
 
-def fail(queue: Queue, times: int) -> None:
+def fail(queue: WorkQueue, times: int) -> None:
     for _ in range(times):
         with pytest.raises(OSError, match="no space"), queue.take(timeout=0):
             raise OSError("no space")
 
 
-def plain(_instance: Instance, _database: Database, queue: Queue) -> object:
+def plain(_instance: Instance, _database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
     queue.put({"two": 2}, codec="json")
     queue.put(b"")
@@ -51,7 +51,7 @@ def plain(_instance: Instance, _database: Database, queue: Queue) -> object:
     return process(queue)
 
 
-def in_a_transaction(_instance: Instance, database: Database, queue: Queue) -> object:
+def in_a_transaction(_instance: Instance, database: Database, queue: WorkQueue) -> object:
     with database.transaction() as t:
         queue.put(b"one", transaction=t)
         queue.put(b"two", transaction=t)
@@ -60,25 +60,25 @@ def in_a_transaction(_instance: Instance, database: Database, queue: Queue) -> o
     return process(queue)
 
 
-def with_priority(instance: Instance, _database: Database, queue: Queue) -> object:
+def with_priority(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("USE Queues; CREATE BROKER PRIORITY High FOR CONVERSATION SET (PRIORITY_LEVEL = 9)")
     queue.put(b"one")
     return process(queue)
 
 
-def with_retention(instance: Instance, _database: Database, queue: Queue) -> object:
+def with_retention(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("USE Queues; ALTER QUEUE Jobs WITH RETENTION = ON")
     queue.put(b"one")
     return process(queue)
 
 
-def retention_changes(instance: Instance, _database: Database, queue: Queue) -> object:
+def retention_changes(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
     instance.execute("USE Queues; ALTER QUEUE Jobs WITH RETENTION = ON")
     return process(queue)
 
 
-def disabled(instance: Instance, _database: Database, queue: Queue) -> object:
+def disabled(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("USE Queues; ALTER QUEUE Jobs WITH STATUS = OFF")
     queue.put(b"one")
     instance.execute("USE Queues; ALTER QUEUE Jobs WITH STATUS = ON")
@@ -86,7 +86,7 @@ def disabled(instance: Instance, _database: Database, queue: Queue) -> object:
     return process(queue)
 
 
-def without_delivery(instance: Instance, _database: Database, queue: Queue) -> object:
+def without_delivery(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("ALTER DATABASE Queues SET DISABLE_BROKER")
     queue.put(b"one")
     instance.execute("ALTER DATABASE Queues SET ENABLE_BROKER")
@@ -94,13 +94,13 @@ def without_delivery(instance: Instance, _database: Database, queue: Queue) -> o
     return process(queue)
 
 
-def with_a_route(instance: Instance, _database: Database, queue: Queue) -> object:
+def with_a_route(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("USE Queues; CREATE ROUTE Away WITH SERVICE_NAME = 'Jobs', ADDRESS = 'tcp://elsewhere:4022'")
     queue.put(b"one")
     return process(queue)
 
 
-def with_a_binding(instance: Instance, _database: Database, queue: Queue) -> object:
+def with_a_binding(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute(
         "USE Queues; CREATE USER Partner WITHOUT LOGIN;"
         "CREATE REMOTE SERVICE BINDING Jobs TO SERVICE 'Jobs' WITH USER = Partner"
@@ -109,14 +109,14 @@ def with_a_binding(instance: Instance, _database: Database, queue: Queue) -> obj
     return process(queue)
 
 
-def with_validation(instance: Instance, _database: Database, queue: Queue) -> object:
+def with_validation(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     instance.execute("USE Queues; ALTER MESSAGE TYPE [application/json] VALIDATION = WELL_FORMED_XML")
     queue.put(1, codec="json")
     queue.put(b"one")
     return process(queue)
 
 
-def failing(instance: Instance, _database: Database, queue: Queue) -> object:
+def failing(instance: Instance, _database: Database, queue: WorkQueue) -> object:
     moving = instance.queue("Moving", on_poison="move")
     moving.put(b"bad")
     moving.put(b"good")
@@ -126,7 +126,7 @@ def failing(instance: Instance, _database: Database, queue: Queue) -> object:
     return process(moving), process(instance.queue("Moving_failed")), process(queue)
 
 
-def with_another_dialog(_instance: Instance, database: Database, queue: Queue) -> object:
+def with_another_dialog(_instance: Instance, database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
     with database.transaction() as t:
         t.send(t.begin_dialog("Jobs", "Jobs", contract="//ssbroker/queue"), b"another")
@@ -136,7 +136,7 @@ def with_another_dialog(_instance: Instance, database: Database, queue: Queue) -
     return process(queue)
 
 
-def with_a_timer(_instance: Instance, database: Database, queue: Queue) -> object:
+def with_a_timer(_instance: Instance, database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
     with queue.take() as job:
         assert job.message is not None
@@ -145,7 +145,7 @@ def with_a_timer(_instance: Instance, database: Database, queue: Queue) -> objec
     return None
 
 
-def with_a_reply(_instance: Instance, database: Database, queue: Queue) -> object:
+def with_a_reply(_instance: Instance, database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
     with database.transaction() as t:
         (initiator,) = (

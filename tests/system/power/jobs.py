@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ssbroker import Instance, Queue
+from ssbroker import Instance, WorkQueue
 from tests.system.power.cutting import Cut
 from tests.system.power.dialogs import weaken
 from tests.system.power.recording import NAME, Mark, recording
@@ -63,7 +63,7 @@ class Jobs:
                 yield "dialogs are left"
 
 
-def _process(instance: Instance, queue: Queue, *, is_given_back: bool = False) -> int | None:
+def _process(instance: Instance, queue: WorkQueue, *, is_given_back: bool = False) -> int | None:
     """Takes a message, and writes its number in the transaction that acknowledges it; returns the number of a finished job."""
     with queue.take(timeout=0, lease=_LEASE) as job:
         if not job:
