@@ -497,7 +497,8 @@ class Transaction:
             ),
         )
         table = found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
-        self._trace(queue, messages_of, table)
+        if (tracing := self._context.instance.tracing) is not None:
+            tracing.received(self._context.name, queue, identities_of(messages_of(table)))
         return table
 
     def receive_one(
@@ -542,7 +543,8 @@ class Transaction:
             fast_path=lambda: self._session.receive_one(queue, self._native_now()),
         )
         message = next(iter(messages_of(found)), None) if isinstance(found, pa.Table) else Message(found)
-        self._trace(queue, lambda one: () if one is None else (one,), message)
+        if message is not None and (tracing := self._context.instance.tracing) is not None:
+            tracing.received(self._context.name, queue, identities_of([message]))
         return message
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
@@ -881,11 +883,6 @@ class Transaction:
                 self._context.file.write_lock.record_call(LockCall.RECEIVE)
             if table.num_rows or not self._wait(wait):
                 return table
-
-    def _trace(self, queue: str, messages: Callable[[_Received], tuple[Message, ...]], received: _Received) -> None:
-        tracing = self._context.instance.tracing
-        if tracing is not None:
-            tracing.received(self._context.name, queue, identities_of(messages(received)))
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""
