@@ -500,11 +500,12 @@ class Sender:
         What is in flight should arrive within a second, so that the timer of P17 does not expire for what is only slow.
         """
         transmission, settings = dialog.transmission, self._settings
-        before, window = list(transmission.flights), max(transmission.window_bytes, settings.window_bytes)
-        is_full = 2 * transmission.bytes_in_flight >= window
-        transmission.acknowledge(acked, runs)
-        if not is_full:
+        window = max(transmission.window_bytes, settings.window_bytes)
+        if 2 * transmission.bytes_in_flight < window:
+            transmission.acknowledge(acked, runs)
             return
+        before = list(transmission.flights)
+        transmission.acknowledge(acked, runs)
         left = {id(flight) for flight in transmission.flights}
         due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)
         if due is None:
