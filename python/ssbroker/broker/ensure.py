@@ -16,7 +16,7 @@ from ssbroker.ddl.model import find_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.statements import Clauses, QueueName, QueueSettings, Statement
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
-from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Route, Service
+from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Service
 
 Action: TypeAlias = Literal["created", "altered", "dropped", "unchanged"]
 """What `Instance.ensure` did with an object; `unchanged` means that it still differs from the script."""
@@ -318,7 +318,7 @@ def _as_route(
         keeps_lifetime = True
     else:
         keeps_lifetime = route.lifetime is None or clauses.lifetime is not None or "lifetime" in annotations
-    before = _route(route)
+    before = object_ddl.route_clauses(route)
     given = {key: value for key in before if (value := getattr(clauses, key)) is not None}
     differing = {key: value for key, value in given.items() if not _is_same(key, value, before[key])}
     # ALTER ROUTE cannot remove a clause.
@@ -363,16 +363,6 @@ def _messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
 
 def _sent(messages: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{kind} SENT BY {sender}" for kind, sender in sorted(messages))
-
-
-def _route(route: Route) -> dict[str, str | None]:
-    guid = route.broker_instance
-    return {
-        "service_name": route.remote_service_name,
-        "broker_instance": None if guid is None else str(uuid.UUID(bytes=guid)),
-        "address": route.address,
-        "mirror_address": route.mirror_address,
-    }
 
 
 def _priority(objects: Objects, priority: Priority) -> dict[str, str | int | None]:
@@ -425,7 +415,7 @@ def described(objects: Objects) -> Described:
             "owner": _principal(objects, service.principal_id),
         }
     for route in objects.routes.values():
-        found["route", route.name] = {**_route(route), "lifetime": route.lifetime}
+        found["route", route.name] = {**object_ddl.route_clauses(route), "lifetime": route.lifetime}
     for priority in objects.priorities.values():
         found["broker priority", priority.name] = _priority(objects, priority)
     return {**found, **_described_security(objects)}

@@ -362,7 +362,7 @@ def alter_route(connection: Connection, objects: Objects, *, name: str, clauses:
     """Alters the given settings of a route."""
     route = existing(objects.routes, name, kind="route")
     given = {field: value for field in _TEXTS if (value := getattr(clauses, field)) is not None}
-    merged = Clauses(**{**_texts(route), **given}, lifetime=clauses.lifetime)
+    merged = Clauses(**{**route_clauses(route), **given}, lifetime=clauses.lifetime)
     changes.alter(connection, "ssb_routes", route.route_id, _route_values(merged, route.lifetime, now))
 
 
@@ -400,7 +400,8 @@ def _route_values(clauses: Clauses, lifetime: int | None, now: datetime) -> dict
     }
 
 
-def _texts(route: Route) -> dict[str, str | None]:
+def route_clauses(route: Route) -> dict[str, str | None]:
+    """Returns the clauses of a route as text."""
     guid = route.broker_instance
     return {
         "service_name": route.remote_service_name,
