@@ -667,7 +667,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._schedule_timer()
 
     def send_now(self) -> bool:
-        """Writes what waits in the thread of the caller, which may be any; returns False if `pump` is to be called."""
+        """Writes pending data in the calling thread, which may be any; returns False if `pump` must be called."""
         with self.guard:
             transport = self._transport
             if (
@@ -682,13 +682,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             while (data := self._data_to_send()) is not None:
                 try:
                     written = os.write(self.descriptor, data)
-                except OSError:  # the socket accepts nothing now, or never again; `pump` deals with both
+                except OSError:  # the socket accepts nothing now, or is broken; `pump` handles both
                     written = 0
                 if written < len(data):
                     self._unwritten = data[written:]
                     return False
             timeout = self.link.next_timeout()
-            return timeout is None or (self._timer is not None and self._timer.when() <= _deadline(timeout))
+            return timeout is None or (self._timer is not None and self._timer.when() <= _expiry_time(timeout))
 
     def leave(self, reason: GoodbyeReason, text: str) -> None:
         """Sends GOODBYE after the waiting rows."""
@@ -779,7 +779,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         timeout = self.link.next_timeout()
         if timeout is None:
             return
-        at = _deadline(timeout)
+        at = _expiry_time(timeout)
         if self._timer is not None:
             if self._timer.when() <= at:
                 return
@@ -804,6 +804,6 @@ class PeerConnection(asyncio.BufferedProtocol):
         return int(self._loop.time() * SECOND)
 
 
-def _deadline(timeout: int) -> float:
+def _expiry_time(timeout: int) -> float:
     """Returns when the timer of a timeout expires, in seconds."""
     return (timeout + 1) / SECOND

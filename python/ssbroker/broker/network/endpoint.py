@@ -415,13 +415,13 @@ def _login(connection: PeerConnection) -> tuple[int, str]:
 
 
 SEND_NOW_BYTES_MAX: Final = 64 << 10
-"""No more bytes than these are sent in the thread that has them; encrypting more is worth a thread of its own."""
+"""The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
 
 
 def _send_now(destination: Destination) -> bool:
-    """Sends what waits for an address, unless that is much or the endpoint's thread is needed; returns whether nothing is left to do."""
-    connection, (_, waiting) = destination.connection, destination.outbox.pending
-    if connection is None or waiting > SEND_NOW_BYTES_MAX or not connection.send_now():
+    """Sends the pending rows of an address, unless there are many or the endpoint's thread is needed; returns whether all were sent."""
+    connection, (_, pending_bytes) = destination.connection, destination.outbox.pending
+    if connection is None or pending_bytes > SEND_NOW_BYTES_MAX or not connection.send_now():
         return False
     return destination.outbox.is_empty  # otherwise, its connection was replaced just now
 

@@ -163,7 +163,7 @@ class MessageExchange:
         self._inbox.put_back(deferred)
         self._hand_over(sum(rows.num_rows for _, rows in batches))  # to receivers
         self._start_conversations()
-        due_times = [self._status_writer.write(now=now)]
+        due_times = [held_until, self._status_writer.write(now=now)]
         self._forwards_first ^= bool(self._writable)  # alternate, so that neither starves the other
         if self._forwards_first:
             self._resume_forwarding()
@@ -185,7 +185,7 @@ class MessageExchange:
             due_times.append(now)
         if self._is_poll_requested:
             due_times.append(self._polled_at + self._poll_interval)
-        return min([now + POLL_INTERVAL, *(each for each in [held_until, *due_times] if each is not None)])
+        return min([now + POLL_INTERVAL, *(each for each in due_times if each is not None)])
 
     def outbox_drained(self, address: str) -> None:
         """Resumes sending to an address whose buffer has space again."""

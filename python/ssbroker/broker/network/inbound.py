@@ -59,32 +59,38 @@ _RESUME_SHARE: Final = 0.5
 
 
 HELD_BYTES_MAX: Final = 32 << 20
-"""The bytes of rows that wait for the rest of their messages; a longer message does not wait."""
+"""The maximum size of the rows that are held until their messages are complete; longer messages are not held."""
 HELD_PAUSE: Final = SECOND // 20
-"""Rows wait no longer once nothing else of their message has arrived for this time: the sender may wait for an acknowledgement."""
+"""Rows are released if no other fragment of their message arrives for this time: the sender may wait for an acknowledgement."""
 HELD_TIME: Final = SECOND
-"""How long they wait at most; the sender's timer of 4 s (P17) is running."""
+"""The maximum time for which rows are held; the sender's timer of 4 s (P17) is running."""
 _SPLIT_BYTES_MIN: Final = 64 << 10
-"""Smaller batches start no large message."""
+"""Smaller batches do not begin a large message."""
 _RELEASED_MAX: Final = 1_000
-_PLACE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number", "fragment_count")
+_FRAGMENT_COLUMNS: Final = (
+    "conversation_id",
+    "is_initiator",
+    "message_sequence_number",
+    "fragment_number",
+    "fragment_count",
+)
 
 
 @dataclass(slots=True)
 class _HeldRows:
-    """The rows of a dialog that wait for the rest of a message.
+    """The rows of a dialog that are held until a message is complete.
 
     Attributes:
         batches: The rows, in order.
         bytes: Their size; a part of a batch counts as the whole batch, which it keeps in memory.
-        missing: The message that they wait for.
+        sequence: The sequence number of the message.
         count: How many fragments it has.
-        fragments: The fragments of it among the rows.
+        fragments: The numbers of those among the rows.
         since: When the first of them arrived.
         last: When the last of them arrived.
     """
 
-    missing: int
+    sequence: int
     count: int
     since: int
     last: int
@@ -94,14 +100,14 @@ class _HeldRows:
 
     @property
     def due(self) -> int:
-        """When they wait no longer."""
+        """When they are released, complete or not."""
         return min(self.last + HELD_PAUSE, self.since + HELD_TIME)
 
 
 class LargeMessages:
     """Holds the fragments of large messages until all have arrived, so that a message is written once and acknowledged as a whole.
 
-    Rows of the same dialog that follow them wait with them. Not held are messages longer than `HELD_BYTES_MAX`, first messages, whose senders
+    Rows of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, first messages, whose senders
     wait for an acknowledgement (R8), and the rest of a message of which a part was released.
     """
 
@@ -116,19 +122,19 @@ class LargeMessages:
         return min((held.due for held in self._held.values()), default=None)
 
     def put(self, peer: Peer, rows: pa.Table, size: int, *, now: int) -> list[Batch]:
-        """Adds rows of some size; returns the rows that need not wait, in the order of each dialog."""
+        """Adds rows of a total size; returns the rows that are not held, in the order of each dialog."""
         if not self._held and (size < _SPLIT_BYTES_MIN or pc.max(rows["fragment_count"]).as_py() == 1):
             return [(peer, rows)]
         free: list[Batch] = []
         start, holder = 0, None
-        for position, (key, sequence, number, count, is_held) in enumerate(self._places(rows)):
+        for position, (key, sequence, number, count, is_held) in enumerate(self._fragments(rows)):
             held = self._held.get((peer.connection_id, key)) if is_held else None
             if held is None and is_held and self._may_hold(peer, key, sequence, rows, position, count):
                 held = self._held[peer.connection_id, key] = _HeldRows(sequence, count, now, now)
             if held is not holder:
                 self._add(peer, rows, start, position, size, holder, free)
                 start, holder = position, held
-            if held is not None and sequence == held.missing:
+            if held is not None and sequence == held.sequence:
                 held.fragments.add(number)
                 held.last = now
                 if len(held.fragments) == held.count:
@@ -137,22 +143,22 @@ class LargeMessages:
                     free += self._release((peer.connection_id, key))
         self._add(peer, rows, start, rows.num_rows, size, holder, free)
         while self._bytes > HELD_BYTES_MAX:
-            free += self._give_up(next(iter(self._held)))
+            free += self._release_incomplete(next(iter(self._held)))
         return free
 
     def take_due(self, now: int) -> list[Batch]:
-        """Removes and returns the rows that have waited long enough."""
+        """Removes and returns the rows that are due."""
         due = [key for key, held in self._held.items() if held.due <= now]
-        return [batch for key in due for batch in self._give_up(key)]
+        return [batch for key in due for batch in self._release_incomplete(key)]
 
     def take_all(self) -> list[Batch]:
         """Removes and returns all rows."""
-        return [batch for key in list(self._held) for batch in self._give_up(key)]
+        return [batch for key in list(self._held) for batch in self._release_incomplete(key)]
 
     @staticmethod
-    def _places(rows: pa.Table) -> Iterator[tuple[Key, int, int, int, bool]]:
+    def _fragments(rows: pa.Table) -> Iterator[tuple[Key, int, int, int, bool]]:
         """Yields the receiving endpoint, message, fragment and fragment count of each row, and whether it may be held."""
-        columns: list[list[Any]] = [column_values(rows[name]) for name in _PLACE]
+        columns: list[list[Any]] = [column_values(rows[name]) for name in _FRAGMENT_COLUMNS]
         is_bound = rows["to_broker_instance"].is_valid().to_pylist()
         is_sequenced = rows["is_sequenced"].to_pylist()
         for conversation, side, sequence, number, count, bound, sequenced in zip(
@@ -185,9 +191,9 @@ class LargeMessages:
             (held.batches[0][0], concatenated([rows for _, rows in held.batches]))
         ]  # one batch, for one transaction
 
-    def _give_up(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
-        """Releases rows although the rest of their message has not arrived, and lets that pass."""
-        self._released[key] = self._held[key].missing
+    def _release_incomplete(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
+        """Releases the rows of an incomplete message; the rest of it will not be held."""
+        self._released[key] = self._held[key].sequence
         self._released.move_to_end(key)
         if len(self._released) > _RELEASED_MAX:
             self._released.popitem(last=False)
@@ -236,7 +242,7 @@ class Inbox:
 
     @property
     def is_holding(self) -> bool:
-        """Whether parts of large messages wait, which further rows may complete or have to follow."""
+        """Whether parts of large messages are held, which further rows may complete or must follow."""
         with self._guard:
             return self._large.next_due is not None
 
@@ -254,7 +260,7 @@ class Inbox:
             return bool(free) or not is_due_known
 
     def release_due(self, now: int) -> int | None:
-        """Makes the parts of large messages available that have waited long enough; returns when the next will have, on the clock of `now`."""
+        """Makes the parts of large messages available that are due; returns when the next are, on the clock of `now`."""
         with self._guard:
             own_now = self._clock()
             for batch in self._large.take_due(own_now):
