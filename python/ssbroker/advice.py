@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
+from ssbroker._well_known import CONFIGURATION_SERVICE
 
 _LISTED_MAX: Final = 3
 _BROKER_ID_STEP: Final = 1

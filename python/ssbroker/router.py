@@ -28,7 +28,7 @@ from ssbroker._arrow import (
     not_arrow_error,
     stream_batches,
 )
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.advice import SimilarNames, corrected_route, did_you_mean, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
 from ssbroker.broker.instance import Instance, background_of

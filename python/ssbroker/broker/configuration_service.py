@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database

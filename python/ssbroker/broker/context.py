@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import arrival, begin_end, send
 from ssbroker.broker.dialogs.contract_rules import find_violation

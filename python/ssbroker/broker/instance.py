@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 import pyarrow as pa
 
 from ssbroker._arguments import boolean
-from ssbroker._service_broker import PORT
+from ssbroker._well_known import PORT
 from ssbroker.broker import async_calls, database_lifecycle, databases, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background

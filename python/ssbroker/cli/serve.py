@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ssbroker._service_broker import PORT
 from ssbroker._text import host_and_port, one_line
+from ssbroker._well_known import PORT
 from ssbroker.cli import serve_config
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve_config import HTTP_PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO, cast
 
-from ssbroker._service_broker import PORT, PORT_MAX
+from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import Event
 

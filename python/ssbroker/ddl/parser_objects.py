@@ -7,7 +7,7 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
-from ssbroker._service_broker import PORT_MAX
+from ssbroker._well_known import PORT_MAX
 from ssbroker.ddl import statements
 from ssbroker.ddl.parser_base import (
     TokenCursor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ssbroker import _core
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import Clauses

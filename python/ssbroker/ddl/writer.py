@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
-from ssbroker._service_broker import PORT
+from ssbroker._well_known import PORT
 from ssbroker.ddl import parser_objects
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import (

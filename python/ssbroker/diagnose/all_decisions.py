@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker._arrow import without_views
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
 from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded

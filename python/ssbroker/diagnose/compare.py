@@ -17,8 +17,8 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
-from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import quantity
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
 from ssbroker.diagnose.all_decisions import (

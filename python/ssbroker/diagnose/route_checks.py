@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quantity, string_literal
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import preferred_routes
 from ssbroker.diagnose.check_context import (

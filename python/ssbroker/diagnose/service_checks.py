@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from ssbroker._service_broker import CONFIGURATION_SERVICE
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.diagnose.all_decisions import Question
 from ssbroker.diagnose.check_context import (
     Candidate,

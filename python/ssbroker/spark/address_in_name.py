@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ssbroker._service_broker import PORT_MAX
+from ssbroker._well_known import PORT_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker._service_broker import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database

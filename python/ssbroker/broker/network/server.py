@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ssbroker import schemas
 from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, integer_argument, string_list, timeout_seconds
-from ssbroker._service_broker import PORT, PORT_MAX
 from ssbroker._text import host_and_port
+from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext

@@ -1,4 +1,4 @@
-"""Names and numbers that Service Broker defines."""
+"""The well-known port and service of Service Broker."""
 
 from __future__ import annotations
 
