@@ -123,7 +123,7 @@ class DecisionJoin:
         rows = self._with(rows, kind=self._kind())
         if self._join_table.candidates_max > 1:
             rows = self._with(rows, choice=self._choice())
-            rows = self._with(rows, hash=self._hash())
+            rows = self._with(rows, hash=self._tie_hash())
         rows = self._with(rows, position=self._position())
         rows = self._with(
             rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
@@ -373,7 +373,7 @@ class DecisionJoin:
         has_ties = self._added("named name").isNull() | self._added("named choice").isNotNull()
         return sf.when(has_ties, sf.get(self._list("choice"), self._added("kind")))
 
-    def _hash(self) -> Column:
+    def _tie_hash(self) -> Column:
         """Returns the hash that picks one of several candidates; null if there is one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 

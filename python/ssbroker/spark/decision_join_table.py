@@ -75,7 +75,7 @@ class DecisionJoinTable:
         reads_names: The sources whose decisions depend on the address at the start of a name without a row.
         own_addresses: The addresses of this instance.
         expected_databases: What the error about an unknown database says.
-        gap: Why the table lacks decisions; None if it has one for every conversation.
+        why_incomplete: Why the table lacks decisions; None if it has one for every conversation.
         made_at: The time of the decisions, in microseconds since 1970.
         valid_until: The time at which the first route expires that a decision depends on; None if there is none.
     """
@@ -92,7 +92,7 @@ class DecisionJoinTable:
     reads_names: tuple[int, ...]
     own_addresses: tuple[str, ...]
     expected_databases: str
-    gap: str | None
+    why_incomplete: str | None
     made_at: int
     valid_until: int | None
     _keys: list[_Array] = field(default_factory=list, compare=False, repr=False)
@@ -130,11 +130,11 @@ class DecisionJoinTable:
             named, forms = _Completion(router, labels, databases, now).completed(named, unnamed)
         decided = pa.concat_tables([_with_form(named, 0), *map(_with_form, forms, range(len(forms)))])
         shared = _with_equal_shares(decided)
-        gap = None
+        why_incomplete = None
         if decided["verdict"].null_count:
-            gap = "a route for all services has the address TRANSPORT and a mirror address"
+            why_incomplete = "a route for all services has the address TRANSPORT and a mirror address"
         elif shared is None:
-            gap = "a tie has too many candidates for a join"
+            why_incomplete = "a tie has too many candidates for a join"
         decided = decided if shared is None else shared
         fields = tuple(name for name in ("only_from_initiator", *DETAILS) if _has_values(decided[name]))
         rows, by_kind, candidates_max = _rows(decided, [name for name in fields if name in DETAILS])
@@ -155,7 +155,7 @@ class DecisionJoinTable:
             reads_names=reads_names,
             own_addresses=catalog.addresses,
             expected_databases=_expected_databases(router, now),
-            gap=gap,
+            why_incomplete=why_incomplete,
             made_at=epoch_microseconds(now),
             valid_until=_first_expiry(table, decided),
         )

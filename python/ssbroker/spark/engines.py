@@ -76,10 +76,12 @@ def choose_engine(
     if engine == "auto" and (reason := _unsuited(conversations, catalog)):
         return _arrow(reason)
     join_table = _join_table(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
-    if join_table.gap is not None:
+    if join_table.why_incomplete is not None:
         if engine == "native":
-            raise OptionError(f"engine: 'native' cannot use this catalog: {join_table.gap}; use 'auto' or 'arrow'")
-        return _arrow(join_table.gap)
+            raise OptionError(
+                f"engine: 'native' cannot use this catalog: {join_table.why_incomplete}; use 'auto' or 'arrow'"
+            )
+        return _arrow(join_table.why_incomplete)
     if engine == "native":
         return RouteEngine(name="native", reason="engine='native' was given"), join_table
     if join_table.listed_ids_max > _LISTED_IDS_MAX:
