@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.exchange import IMMEDIATE_BYTES_MAX, IMMEDIATE_ROWS_MAX
+from ssbroker.broker.network.exchange import RECEIVE_NOW_BYTES_MAX, RECEIVE_NOW_ROWS_MAX
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received_types, waiting
 
@@ -65,7 +65,7 @@ def test_messages_are_acknowledged_later_and_received_once(connected: Connected)
 
 
 @pytest.mark.parametrize(
-    "bodies", [[b"%d" % number for number in range(IMMEDIATE_ROWS_MAX + 1)], [bytes(IMMEDIATE_BYTES_MAX)]]
+    "bodies", [[b"%d" % number for number in range(RECEIVE_NOW_ROWS_MAX + 1)], [bytes(RECEIVE_NOW_BYTES_MAX)]]
 )
 def test_many_rows_or_bytes_wait_for_a_turn(connected: Connected, bodies: list[bytes]) -> None:
     assert connected.arrived(*bodies, dialog=connected.dialog) == []
@@ -81,7 +81,7 @@ def test_a_new_dialog_waits_for_a_turn(connected: Connected) -> None:
 
 
 def test_messages_wait_for_earlier_ones(connected: Connected) -> None:
-    bodies = [b"%d" % number for number in range(IMMEDIATE_ROWS_MAX + 1)]
+    bodies = [b"%d" % number for number in range(RECEIVE_NOW_ROWS_MAX + 1)]
     connected.arrived(*bodies, dialog=connected.dialog)
     assert connected.arrived(b"last", dialog=connected.dialog) == []
     connected.exchange.turn()

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network import inbound
-from ssbroker.broker.network.inbound import HELD_PAUSE, HELD_TIME, Inbox
+from ssbroker.broker.network import inbox as inbox_module
+from ssbroker.broker.network.inbox import HELD_PAUSE, HELD_TIME, Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE
 
@@ -151,7 +151,7 @@ def test_first_messages_do_not_wait(inbox: HeldInbox) -> None:
 
 @pytest.mark.rule("P26")
 def test_messages_longer_than_the_memory_do_not_wait(inbox: HeldInbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "HELD_BYTES_MAX", 4 * len(PART))
+    monkeypatch.setattr(inbox_module, "HELD_BYTES_MAX", 4 * len(PART))
     inbox.put(PEER, fragments(1, 5, [0], 5))
     assert inbox.taken() == [[(1, 5, 0, 5)]]
     inbox.put(PEER, fragments(1, 6, [0], 4))
@@ -164,7 +164,7 @@ def test_memory_is_bounded_by_the_bytes_that_arrive(
     inbox: HeldInbox, monkeypatch: pytest.MonkeyPatch, counts: dict[int, int]
 ) -> None:
     """The longest waiting message is released, whatever the others declare."""
-    monkeypatch.setattr(inbound, "HELD_BYTES_MAX", 3 * len(PART) + 10_000)
+    monkeypatch.setattr(inbox_module, "HELD_BYTES_MAX", 3 * len(PART) + 10_000)
     inbox.put(PEER, fragments(1, 5, [0, 1], counts[1]))
     assert inbox.taken() == []
     inbox.put(PEER, fragments(2, 5, [0, 1], counts[2], message_body=PART if counts[2] == 3 else b""))
@@ -192,7 +192,7 @@ def test_every_row_is_taken_once_and_in_the_order_of_its_dialog(
 ) -> None:
     """Whatever is interleaved, repeated, lost or late."""
     rng = Random(seed)
-    monkeypatch.setattr(inbound, "HELD_BYTES_MAX", rng.choice([4, 10, 1000]) * len(PART))
+    monkeypatch.setattr(inbox_module, "HELD_BYTES_MAX", rng.choice([4, 10, 1000]) * len(PART))
     sent: list[Place] = []
     taken: list[Place] = []
     positions = dict.fromkeys(range(1, 5), (0, 0))

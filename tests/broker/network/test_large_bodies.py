@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ssbroker.broker.network import inbound
+from ssbroker.broker.network import inbox
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from tests.broker.network import socket_instances
@@ -21,7 +21,7 @@ MEBIBYTE = 1 << 20
 def test_a_large_message_is_written_once_at_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its fragments wait in memory, so that none is stored before the message is complete."""
     for name in ("HELD_PAUSE", "HELD_TIME"):
-        monkeypatch.setattr(inbound, name, 60 * SECOND)
+        monkeypatch.setattr(inbox, name, 60 * SECOND)
     settings = ProtocolSettings(window_bytes=32 * MEBIBYTE)
     with socket_instances.instance_group(tmp_path) as group:
         shop, bank = (group.create_instance(name, settings=settings) for name in ("shop", "bank"))

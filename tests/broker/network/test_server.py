@@ -18,7 +18,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import exchange
-from ssbroker.broker.network.inbound import Inbox
+from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError

@@ -19,7 +19,8 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, without_keys
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import route_addresses
-from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter, Inbox
+from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
+from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.outbound import ConversationsInTransit, OutboundSender, StatusWriter
 from ssbroker.exceptions import SsbrokerError
@@ -42,12 +43,13 @@ OWN_ADDRESSES_MAX: Final = 100
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
 """When a batch that hit a locked database is tried again."""
 
-IMMEDIATE_ROWS_MAX: Final = 16
-"""No more rows than these are written in the thread that receives them. After a turn with no more, it pauses for the receiver that it has woken."""
+RECEIVE_NOW_ROWS_MAX: Final = 16
+"""The maximum number of rows that are written in the thread that receives them."""
+RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
+"""The same limit in bytes."""
 HAND_OVER_PAUSE: Final = 20e-6
-"""The pause in seconds: a woken thread needs the interpreter lock, which it would get only at the end of the turn."""
-IMMEDIATE_BYTES_MAX: Final = 64 << 10
-"""No more bytes than these are written in the thread that receives them."""
+"""The pause in seconds after a turn has received no more than `RECEIVE_NOW_ROWS_MAX` rows: the receiver that it has woken needs the interpreter
+lock, which it would otherwise get only at the end of the turn."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 
@@ -249,7 +251,7 @@ class MessageExchange:
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
         """Writes messages, unless there are many, their dialogs are new, other work comes first or a database is locked; returns whether it did."""
-        is_small = rows.num_rows <= IMMEDIATE_ROWS_MAX and size_of(rows) <= IMMEDIATE_BYTES_MAX
+        is_small = rows.num_rows <= RECEIVE_NOW_ROWS_MAX and size_of(rows) <= RECEIVE_NOW_BYTES_MAX
         if not is_small or not self._instance.background or not self._guard.acquire(blocking=False):
             return False
         try:
@@ -260,7 +262,7 @@ class MessageExchange:
                 or self._inbox.is_holding
                 or self._events.callbacks
                 or any(each.database.file.write_lock.holder is not None for each in all_dialogs)
-                or not self._router.are_next_messages(rows)
+                or not self._router.are_for_loaded_dialogs(rows)
             ):
                 return False
             deferred = self._processor.process([(peer, rows)], now=now, lock_timeout=0.0)
@@ -274,7 +276,7 @@ class MessageExchange:
         return True
 
     def _hand_over(self, rows: int) -> None:
-        if 0 < rows <= IMMEDIATE_ROWS_MAX and self._instance.background:
+        if 0 < rows <= RECEIVE_NOW_ROWS_MAX and self._instance.background:
             time.sleep(HAND_OVER_PAUSE)
 
     def _follow_catalog(self, now: int) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 import uuid
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted, restore_spaces
@@ -30,288 +26,21 @@ from ssbroker.broker.network.database_dialogs import (
     DialogsByDatabase,
 )
 from ssbroker.broker.network.dialog_storage import StalePlan
+from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
 from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import column_values, concatenated
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
-from ssbroker.protocol.wire.frames import DropReason, size_of
+from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, Peer
-
-
-Batch: TypeAlias = "tuple[Peer, pa.Table]"
-"""Rows of `wire.frames.WIRE`, and the peer that sent them."""
-
-ROWS_MAX: Final = 4096
-"""The rows that one turn processes, in whole batches; with that many waiting, connections are not read."""
-BYTES_MAX: Final = 8 << 20
-"""The same limit in bytes."""
-_RESUME_SHARE: Final = 0.5
-"""Connections are read again when the inbox has shrunk to this share of the limits."""
-
-
-HELD_BYTES_MAX: Final = 32 << 20
-"""The maximum size of the rows that are held until their messages are complete; longer messages are not held."""
-HELD_PAUSE: Final = SECOND // 20
-"""Rows are released if no other fragment of their message arrives for this time: the sender may wait for an acknowledgement."""
-HELD_TIME: Final = SECOND
-"""The maximum time for which rows are held; the sender's timer of 4 s (P17) is running."""
-_SPLIT_BYTES_MIN: Final = 64 << 10
-"""Smaller batches do not begin a large message."""
-_RELEASED_MAX: Final = 1_000
-_FRAGMENT_COLUMNS: Final = (
-    "conversation_id",
-    "is_initiator",
-    "message_sequence_number",
-    "fragment_number",
-    "fragment_count",
-)
-
-
-@dataclass(slots=True)
-class _HeldRows:
-    """The rows of a dialog that are held until a message is complete.
-
-    Attributes:
-        batches: The rows, in order.
-        bytes: Their size; a part of a batch counts as the whole batch, which it keeps in memory.
-        sequence: The sequence number of the message.
-        count: How many fragments it has.
-        fragments: The numbers of those among the rows.
-        since: When the first of them arrived.
-        last: When the last of them arrived.
-    """
-
-    sequence: int
-    count: int
-    since: int
-    last: int
-    batches: list[Batch] = field(default_factory=list)
-    bytes: int = 0
-    fragments: set[int] = field(default_factory=set)
-
-    @property
-    def due(self) -> int:
-        """When they are released, complete or not."""
-        return min(self.last + HELD_PAUSE, self.since + HELD_TIME)
-
-
-class LargeMessages:
-    """Holds the fragments of large messages until all have arrived, so that a message is written once and acknowledged as a whole.
-
-    Rows of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, first messages, whose senders
-    wait for an acknowledgement (R8), and the rest of a message of which a part was released.
-    """
-
-    def __init__(self) -> None:
-        self._held: Final[dict[tuple[uuid.UUID, Key], _HeldRows]] = {}
-        self._released: Final[OrderedDict[tuple[uuid.UUID, Key], int]] = OrderedDict()
-        self._bytes = 0
-
-    @property
-    def next_due(self) -> int | None:
-        """When `take_due` returns rows next; None if no rows are held."""
-        return min((held.due for held in self._held.values()), default=None)
-
-    def put(self, peer: Peer, rows: pa.Table, size: int, *, now: int) -> list[Batch]:
-        """Adds rows of a total size; returns the rows that are not held, in the order of each dialog."""
-        if not self._held and (size < _SPLIT_BYTES_MIN or pc.max(rows["fragment_count"]).as_py() == 1):
-            return [(peer, rows)]
-        free: list[Batch] = []
-        start, holder = 0, None
-        for position, (key, sequence, number, count, is_held) in enumerate(self._fragments(rows)):
-            held = self._held.get((peer.connection_id, key)) if is_held else None
-            if held is None and is_held and self._may_hold(peer, key, sequence, rows, position, count):
-                held = self._held[peer.connection_id, key] = _HeldRows(sequence, count, now, now)
-            if held is not holder:
-                self._add(peer, rows, start, position, size, holder, free)
-                start, holder = position, held
-            if held is not None and sequence == held.sequence:
-                held.fragments.add(number)
-                held.last = now
-                if len(held.fragments) == held.count:
-                    self._add(peer, rows, start, position + 1, size, held, free)
-                    start, holder = position + 1, None
-                    free += self._release((peer.connection_id, key))
-        self._add(peer, rows, start, rows.num_rows, size, holder, free)
-        while self._bytes > HELD_BYTES_MAX:
-            free += self._release_incomplete(next(iter(self._held)))
-        return free
-
-    def take_due(self, now: int) -> list[Batch]:
-        """Removes and returns the rows that are due."""
-        due = [key for key, held in self._held.items() if held.due <= now]
-        return [batch for key in due for batch in self._release_incomplete(key)]
-
-    def take_all(self) -> list[Batch]:
-        """Removes and returns all rows."""
-        return [batch for key in list(self._held) for batch in self._release_incomplete(key)]
-
-    @staticmethod
-    def _fragments(rows: pa.Table) -> Iterator[tuple[Key, int, int, int, bool]]:
-        """Yields the receiving endpoint, message, fragment and fragment count of each row, and whether it may be held."""
-        columns: list[list[Any]] = [column_values(rows[name]) for name in _FRAGMENT_COLUMNS]
-        is_bound = rows["to_broker_instance"].is_valid().to_pylist()
-        is_sequenced = rows["is_sequenced"].to_pylist()
-        for conversation, side, sequence, number, count, bound, sequenced in zip(
-            *columns, is_bound, is_sequenced, strict=True
-        ):
-            yield (conversation, not side), sequence, number, count, bound and sequenced
-
-    def _may_hold(self, peer: Peer, key: Key, sequence: int, rows: pa.Table, position: int, count: int) -> bool:
-        if count == 1 or self._released.get((peer.connection_id, key)) == sequence:
-            return False
-        return count * max(len(rows["message_body"][position].as_buffer()), 1) <= HELD_BYTES_MAX
-
-    def _add(
-        self, peer: Peer, rows: pa.Table, start: int, end: int, size: int, holder: _HeldRows | None, free: list[Batch]
-    ) -> None:
-        if start == end:
-            return
-        part = (peer, rows if end - start == rows.num_rows else rows.slice(start, end - start))
-        if holder is None:
-            free.append(part)
-        else:
-            holder.batches.append(part)
-            holder.bytes += size
-            self._bytes += size
-
-    def _release(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
-        held = self._held.pop(key)
-        self._bytes -= held.bytes
-        return [
-            (held.batches[0][0], concatenated([rows for _, rows in held.batches]))
-        ]  # one batch, for one transaction
-
-    def _release_incomplete(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
-        """Releases the rows of an incomplete message; the rest of it will not be held."""
-        self._released[key] = self._held[key].sequence
-        self._released.move_to_end(key)
-        if len(self._released) > _RELEASED_MAX:
-            self._released.popitem(last=False)
-        return self._release(key)
-
-
-class Inbox:
-    """Received batches in order; the endpoint's thread adds them, the exchange's thread takes them.
-
-    Apart from the parts of large messages, it holds about what one turn processes: the longer rows wait, the more of them the sender retransmits
-    needlessly (P17). `pause` stops reading from connections, and `resume` continues. `clock` returns microseconds. With `holds_large_messages`,
-    `release_due` has to be called in time.
-    """
-
-    def __init__(
-        self,
-        *,
-        pause: Callable[[], None],
-        resume: Callable[[], None],
-        rows_max: int = ROWS_MAX,
-        bytes_max: int = BYTES_MAX,
-        clock: Callable[[], int] = lambda: time.monotonic_ns() // 1_000,
-        holds_large_messages: bool = False,
-    ) -> None:
-        self._pause: Final = pause
-        self._resume: Final = resume
-        self._rows_max: Final = rows_max
-        self._bytes_max: Final = bytes_max
-        self._clock: Final = clock
-        self._holds_large_messages: Final = holds_large_messages
-        self._guard: Final = threading.RLock()
-        self._batches: deque[tuple[Batch, int]] = deque()
-        self._large: Final = LargeMessages()
-        self._rows = self._bytes = 0
-        self._is_paused = False
-
-    @property
-    def bytes(self) -> int:
-        """The size of the waiting batches, without the parts of large messages."""
-        return self._bytes
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to take now."""
-        return not self._batches
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether parts of large messages are held, which further rows may complete or must follow."""
-        with self._guard:
-            return self._large.next_due is not None
-
-    def put(self, peer: Peer, rows: pa.Table) -> bool:
-        """Adds a batch; returns whether there is something to do for the other thread: rows to take, or a new time for `release_due`."""
-        size = size_of(rows)
-        with self._guard:
-            is_due_known = self._large.next_due is not None
-            free = (
-                self._large.put(peer, rows, size, now=self._clock()) if self._holds_large_messages else [(peer, rows)]
-            )
-            for batch in free:
-                self._append(batch, size if batch[1] is rows else size_of(batch[1]))
-            self._pause_or_resume()
-            return bool(free) or not is_due_known
-
-    def release_due(self, now: int) -> int | None:
-        """Makes the parts of large messages available that are due; returns when the next are, on the clock of `now`."""
-        with self._guard:
-            own_now = self._clock()
-            for batch in self._large.take_due(own_now):
-                self._append(batch, size_of(batch[1]))
-            self._pause_or_resume()
-            return None if (due := self._large.next_due) is None else now + due - own_now
-
-    def release_all(self) -> None:
-        """Makes all parts of large messages available."""
-        with self._guard:
-            for batch in self._large.take_all():
-                self._append(batch, size_of(batch[1]))
-
-    def take(self) -> list[Batch]:
-        """Removes the batches for one turn: at least one, if any waits."""
-        taken: list[Batch] = []
-        rows = size = 0
-        with self._guard:
-            while self._batches and rows < ROWS_MAX and size < BYTES_MAX:
-                batch, batch_size = self._batches.popleft()
-                taken.append(batch)
-                rows += batch[1].num_rows
-                size += batch_size
-            self._rows -= rows
-            self._bytes -= size
-            self._pause_or_resume()
-        return taken
-
-    def put_back(self, batches: Sequence[Batch]) -> None:
-        """Puts batches that could not be written back at the front."""
-        with self._guard:
-            for batch in reversed(batches):
-                size = size_of(batch[1])
-                self._batches.appendleft((batch, size))
-                self._rows += batch[1].num_rows
-                self._bytes += size
-            self._pause_or_resume()
-
-    def _append(self, batch: Batch, size: int) -> None:
-        self._batches.append((batch, size))
-        self._rows += batch[1].num_rows
-        self._bytes += size
-
-    def _pause_or_resume(self) -> None:
-        share = max(self._rows / self._rows_max, self._bytes / self._bytes_max)
-        if not self._is_paused and share >= 1:
-            self._is_paused = True
-            self._pause()
-        elif self._is_paused and share <= _RESUME_SHARE:
-            self._is_paused = False
-            self._resume()
 
 
 _ERRORS: Final = {
@@ -377,8 +106,8 @@ class InboundRouter:
             self._route_new(peer, rows, keys, new, owners)
         return list(_split(rows, keys, owners, new))
 
-    def are_next_messages(self, rows: pa.Table) -> bool:
-        """Whether rows are messages for endpoints in memory and bring no keys: then they are routed and opened without reading or writing a file.
+    def are_for_loaded_dialogs(self, rows: pa.Table) -> bool:
+        """Whether rows are messages for endpoints in memory and bring no keys; a file is read for them only if they name another broker id.
 
         A row that only acknowledges may remove many messages from the transmission queue, and nobody waits for that.
         """
@@ -658,7 +387,7 @@ _UNEXPECTED_ERROR: Final = 9736
 
 
 class InboundProcessor:
-    """Writes received batches to the databases. For one thread."""
+    """Writes received batches to the databases. For one thread at a time."""
 
     def __init__(
         self,
