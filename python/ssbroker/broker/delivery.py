@@ -1,4 +1,4 @@
-"""Delivery: moves messages from a transmission queue into target queues of the same instance, and retries."""
+"""Delivery: moves messages from a transmission queue into target queues of the same instance, hands others to the network, and retries."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class Transport(Protocol):
     def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.
 
-        It is called after each commit that sends on a conversation, after changes that may affect its route, and again after the
+        It is called after each commit that sends on a conversation, unless `more` suffices, after changes that may affect its route, and again after the
         retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns known problems by sender id.
         """
 

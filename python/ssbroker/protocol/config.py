@@ -35,7 +35,7 @@ class ProtocolSettings:
         max_fragment_bytes: The maximum size of the message part in a fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged.
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
-        max_window_bytes: How many may be unacknowledged while acknowledgements arrive within a second.
+        max_window_bytes: How many may be unacknowledged of a message of several fragments, while acknowledgements arrive within a second.
         max_ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
             the peer has to buffer them.
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.

@@ -60,7 +60,7 @@ class Transmission:
         is_dirty: Whether the object has changed since it was packed (P32).
         last_used: The time of the last change.
         last_repaired: The last message that was sent again immediately because the peer had discarded it.
-        window_bytes: How many bytes may be in flight; 0 stands for the initial value.
+        window_bytes: How many bytes of a message of several fragments may be in flight; 0 stands for the initial value.
     """
 
     key: Key
@@ -582,7 +582,7 @@ class Dialog:
     unacked_bytes: int = 0
 
     def must_ack_now(self, settings: ProtocolSettings) -> bool:
-        """Returns whether a quarter of the send window is unacknowledged, so that the sender would soon stall."""
+        """Returns whether a quarter of the initial send window is unacknowledged, so that the sender would soon stall."""
         return (
             4 * self.unacked_fragments >= settings.window_fragments or 4 * self.unacked_bytes >= settings.window_bytes
         )

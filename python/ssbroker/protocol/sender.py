@@ -499,13 +499,18 @@ class Sender:
 
         What is in flight should arrive within a second, so that the timer of P17 does not expire for what is only slow.
         """
-        transmission, settings = dialog.transmission, self._settings
-        window = max(transmission.window_bytes, settings.window_bytes)
+        transmission = dialog.transmission
+        window = max(transmission.window_bytes, self._settings.window_bytes)
         if 2 * transmission.bytes_in_flight < window:
             transmission.acknowledge(acked, runs)
             return
         before = list(transmission.flights)
         transmission.acknowledge(acked, runs)
+        self._adapt_window(transmission, window, before, now)
+
+    def _adapt_window(self, transmission: Transmission, window: int, before: Sequence[Flight], now: int) -> None:
+        """Doubles the window if acknowledged fragments took little time, and halves it if they took long; `before` was in flight."""
+        settings = self._settings
         left = {id(flight) for flight in transmission.flights}
         due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)
         if due is None:

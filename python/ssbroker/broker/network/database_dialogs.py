@@ -103,7 +103,7 @@ class DialogsByNextHop:
 
 
 class PendingKeyExchanges:
-    """The key exchange blobs of one database's dialogs. For one thread.
+    """The key exchange blobs of one database's dialogs. For one thread at a time.
 
     Every row of an endpoint carries its blob, acknowledgements and errors included, until the remote endpoint has shown that it has the key:
     any row may be the first to arrive.
@@ -284,7 +284,7 @@ class OutboundRows:
 
 
 class DatabaseDialogs:
-    """The dialogs of a database. For one thread.
+    """The dialogs of a database. For one thread at a time.
 
     Attributes:
         database: The database.
@@ -511,7 +511,7 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class DialogsByDatabase:
-    """Creates the dialogs of each database, and replaces them when the database has changed. For one thread.
+    """Creates the dialogs of each database, and replaces them when the database has changed. For one thread at a time.
 
     Attributes:
         needs_refresh: Whether `refresh` has work to do even without a catalog change.

@@ -221,7 +221,7 @@ PeerKey: TypeAlias = tuple[bytes, str | None]
 
 
 class Destination:
-    """The state of one address. All but the outbox belongs to the endpoint's thread.
+    """The state of one address. It belongs to the endpoint's thread; others use the outbox, and read `connection`.
 
     Attributes:
         address: The address, in the form of routes.

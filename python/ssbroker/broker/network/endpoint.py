@@ -1,4 +1,4 @@
-"""The network endpoint of an instance: listens, dials, and manages all connections in one thread."""
+"""The network endpoint of an instance: listens, dials, and manages all connections in one thread; others may send."""
 
 from __future__ import annotations
 

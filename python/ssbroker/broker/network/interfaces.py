@@ -46,7 +46,11 @@ class Peer:
 
 
 class EndpointListener(Protocol):
-    """Receives the events of connections. All methods run in the endpoint's thread; they must not wait or raise."""
+    """Receives the events of connections.
+
+    All methods run in the endpoint's thread, except `outbox_drained`, which may run in any. They must not raise, nor wait for more than the
+    commit of a few rows.
+    """
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """Handles received rows of `wire.frames.WIRE`."""
@@ -74,7 +78,7 @@ class EndpointListener(Protocol):
 
 
 class NetworkEndpoint(Protocol):
-    """Connections to other instances, by address. All methods may be called from any thread and never wait."""
+    """Connections to other instances, by address. All methods may be called from any thread; none waits for a peer."""
 
     @property
     def is_alive(self) -> bool:
@@ -91,7 +95,7 @@ class NetworkEndpoint(Protocol):
         """
 
     def send(self, address: str, rows: pa.Table) -> int:
-        """Queues rows of `wire.frames.WIRE` in order; dials if there is no connection.
+        """Queues rows of `wire.frames.WIRE` in order, and writes a few at once if the socket accepts them; dials if there is no connection.
 
         Args:
             address: `TCP://host:port`, normalized.

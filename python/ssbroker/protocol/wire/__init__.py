@@ -5,7 +5,7 @@ Each end of a connection has one `Link`, created when TLS is established. The ow
     link = Link(own, is_accept=False, limits=limits, now=now)
     while parts := link.data_to_send(now=now): ...                write them: first HELLO, then the rest, a little at a time
     for event in link.receive(data, now=now): ...                 handle the events that bytes from the peer cause
-    link.send(rows)                                               queue rows of `batch.WIRE`
+    link.send(rows)                                               queue rows of `frames.WIRE`
     link.next_timeout(), link.handle_timeout(now=now)             deadlines, PING, idleness
     link.leave(Reason.STOPPING)                                   send GOODBYE after the queued rows
     link.is_closed                                                nothing more is received or sent: close the socket

@@ -266,7 +266,7 @@ class FragmentsArrived:
     """Rows have arrived that form a valid batch; the dialog layer checks their content.
 
     Attributes:
-        rows: A table of `batch.WIRE`, 1 to 1,024 rows.
+        rows: A table of `frames.WIRE`, 1 to 1,024 rows.
         bytes: Their size on the wire, which is also the maximum size in memory.
     """
 
@@ -536,7 +536,7 @@ class Link:
         return events
 
     def send(self, rows: pa.Table) -> None:
-        """Queues rows of `batch.WIRE`.
+        """Queues rows of `frames.WIRE`.
 
         Raises:
             ProtocolError: The rows are invalid, or the link is leaving; nothing is queued.
