@@ -117,6 +117,7 @@ impl<'a> BytesView<'a> {
         let all_read = match &self.layout {
             Layout::Offsets32(offsets, data) => read_values(offsets, data, start, into),
             Layout::Offsets64(offsets, data) => read_values(offsets, data, start, into),
+            Layout::Dictionary(keys, values) => keys.read_values(values, start, into),
             _ => false,
         };
         if all_read {
@@ -144,13 +145,21 @@ impl<'a> BytesView<'a> {
 
     /// Returns the first null row.
     pub(crate) fn first_null(&self) -> Option<usize> {
-        let may_be = self.nulls.is_some() || matches!(self.layout, Layout::Dictionary(..) | Layout::AllNull);
-        let words = (0..self.len).step_by(64).filter(|_| may_be);
+        let words = (0..self.len).step_by(64).filter(|_| self.may_hold_nulls());
         let mut missing = words.map(|start| (start, !self.valid_bits(start, (self.len - start).min(64))));
         missing.find_map(|(start, missing)| {
             let row = start + missing.trailing_zeros() as usize;
             (row < self.len && missing != 0).then_some(row)
         })
+    }
+
+    fn may_hold_nulls(&self) -> bool {
+        let by_layout = match &self.layout {
+            Layout::AllNull => true,
+            Layout::Dictionary(_, values) => values.may_hold_nulls(),
+            _ => false,
+        };
+        by_layout || self.nulls.is_some()
     }
 
     /// Returns the length of a row's value; 0 if it is null or unreadable.
@@ -222,7 +231,7 @@ impl<'a> BytesView<'a> {
     pub(crate) fn valid_bits(&self, start: usize, len: usize) -> u64 {
         match (&self.layout, self.nulls) {
             (Layout::AllNull, _) => 0,
-            (Layout::Dictionary(..), _) => {
+            (Layout::Dictionary(_, values), _) if values.may_hold_nulls() => {
                 (0..len).fold(0, |bits, position| bits | u64::from(!self.is_null(start + position)) << position)
             }
             (_, None) => ones(len),
@@ -353,6 +362,33 @@ pub(crate) enum DictionaryKeys<'a> {
 }
 
 impl DictionaryKeys<'_> {
+    /// Reads the values of consecutive rows; returns false if one is unreadable.
+    fn read_values<'v>(&self, values: &BytesView<'v>, first: usize, into: &mut [&'v [u8]]) -> bool {
+        fn read<'v, K: ArrowNativeType>(
+            keys: &[K],
+            values: &BytesView<'v>,
+            first: usize,
+            into: &mut [&'v [u8]],
+        ) -> bool {
+            let Some(own) = keys.get(first..first + into.len()) else { return false };
+            own.iter().zip(into).all(|(key, value)| {
+                let key = key.as_usize();
+                let bytes = if key < values.len { values.get(key).ok() } else { None };
+                bytes.map(|bytes| *value = bytes).is_some()
+            })
+        }
+        match self {
+            Self::I8(keys) => read(keys, values, first, into),
+            Self::I16(keys) => read(keys, values, first, into),
+            Self::I32(keys) => read(keys, values, first, into),
+            Self::I64(keys) => read(keys, values, first, into),
+            Self::U8(keys) => read(keys, values, first, into),
+            Self::U16(keys) => read(keys, values, first, into),
+            Self::U32(keys) => read(keys, values, first, into),
+            Self::U64(keys) => read(keys, values, first, into),
+        }
+    }
+
     /// Returns a key as an index of the values; a negative key becomes larger than any.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Option<usize> {
@@ -464,6 +500,28 @@ mod tests {
             for (row, text) in texts.into_iter().enumerate().filter(|(_, text)| text.is_some()) {
                 assert_eq!(block[row], text.unwrap_or_default().as_bytes(), "{:?}", array.data_type());
             }
+        }
+    }
+
+    #[test]
+    fn reads_dictionaries_whose_null_rows_have_keys_without_a_value() {
+        let values = StringArray::from(vec![Some("a"), None]);
+        for (keys, valid, readable) in [
+            ([0, 1, 0, 0], [true, true, true, true], Ok(())),
+            ([0, 1, 2, -1], [true, true, false, false], Ok(())),
+            ([0, 1, 2, -1], [true, true, false, true], Err(3)),
+            ([0, 2, 0, 0], [true, true, true, true], Err(1)),
+        ] {
+            let nulls = NullBuffer::from(valid.to_vec());
+            let values = BytesView::new(&values).expect("byte strings");
+            let layout = Layout::Dictionary(DictionaryKeys::I8(&keys), Box::new(values));
+            let view = BytesView { layout, nulls: Some(&nulls), is_text: true, len: 4 };
+            let mut block = [&[][..]; 4];
+            assert_eq!(view.get_block(0, &mut block), readable);
+            assert_eq!(block[0], b"a");
+            let are_null = (0..4).fold(0, |bits, row| bits | u64::from(view.is_null(row)) << row);
+            assert_eq!(view.valid_bits(0, 4), !are_null & 0b1111);
+            assert_eq!(view.first_null(), (0..4).find(|&row| view.is_null(row)));
         }
     }
 
