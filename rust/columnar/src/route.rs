@@ -268,22 +268,23 @@ impl RouteKernel {
             return Ok(0);
         };
         let valid = databases.valid_bits(start, len);
-        let mut last: (&[u8], u16) = (&[], 0);
+        let mut recent: [(&[u8], u16); RECENT] = [(&[], 0); RECENT];
         for (destination, table) in into[..len].iter_mut().enumerate() {
             if valid >> destination & 1 == 0 {
                 continue;
             }
             let row = start + destination;
             let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
-            if name != last.0 || name.is_empty() {
+            let same = &mut recent[recent_slot(name)];
+            if name != same.0 || name.is_empty() {
                 let Some(number) = catalog.database(name) else {
                     let expected = self.known_databases();
                     let kind = InvalidKind::UnknownDatabase;
                     return Err(conversations.source.invalid(kind, columns::DATABASE, row, Some(name), &expected));
                 };
-                last = (name, number);
+                *same = (name, number);
             }
-            *table = last.1;
+            *table = same.1;
         }
         Ok(!valid & ones(len))
     }
@@ -338,6 +339,16 @@ impl<'a> BlockInput<'a> {
             conversation: Some(id),
         }
     }
+}
+
+/// How many names of databases a block remembers.
+const RECENT: usize = 16;
+
+/// Returns where a block remembers a database.
+#[inline]
+fn recent_slot(name: &[u8]) -> usize {
+    let ends = name.first().zip(name.last()).map_or(0, |(&first, &last)| usize::from(first) * 3 + usize::from(last));
+    (ends + name.len()) % RECENT
 }
 
 /// Reports a row that needs a conversation id in a batch without such a column.
