@@ -285,8 +285,14 @@ fn large_dictionary(
     if is_empty {
         return with(codes, nulls, Arc::clone(&shared.none));
     }
-    if from_names.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
-        return with(codes, nulls, Arc::<StringArray>::clone(known));
+    if known.len() + from_names.len() <= DICTIONARY_SMALL.max(rows / 4) {
+        let values = if from_names.is_empty() {
+            Arc::clone(known)
+        } else {
+            let named = from_names.iter().map(|(_, name)| name.as_str());
+            Arc::new(StringArray::from_iter_values(known.iter().flatten().chain(named)))
+        };
+        return with(codes, nulls, values);
     }
     let text = |code: i32| match usize::try_from(code).ok().filter(|&code| code < known.len()) {
         Some(code) => known.value(code),
