@@ -10,18 +10,21 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ssbroker.spark
 from ssbroker import Catalog
+from ssbroker._compat import is_older
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, DECISIONS, MESSAGES, PENDING, REJECTED, ROUTES
 from ssbroker.spark.streams.layout import EXPIRED
 from ssbroker.spark.streams.stream import PROVIDER, ROCKSDB
 from tests.oracle.traffic import Fragment
-from tests.rules.fragments import first_of_two, single
+from tests.rules.fragments import first_of_two, second_of_two, single
 from tests.spark.frames import Configure
 from tests.spark.streams.test_catalogs import replace_file, script
 from tests.spark.traffic import collect_rows, expected_rows, fragment_table, random_fragments, sorted_rows
@@ -167,6 +170,35 @@ def test_conversations_are_routed_as_they_arrive(arriving: ArrivingFiles, spark:
     assert len(gone) == 4
 
 
+@pytest.mark.skipif(is_older(pyspark.__version__, "4.1"), reason="needs PySpark 4.1, which has two operators")
+@pytest.mark.parametrize(
+    ("function", "is_of_spark_4_0", "emitted"),
+    [
+        (lambda rows, **given: ssbroker.spark.stream(rows, script_catalog("//A"), **given).messages, True, 1),
+        (lambda rows, **given: ssbroker.spark.reassemble_stream(rows, **given).messages, True, 1),
+        (lambda rows, **given: ssbroker.spark.route_stream(rows, script_catalog("//A"), **given), False, 2),
+    ],
+    ids=["stream", "reassemble_stream", "route_stream"],
+)
+def test_a_checkpoint_continues_only_with_its_operator(
+    arriving: ArrivingFiles, function: Callable[..., DataFrame], *, is_of_spark_4_0: bool, emitted: int
+) -> None:
+    """Spark refuses the other operator and changes nothing. `make compat ARGS="--tests streams"` tests checkpoints that Spark 4.0 wrote."""
+    found: list[Any] = []
+
+    def run(*, spark_4_0_checkpoint: bool) -> None:
+        rows = function(arriving.stream(), buckets=1, spark_4_0_checkpoint=spark_4_0_checkpoint)
+        arriving.run(rows, lambda rows, _: found.extend(collect_rows(rows)))
+
+    arriving.put(fragments_to("//A", first_of_two(0)))
+    run(spark_4_0_checkpoint=is_of_spark_4_0)
+    arriving.put(fragments_to("//A", second_of_two(first_of_two(0))))
+    with pytest.raises(StreamingQueryException, match="STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"):
+        run(spark_4_0_checkpoint=not is_of_spark_4_0)
+    run(spark_4_0_checkpoint=is_of_spark_4_0)
+    assert len(found) == emitted
+
+
 def run_routing(arriving: ArrivingFiles, catalog: Catalog, into: list[Any]) -> None:
     routed = ssbroker.spark.route_stream(arriving.stream(), catalog, buckets=1)
     assert routed.columns[:3] == ["conversation_id", "to_service_name", "a dotted.name"]
@@ -263,6 +295,9 @@ def test_invalid_arguments_are_reported_before_a_query_starts(
         ssbroker.spark.stream(stream, EMPTY, catalog_patience=timedelta(seconds=-1))
     with pytest.raises(OptionError, match="observe"):
         ssbroker.spark.stream(stream, EMPTY, observe="")
+    wrong: Any = 1
+    with pytest.raises(OptionError, match="spark_4_0_checkpoint: expected True or False"):
+        ssbroker.spark.reassemble_stream(stream, spark_4_0_checkpoint=wrong)
     with pytest.raises(InputError, match="no such file or folder"):
         ssbroker.spark.stream(stream, tmp_path / "missing.sql")
     with pytest.raises(OptionError, match="acknowledgements=True"):

@@ -30,6 +30,7 @@ def route_stream(
     max_delayed_bytes: int = 64 << 20,
     catalog_patience: timedelta = DEFAULT_PATIENCE,
     observe: str | None = None,
+    spark_4_0_checkpoint: bool = False,
 ) -> DataFrame:
     """Adds the routing decision to each conversation, as `route` does, at the time of its micro-batch.
 
@@ -46,6 +47,7 @@ def route_stream(
         max_delayed_bytes: See `stream`.
         catalog_patience: See `stream`.
         observe: See `stream`.
+        spark_4_0_checkpoint: See `stream`.
 
     Returns:
         The columns of the input, then the decision columns.
@@ -96,7 +98,10 @@ def route_stream(
     )
     output_fields = layout.without_watermark(fields.fields)
     extra = dict(zip(worker_names, output_fields, strict=True))
-    rows = stream.with_metrics(stream.process_buckets(with_buckets, tuple(worker_names), task, extra), observe)
+    rows = stream.process_buckets(
+        with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint
+    )
+    rows = stream.with_metrics(rows, observe)
     output_columns = columns.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
     return rows.select(*output_columns, *layout.decision_columns(task.routing.labels))

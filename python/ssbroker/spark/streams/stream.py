@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import integer_argument, utc_datetime
+from ssbroker._arguments import boolean, integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -186,6 +186,7 @@ def build_stream(
     stream_routing: StreamRouting | None,
     *,
     observe: str | None,
+    spark_4_0_checkpoint: bool,
     name: str,
 ) -> tuple[DataFrame, StreamKinds]:
     """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
@@ -206,7 +207,7 @@ def build_stream(
     )
     with_buckets = fragment_columns.with_bucket(fragments, count=buckets.count, key=buckets.key or b"")
     labels = None if routing is None else routing.labels
-    rows = process_buckets(with_buckets, fragment_columns.names, task, extra)
+    rows = process_buckets(with_buckets, fragment_columns.names, task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint)
     return with_metrics(rows, observe), StreamKinds(output_fields, labels, limits.acknowledgements)
 
 
@@ -231,13 +232,19 @@ def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSe
 
 
 def process_buckets(
-    with_buckets: DataFrame, names: tuple[str, ...], task: StreamTask, extra: Mapping[str, StructField]
+    with_buckets: DataFrame,
+    names: tuple[str, ...],
+    task: StreamTask,
+    extra: Mapping[str, StructField],
+    *,
+    spark_4_0_checkpoint: bool,
 ) -> DataFrame:
     """Packs rows by bucket, runs a step of each bucket, and unpacks the output: rows of all kinds, with metrics.
 
     `with_buckets` has the bucket number, then a column for each of `names`, which are the columns in workers; `extra` are the extra
-    columns by worker name.
+    columns by worker name. With `spark_4_0_checkpoint`, the state is kept by the operator that Spark 4.0 has.
     """
+    boolean(spark_4_0_checkpoint, name="spark_4_0_checkpoint")
     own = layout.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
     worker_names = tuple(extra)
 
@@ -252,7 +259,8 @@ def process_buckets(
 
     schema = layout.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
     grouped: Any = with_buckets.mapInArrow(on_workers(pack), state.PACKED_SCHEMA).groupBy("bucket")
-    in_pandas = not hasattr(grouped, "transformWithState")  # PySpark 4.0 has it only for pandas
+    # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
+    in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
     transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
     stateful: DataFrame = transform(
         statefulProcessor=processor(task, in_pandas=in_pandas),
@@ -365,6 +373,7 @@ def stream(
     max_fragments_per_message: int | None = 1 << 20,
     catalog_patience: timedelta = DEFAULT_PATIENCE,
     observe: str | None = None,
+    spark_4_0_checkpoint: bool = False,
 ) -> Stream:
     """Reassembles the fragments of a stream as `reassemble` does and, with a catalog, routes each message as `route` does.
 
@@ -402,6 +411,8 @@ def stream(
         max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
         catalog_patience: How long the last catalog stays in use when the path becomes unreadable.
         observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress), None for no metrics.
+        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With another value, Spark 4.1 and
+            newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on Spark 4.0 it has no effect.
 
     Returns:
         The rows as a streaming DataFrame, and a selector for the rows of one kind.
@@ -458,7 +469,17 @@ def stream(
     )
     bucket_count = BucketCount(count=buckets, key=bucket_key)
     name = "ssbroker.spark.stream"
-    return Stream(*build_stream(fragments_df, limits, bucket_count, stream_routing, observe=observe, name=name))
+    return Stream(
+        *build_stream(
+            fragments_df,
+            limits,
+            bucket_count,
+            stream_routing,
+            observe=observe,
+            spark_4_0_checkpoint=spark_4_0_checkpoint,
+            name=name,
+        )
+    )
 
 
 def reassemble_stream(
@@ -474,6 +495,7 @@ def reassemble_stream(
     max_message_bytes: int = 256 << 20,
     max_fragments_per_message: int | None = 1 << 20,
     observe: str | None = None,
+    spark_4_0_checkpoint: bool = False,
 ) -> Stream:
     """Reassembles the fragments of a stream: `stream` without a catalog.
 
@@ -489,6 +511,7 @@ def reassemble_stream(
         max_message_bytes: See `stream`.
         max_fragments_per_message: See `stream`.
         observe: See `stream`.
+        spark_4_0_checkpoint: See `stream`.
 
     Returns:
         The rows as a streaming DataFrame, and a selector for the rows of one kind.
@@ -514,4 +537,14 @@ def reassemble_stream(
     )
     bucket_count = BucketCount(count=buckets, key=bucket_key)
     name = "ssbroker.spark.reassemble_stream"
-    return Stream(*build_stream(fragments_df, limits, bucket_count, None, observe=observe, name=name))
+    return Stream(
+        *build_stream(
+            fragments_df,
+            limits,
+            bucket_count,
+            None,
+            observe=observe,
+            spark_4_0_checkpoint=spark_4_0_checkpoint,
+            name=name,
+        )
+    )
