@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from tests.compat import upgrades
 from tests.logged_process import logged_process
 
 ROOT: Final = Path(__file__).parents[2]
@@ -144,6 +145,20 @@ TESTS: Final = {
 }
 """Environments in which tests run, and the folders of the tests."""
 
+UPGRADES: Final = (
+    Lane(
+        "tests on Spark 4.1",
+        (
+            *(each for each in LANES["Spark 4.1.1"].packages if not each.startswith("protobuf")),
+            "protobuf==6.33.5",
+            *_TEST_LIBRARIES,
+        ),
+        broker=(),
+    ),
+    Lane("tests on the newest Spark", (*LANES[NEWEST].packages, *_TEST_LIBRARIES), broker=()),
+)
+"""Environments in which the streams of Spark 4.0 continue; the last one is the newest."""
+
 ROWS: Final = {
     "`Router.route`, `reassemble`, `md5`, `explain`, `lint`, an instance": (
         "route",
@@ -243,6 +258,12 @@ def run_tests(python: Path, folders: Sequence[str]) -> int:
     return subprocess.run(command, cwd=ROOT, env=_variables(python), check=False).returncode
 
 
+def run_stream_driver(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs the driver of a stream in an environment."""
+    command: list[str | Path] = [python, "-m", "tests.spark.streams.driver", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=_variables(python), capture_output=True, text=True, check=False)
+
+
 def run_demo(python: Path) -> str:
     """Runs the job of the demo with few rows; returns the rows of its table."""
     with TemporaryDirectory() as folder:
@@ -275,6 +296,20 @@ def check_runtimes(wheel: Path, folder: Path) -> int:
     problems = changed + ([] if len(found) == 1 else ["the demos decided differently"])
     print(*problems, sep="\n")
     return min(len(problems), 1)
+
+
+def check_upgrades(oldest: Path, wheel: Path, folder: Path, newest: Path | None) -> int:
+    """Starts a stream with the Python of Spark 4.0, and continues it on later versions; returns the exit status."""
+    later = {}
+    for lane in UPGRADES:
+        if newest is not None and lane is UPGRADES[-1]:
+            later[lane.name] = newest
+            continue
+        later[lane.name] = environment(lane, folder)
+        install(later[lane.name], wheel, lane.broker)
+    found = upgrades.problems(run_stream_driver, oldest, later)
+    print(*found, sep="\n")
+    return min(len(found), 1)
 
 
 def use_command(python: Path) -> None:
@@ -378,7 +413,10 @@ def main() -> int:
         lane, folders = TESTS[options.tests]
         python = environment(lane, options.folder)
         install(python, options.wheel.resolve(), lane.broker)
-        return run_tests(python, folders)
+        status = run_tests(python, folders)
+        if options.tests == "streams":
+            status = check_upgrades(python, options.wheel.resolve(), options.folder, options.newest) or status
+        return status
     lanes = options.lane or list(LANES)
     results: dict[str, Any] = {}
     wrong: list[str] = []

@@ -91,7 +91,7 @@ class Storm:
             self._stop_driver()
         self.outcome.seconds = time.monotonic() - started
         self.outcome.batches = _last(self._folder / "checkpoint" / "commits") + 1
-        self.outcome.problems = self._problems()
+        self.outcome.messages, self.outcome.problems = differences(self._folder, self._expected)
         return self.outcome
 
     def _kill_next(self, kind: str) -> None:
@@ -160,31 +160,32 @@ class Storm:
         is_committed = _last(self._folder / "checkpoint" / "commits") >= max(batches, default=0)
         return is_committed and sum(self._counted.values()) >= len(self._expected.messages)
 
-    def _problems(self) -> list[str]:
-        """Returns how the rows of all micro-batches, in order, differ from the expected ones."""
-        expected, problems = self._expected, []
-        next_number = Counter[tuple[bytes, bool]]()
-        rejected = Counter[tuple[Any, ...]]()
-        for batch, files in sorted(_published_files(self._folder / "out").items()):
-            for row in _rows(files):
-                if row["kind"] == "rejected":
-                    rejected[_rejection(row)] += 1
-                if row["kind"] != "message":
-                    continue
-                self.outcome.messages += 1
-                key: Key = (row["conversation_id"], row["is_initiator"], row["message_sequence_number"])
-                if next_number[key[:2]] != key[2]:
-                    problems.append(f"batch {batch}: {key} instead of number {next_number[key[:2]]}")
-                next_number[key[:2]] = key[2] + 1
-                if expected.messages.get(key) != (row["message_body"], row["next_hop_address"]):
-                    problems.append(f"batch {batch}: {key} has another body or decision")
-        if self.outcome.messages != len(expected.messages):
-            problems.append(f"{self.outcome.messages} messages instead of {len(expected.messages)}")
-        if rejected != expected.rejected:
-            problems.append(
-                f"unexpected rejections: {rejected - expected.rejected}; missing: {expected.rejected - rejected}"
-            )
-        return problems
+
+def differences(folder: Path, expected: Expected) -> tuple[int, list[str]]:
+    """Returns the number of messages that all micro-batches emitted, and how their rows, in order, differ from the expected ones."""
+    problems, messages = [], 0
+    next_number = Counter[tuple[bytes, bool]]()
+    rejected = Counter[tuple[Any, ...]]()
+    for batch, files in sorted(_published_files(folder / "out").items()):
+        for row in _rows(files):
+            if row["kind"] == "rejected":
+                rejected[_rejection(row)] += 1
+            if row["kind"] != "message":
+                continue
+            messages += 1
+            key: Key = (row["conversation_id"], row["is_initiator"], row["message_sequence_number"])
+            if next_number[key[:2]] != key[2]:
+                problems.append(f"batch {batch}: {key} instead of number {next_number[key[:2]]}")
+            next_number[key[:2]] = key[2] + 1
+            if expected.messages.get(key) != (row["message_body"], row["next_hop_address"]):
+                problems.append(f"batch {batch}: {key} has another body or decision")
+    if messages != len(expected.messages):
+        problems.append(f"{messages} messages instead of {len(expected.messages)}")
+    if rejected != expected.rejected:
+        problems.append(
+            f"unexpected rejections: {rejected - expected.rejected}; missing: {expected.rejected - rejected}"
+        )
+    return messages, problems
 
 
 def storm(folder: Path, *, drivers: int, workers: int, files: int, messages: int, seed: int) -> Outcome:

@@ -1,0 +1,69 @@
+"""A stream that Spark 4.0 started continues on later versions: no message is lost, and none is emitted twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pyarrow.parquet as pq
+
+import ssbroker
+from tests.spark.streams import traffic
+from tests.spark.streams.storm import differences
+
+REFUSAL: Final = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
+OPTION: Final = "--spark-4-0-checkpoint"
+_BATCHES_BEFORE: Final = 3
+
+RunDriver = Callable[..., CompletedProcess[str]]
+"""Runs `tests.spark.streams.driver` with a Python and arguments."""
+
+
+def problems(run_driver: RunDriver, oldest: Path, later: Mapping[str, Path]) -> list[str]:
+    """Returns what goes wrong if the stream of the Python of Spark 4.0 continues with those of later versions, by name."""
+    found = []
+    with TemporaryDirectory() as top:
+        folder, stopped, arriving = (Path(top, name) for name in ("stream", "stopped", "arriving"))
+        folder.mkdir()
+        arriving.mkdir()
+        expected = traffic.write(folder, files=2 * _BATCHES_BEFORE, conversations=24, messages=600, seed=1)
+        files = sorted((folder / "fragments").iterdir())
+        for file in files[_BATCHES_BEFORE:]:
+            file.rename(arriving / file.name)
+        started = run_driver(oldest, folder, "--available")
+        if started.returncode:
+            return [f"the stream did not start: {started.stderr[-3000:]}"]
+        _undo_last_commit(folder)
+        if (
+            not ssbroker.reassemble(pq.read_table(files[: _BATCHES_BEFORE - 1])).pending.num_rows
+            or not expected.waiting
+        ):
+            found.append("nothing is pending in the checkpoint")
+        folder.rename(stopped)
+        for name, python in later.items():
+            shutil.copytree(stopped, folder)
+            refused = run_driver(python, folder, "--available")
+            if REFUSAL not in refused.stderr:
+                found.append(f"{name}: without {OPTION}: expected {REFUSAL}, got {refused.stderr[-3000:]}")
+            shutil.copytree(arriving, folder / "fragments", dirs_exist_ok=True)
+            traffic.set_catalog(folder, has_late_route=True)
+            continued = run_driver(python, folder, "--available", OPTION)
+            if continued.returncode:
+                found.append(f"{name}: {continued.stderr[-3000:]}")
+            messages, differing = differences(folder, expected)
+            found += [f"{name}: {difference}" for difference in differing]
+            print(f"{name} continued the stream of Spark 4.0: {messages} messages", flush=True)
+            shutil.rmtree(folder)
+    return found
+
+
+def _undo_last_commit(folder: Path) -> None:
+    """Removes the last micro-batch from the logs of the query and of the sink, as if the query had been killed during it."""
+    last = _BATCHES_BEFORE - 1
+    for log in (folder / "checkpoint" / "commits", folder / "out" / "_spark_metadata"):
+        for name in (str(last), f".{last}.crc"):
+            (log / name).unlink()
