@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -434,10 +435,11 @@ def main() -> int:
         lane = LANES[name]
         server = None if lane.server is None else ready(LANES[lane.server])
         python = ready(lane)
+        began = time.monotonic()
         results[name] = run_matrix(python, options.feature, server)
         if not lane.has_spark:
             use_command(python)
-        print(name, results[name]["versions"], flush=True)
+        print(f"{name}: {time.monotonic() - began:.0f} s", results[name]["versions"], flush=True)
     wrong += problems(results)
     print(f"\n{'':24}" + "".join(f"{name:>22}" for name in lanes))
     for feature in dict.fromkeys(each for result in results.values() for each in result["results"]):
