@@ -1,4 +1,4 @@
-"""The answers for a class of conversations are exactly the decisions of the router over all tie breaks."""
+"""The decisions for a class of conversations are exactly the decisions of the router over all tie breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker.diagnose.all_decisions import Answer, Behaviour, Question
+from ssbroker.diagnose.all_decisions import Behaviour, PossibleDecision, RouteLookup
 from ssbroker.router import PendingRequest
 from tests.oracle.world import Conversation, Decision
 from tests.rules.setting import here, route
@@ -20,20 +20,22 @@ from tests.worlds.universe import NOW
 SAMPLES = 400
 
 
-def observed(router: ssbroker.Router, conversation: Conversation, random: Random) -> set[Answer]:
+def observed(router: ssbroker.Router, conversation: Conversation, random: Random) -> set[PossibleDecision]:
     """Returns the decisions of the router for many ids of one conversation."""
     copies = [replace(conversation, conversation_id=UUID(int=random.getrandbits(128))) for _ in range(SAMPLES)]
-    return {as_answer(decision) for decision in decisions_of(router.route(batch_of(copies), now=NOW))}
+    return {as_possible_decision(decision) for decision in decisions_of(router.route(batch_of(copies), now=NOW))}
 
 
-def as_answer(decision: Decision) -> Answer:
+def as_possible_decision(decision: Decision) -> PossibleDecision:
     outcome, reason, step, number, hop, mirror, database, broker = astuple(decision)
-    return Answer(outcome, reason, step, number, hop, mirror, database, None if broker is None else broker.bytes)
+    return PossibleDecision(
+        outcome, reason, step, number, hop, mirror, database, None if broker is None else broker.bytes
+    )
 
 
-def question_of(conversation: Conversation) -> Question:
+def lookup_of(conversation: Conversation) -> RouteLookup:
     broker = conversation.to_broker_instance
-    return Question(
+    return RouteLookup(
         conversation.database,
         conversation.to_service_name,
         None if broker is None else broker.bytes,
@@ -44,16 +46,16 @@ def question_of(conversation: Conversation) -> Question:
 @pytest.mark.rule("R13", "R24", "R32", "R41")
 @pytest.mark.parametrize("pending", ["continue", "delay"])
 @pytest.mark.parametrize("seed", range(40))
-def test_answers_cover_all_tie_breaks(seed: int, pending: PendingRequest) -> None:
+def test_decisions_cover_all_tie_breaks(seed: int, pending: PendingRequest) -> None:
     """Ties between broker ids, routes and databases, and reentered conversations."""
     world, conversations = seeded_world(seed, conversations=6)
     catalog = catalog_of(world)
     behaviour = Behaviour(catalog, now=NOW, pending_request=pending, with_routes=True)
     router = ssbroker.Router(catalog, pending_request=pending)
-    all_answers = behaviour.answers_to([question_of(conversation) for conversation in conversations])
-    for conversation, answers in zip(conversations, all_answers, strict=True):
-        assert set(answers) == observed(router, conversation, Random(seed)), conversation
-        assert len(set(answers)) == len(answers)
+    all_decisions = behaviour.decisions_for([lookup_of(conversation) for conversation in conversations])
+    for conversation, decisions in zip(conversations, all_decisions, strict=True):
+        assert set(decisions) == observed(router, conversation, Random(seed)), conversation
+        assert len(set(decisions)) == len(decisions)
 
 
 @pytest.mark.rule("R41")
@@ -66,15 +68,15 @@ def test_conversation_that_starts_in_msdb() -> None:
         forwarding=True,
     )
     conversation = Conversation(to_service_name="Stock", database="msdb")
-    answers = Behaviour(catalog_of(world), now=NOW, with_routes=True).answers_to([question_of(conversation)])[0]
-    assert set(answers) == observed(ssbroker.Router(catalog_of(world)), conversation, Random(1))
-    assert {answer.outcome for answer in answers} == {"REMOTE", "FORWARD", "DROPPED"}
+    decisions = Behaviour(catalog_of(world), now=NOW, with_routes=True).decisions_for([lookup_of(conversation)])[0]
+    assert set(decisions) == observed(ssbroker.Router(catalog_of(world)), conversation, Random(1))
+    assert {decision.outcome for decision in decisions} == {"REMOTE", "FORWARD", "DROPPED"}
 
 
 def test_unknown_names_share_a_class() -> None:
-    """One question represents all unknown names, which keeps large fleets fast."""
+    """One lookup represents all unknown names, which keeps large fleets fast."""
     behaviour = Behaviour(catalog_of(here(route(1, "TCP://hub"))), now=NOW)
-    assert behaviour.class_of(Question("Sales", "one")) == behaviour.class_of(Question("Sales", "another"))
+    assert behaviour.class_of(RouteLookup("Sales", "one")) == behaviour.class_of(RouteLookup("Sales", "another"))
     transport = Behaviour(catalog_of(here(route(1, "TRANSPORT"))), now=NOW)
     assert transport.from_database("Sales", "a.example:1/x")[0].next_hop == "TCP://a.example:1"
     assert transport.from_database("Sales", "b.example:1/x")[0].next_hop == "TCP://b.example:1"

@@ -34,10 +34,10 @@ _COLUMNS: Final = (
 Origin = tuple[str | None, bool]
 """The database where a conversation started, or None from outside; and whether the initiator sends."""
 Target = tuple[str, bytes | None]
-"""A service name and broker id; one such pair represents all that get the same answers."""
+"""A service name and broker id; one such pair represents all that get the same decisions."""
 
 
-class Question(NamedTuple):
+class RouteLookup(NamedTuple):
     """A conversation without its id: the input of a routing decision."""
 
     database: str | None
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     is_initiator: bool = True
 
 
-class Answer(NamedTuple):
+class PossibleDecision(NamedTuple):
     """One possible routing decision."""
 
     outcome: str
@@ -72,58 +72,58 @@ def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now
     return router.route(pa.RecordBatch.from_pydict(columns), now=now)
 
 
-class Answers:
-    """Distinct sets of answers, each stored once under a number: most questions to an instance get equal sets.
+class DecisionSets:
+    """Distinct sets of decisions, each stored once under a number: most lookups to an instance get equal sets.
 
-    Without `with_routes`, answers have no step and no route id.
+    Without `with_routes`, decisions have no step and no route id.
     """
 
     def __init__(self, *, with_routes: bool) -> None:
-        self.sets: Final[list[tuple[Answer, ...]]] = []
+        self.sets: Final[list[tuple[PossibleDecision, ...]]] = []
         """Every set, by its number."""
-        self._numbers: Final[dict[tuple[Answer, ...], int]] = {}
+        self._numbers: Final[dict[tuple[PossibleDecision, ...], int]] = {}
         self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
         self._with_routes: Final = with_routes
 
-    def number(self, answers: tuple[Answer, ...]) -> int:
+    def number(self, decisions: tuple[PossibleDecision, ...]) -> int:
         """Returns the number of a set; stores a new one."""
-        number = self._numbers.setdefault(answers, len(self.sets))
+        number = self._numbers.setdefault(decisions, len(self.sets))
         if number == len(self.sets):
-            self.sets.append(answers)
+            self.sets.append(decisions)
         return number
 
     def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
-        """Returns the number of the answer set of each question; `repeats` is the number of consecutive rows of each."""
+        """Returns the number of the decision set of each lookup; `repeats` is the number of consecutive rows of each."""
         columns = [dictionary_encoded(decisions.column(name)) for name in self._columns]
         rows = list(zip(*(indices for indices, _ in columns), strict=True))
-        single_answers = _SingleAnswers(self, [words for _, words in columns], with_routes=self._with_routes)
+        single_decisions = _SingleDecisions(self, [words for _, words in columns], with_routes=self._with_routes)
         if len(rows) == len(repeats):
-            return list(map(single_answers.__getitem__, rows))
+            return list(map(single_decisions.__getitem__, rows))
         found = []
         first = 0
         for repeat_count in repeats:
             if repeat_count == 1:
-                found.append(single_answers[rows[first]])
+                found.append(single_decisions[rows[first]])
             else:
-                each = (self.sets[single_answers[row]][0] for row in rows[first : first + repeat_count])
+                each = (self.sets[single_decisions[row]][0] for row in rows[first : first + repeat_count])
                 found.append(self.number(tuple(dict.fromkeys(each))))
             first += repeat_count
         return found
 
 
-class _SingleAnswers(dict[tuple[int, ...], int]):
-    """The numbers of sets with a single answer, by the dictionary indices of the decision; computed on first access."""
+class _SingleDecisions(dict[tuple[int, ...], int]):
+    """The numbers of sets with a single decision, by the dictionary indices of the decision; computed on first access."""
 
-    def __init__(self, answers: Answers, words: list[list[Any]], *, with_routes: bool) -> None:
+    def __init__(self, decision_sets: DecisionSets, words: list[list[Any]], *, with_routes: bool) -> None:
         super().__init__()
-        self._answers = answers
+        self._decision_sets = decision_sets
         self._words = words
         self._with_routes = with_routes
 
     def __missing__(self, row: tuple[int, ...]) -> int:
         outcome, reason, *rest = map(getitem, self._words, row)
         of_route = () if self._with_routes else (None, None)
-        self[row] = number = self._answers.number((Answer(outcome, reason, *of_route, *rest),))
+        self[row] = number = self._decision_sets.number((PossibleDecision(outcome, reason, *of_route, *rest),))
         return number
 
 
@@ -135,8 +135,8 @@ _NO_COUNTS: Final[dict[bytes | None, int]] = {}
 class Behaviour:
     """The routing decisions that an instance can make.
 
-    `rows` are the tables of the catalog, if already read. Without `with_routes`, answers have no step and route id, so that most
-    service names share a set of answers.
+    `rows` are the tables of the catalog, if already read. Without `with_routes`, decisions have no step and route id, so that most
+    service names share a set of decisions.
     """
 
     def __init__(
@@ -197,48 +197,50 @@ class Behaviour:
         new = (number.to_bytes(16, "big") for number in count(0xFFFE << 112))
         self.unknown_broker: Final = next(broker for broker in new if broker not in ids)
         """A broker id that the instance does not know."""
-        self._answers: Final = Answers(with_routes=with_routes)
+        self._decision_sets: Final = DecisionSets(with_routes=with_routes)
         self._numbers_by_target: Final[defaultdict[Origin, dict[Target, int]]] = defaultdict(dict)
 
     @property
-    def answers(self) -> Sequence[tuple[Answer, ...]]:
-        """The sets of answers by number; for broker ids that the instance does not know, they contain `unknown_broker`."""
-        return self._answers.sets
+    def decision_sets(self) -> Sequence[tuple[PossibleDecision, ...]]:
+        """The sets of decisions by number; for broker ids that the instance does not know, they contain `unknown_broker`."""
+        return self._decision_sets.sets
 
     def from_database(
         self, database: str, service: str, broker: bytes | None = None, *, is_initiator: bool = True
-    ) -> tuple[Answer, ...]:
+    ) -> tuple[PossibleDecision, ...]:
         """Returns the possible decisions on a conversation that starts in a database of the instance."""
-        return self.answers_to([Question(database, service, broker, is_initiator)])[0]
+        return self.decisions_for([RouteLookup(database, service, broker, is_initiator)])[0]
 
-    def arriving(self, service: str, broker: bytes | None = None, *, is_initiator: bool = True) -> tuple[Answer, ...]:
+    def arriving(
+        self, service: str, broker: bytes | None = None, *, is_initiator: bool = True
+    ) -> tuple[PossibleDecision, ...]:
         """Returns the possible decisions on a message from outside."""
-        return self.answers_to([Question(None, service, broker, is_initiator)])[0]
+        return self.decisions_for([RouteLookup(None, service, broker, is_initiator)])[0]
 
-    def answers_to(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
-        """Returns every possible decision on each question; a single one unless ties must be broken."""
+    def decisions_for(self, lookups: Sequence[RouteLookup]) -> list[tuple[PossibleDecision, ...]]:
+        """Returns every possible decision on each lookup; a single one unless ties must be broken."""
         by_origin: defaultdict[Origin, dict[Target, None]] = defaultdict(dict)
-        representatives = [self.class_of(question) for question in questions]
+        representatives = [self.class_of(lookup) for lookup in lookups]
         for database, service, broker, is_initiator in representatives:
             by_origin[database, is_initiator][service, broker] = None
         for origin, classes in by_origin.items():
             self._numbers_of(origin, list(classes))
         found = []
-        for question, (database, service, broker, is_initiator) in zip(questions, representatives, strict=True):
-            answers = self.answers[self._numbers_by_target[database, is_initiator][service, broker]]
-            found.append(_with_broker(answers, broker, question.broker))
+        for lookup, (database, service, broker, is_initiator) in zip(lookups, representatives, strict=True):
+            decisions = self.decision_sets[self._numbers_by_target[database, is_initiator][service, broker]]
+            found.append(_with_broker(decisions, broker, lookup.broker))
         return found
 
     def number(self, origin: Origin, service: str, broker: bytes | None) -> int:
-        """Returns the number of the set of answers for one question."""
+        """Returns the number of the set of decisions for one lookup."""
         class_ = self._class(origin, service, broker)
         known = self._numbers_by_target[origin].get(class_)
         return self._numbers_of(origin, [class_])[0] if known is None else known
 
-    def answer_known_names(
+    def route_known_names(
         self, origin: Origin, ids: Mapping[str, Collection[bytes | None]], *, addressed_names: Collection[str] = ()
     ) -> Iterator[tuple[Target, int]]:
-        """Routes all known names in one batch; yields each with each of its `ids`, and the number of its set of answers.
+        """Routes all known names in one batch; yields each with each of its `ids`, and the number of its set of decisions.
 
         Names without ids are skipped. `addressed_names` are more names that may begin with an address.
         """
@@ -275,10 +277,10 @@ class Behaviour:
             found.update(pc.unique(pc.drop_null(decided.column("route_id"))).to_pylist())
         return found
 
-    def class_of(self, question: Question) -> Question:
-        """Returns the question that represents all questions with the same answers."""
-        database, service, broker, is_initiator = question
-        return Question(database, *self._class((database, is_initiator), service, broker), is_initiator)
+    def class_of(self, lookup: RouteLookup) -> RouteLookup:
+        """Returns the lookup that represents all lookups with the same decisions."""
+        database, service, broker, is_initiator = lookup
+        return RouteLookup(database, *self._class((database, is_initiator), service, broker), is_initiator)
 
     def reads_names(self, table: str) -> bool:
         """Returns whether unknown names matter to a table, because their address may be used."""
@@ -299,7 +301,7 @@ class Behaviour:
         return (database, MSDB) if database in self._reentry_tables else (database,)
 
     def _numbers_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Returns and caches the numbers of the answer sets of some targets."""
+        """Returns and caches the numbers of the decision sets of some targets."""
         known = self._numbers_by_target[origin]
         new = [each for each in dict.fromkeys(classes) if each not in known]
         if new:
@@ -307,21 +309,23 @@ class Behaviour:
         return [known[each] for each in classes]
 
     def _numbers(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Routes some targets and returns the numbers of their answer sets."""
+        """Routes some targets and returns the numbers of their decision sets."""
         router = self._inbound_router if origin[0] is None else self._local_router
         numbers: list[int] = []
         for part, repeats in self._batches(origin, classes):
             decided = route_targets(router, origin, _repeated(part, repeats), self.now)
-            numbers += self._answers.numbers(decided, repeats)
+            numbers += self._decision_sets.numbers(decided, repeats)
         if self._has_reentry and origin[0] is not None:
             self._follow_reentry(origin, classes, numbers)
         return numbers
 
     def _follow_reentry(self, origin: Origin, classes: Sequence[Target], numbers: list[int]) -> None:
-        """Replaces answers that lead back to this instance by those for messages from outside (R41)."""
+        """Replaces decisions that lead back to this instance by those for messages from outside (R41)."""
         own_addresses = self.own_addresses
         reentering = {
-            each for each in set(numbers) if any(answer.next_hop in own_addresses for answer in self.answers[each])
+            each
+            for each in set(numbers)
+            if any(decision.next_hop in own_addresses for decision in self.decision_sets[each])
         }
         reentering_rows = [row for row, number in enumerate(numbers) if number in reentering]
         outside = None, origin[1]
@@ -329,13 +333,15 @@ class Behaviour:
         for row, target, inbound_number in zip(
             reentering_rows, arriving, self._numbers_of(outside, arriving), strict=True
         ):
-            found: dict[Answer, None] = {}
-            for answer in self.answers[numbers[row]]:
-                if answer.next_hop in own_addresses:
-                    found.update(dict.fromkeys(_with_broker(self.answers[inbound_number], target[1], classes[row][1])))
+            found: dict[PossibleDecision, None] = {}
+            for decision in self.decision_sets[numbers[row]]:
+                if decision.next_hop in own_addresses:
+                    found.update(
+                        dict.fromkeys(_with_broker(self.decision_sets[inbound_number], target[1], classes[row][1]))
+                    )
                 else:
-                    found[answer] = None
-            numbers[row] = self._answers.number(tuple(found))
+                    found[decision] = None
+            numbers[row] = self._decision_sets.number(tuple(found))
 
     def _batches(self, origin: Origin, classes: Sequence[Target]) -> Iterator[tuple[Sequence[Target], list[int]]]:
         """Splits targets into batches, with the number of rows that each target needs."""
@@ -344,7 +350,7 @@ class Behaviour:
         first = rows = 0
         repeats: list[int] = []
         for number, (service, broker) in enumerate(classes):
-            # The number of rows after which round robin has returned every possible answer.
+            # The number of rows after which round robin has returned every possible decision.
             by_id = named.get(service, _NO_COUNTS)
             if broker is not None:
                 repeat_count = by_id.get(broker) or by_id.get(None) or wildcards
@@ -366,11 +372,15 @@ def _repeated(classes: Sequence[Target], repeats: Sequence[int]) -> Sequence[Tar
     return [each for each, repeat_count in zip(classes, repeats, strict=True) for _ in range(repeat_count)]
 
 
-def _with_broker(answers: tuple[Answer, ...], representative: bytes | None, broker: bytes | None) -> tuple[Answer, ...]:
-    """Returns answers with the broker id of the question instead of the one that represents it."""
+def _with_broker(
+    decisions: tuple[PossibleDecision, ...], representative: bytes | None, broker: bytes | None
+) -> tuple[PossibleDecision, ...]:
+    """Returns decisions with the broker id of the lookup instead of the one that represents it."""
     if representative == broker:
-        return answers
-    return tuple(answer if answer.broker != representative else answer._replace(broker=broker) for answer in answers)
+        return decisions
+    return tuple(
+        decision if decision.broker != representative else decision._replace(broker=broker) for decision in decisions
+    )
 
 
 def _count_by_broker(live_routes: Iterable[FleetRoute]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
@@ -579,24 +589,24 @@ def classes(
         table = MSDB if database is None else database
         names = sorted(frozenset().union(*(behaviour.known_names.get(table, ()) for behaviour in both)))
         addressed_names = [ANY_ADDRESS] if any(behaviour.reads_names(table) for behaviour in both) else []
-        questions = [
-            Question(database, name, broker, is_initiator)
+        lookups = [
+            RouteLookup(database, name, broker, is_initiator)
             for name in (*names, *addressed_names, unknown_name)
             for broker in (None, unknown_broker, *sorted(ids[name] | own_ids))
             for is_initiator in ((True, False) if database is None and broker in own_ids else (True,))
         ]
         sides = [
-            map(_distinct_decisions, behaviour.answers_to(questions))
+            map(_distinct_decisions, behaviour.decisions_for(lookups))
             if table in behaviour.tables.databases
             else repeat((NO_DATABASE,))
             for behaviour in both
         ]
-        for question, old, new in zip(questions, *sides, strict=False):
-            service = None if question.service == unknown_name else question.service
-            yield ConversationClass(database, service, question.broker, old, new)
+        for lookup, old, new in zip(lookups, *sides, strict=False):
+            service = None if lookup.service == unknown_name else lookup.service
+            yield ConversationClass(database, service, lookup.broker, old, new)
 
 
-def _distinct_decisions(answers: tuple[Answer, ...]) -> tuple[ComparedDecision, ...]:
+def _distinct_decisions(decisions: tuple[PossibleDecision, ...]) -> tuple[ComparedDecision, ...]:
     return tuple(
         dict.fromkeys(
             ComparedDecision(
@@ -608,7 +618,7 @@ def _distinct_decisions(answers: tuple[Answer, ...]) -> tuple[ComparedDecision, 
                 each.mirror,
                 each.target_database,
             )
-            for each in answers
+            for each in decisions
         )
     )
 
@@ -635,7 +645,7 @@ def used_route(
     routes: Mapping[tuple[str, int], FleetRoute],
     database: str | None,
     service: str | None,
-    decision: ComparedDecision | Answer,
+    decision: ComparedDecision | PossibleDecision,
 ) -> FleetRoute | None:
     """Returns the route of a decision on a conversation from a database, or from outside; `routes` are those of the instance by key.
 

@@ -668,7 +668,7 @@ def _change_of_class(instance: str, each: ConversationClass, differences: Differ
     removed, added = [end for end in ends[0] if end not in new], [end for end in ends[1] if end not in old]
     routes = [route for _, route in (*removed, *added)]
     first = (removed or list(ends[0]))[0][0], (added or list(ends[1]))[0][0]
-    # In any order: the answers of a tie have none.
+    # In any order: the decisions of a tie have none.
     texts = [" | ".join(sorted({str(side) for side, _ in found})) for found in ends]
     route_labels = [
         " | ".join(sorted({text for _, route in found if (text := _route_label(route)) is not None})) for found in ends

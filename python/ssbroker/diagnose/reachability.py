@@ -16,7 +16,14 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import fleet
-from ssbroker.diagnose.all_decisions import Answer, Behaviour, Origin, Question, Target, may_begin_with_address
+from ssbroker.diagnose.all_decisions import (
+    Behaviour,
+    Origin,
+    PossibleDecision,
+    RouteLookup,
+    Target,
+    may_begin_with_address,
+)
 from ssbroker.diagnose.fleet import MSDB, Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 
@@ -54,7 +61,7 @@ SENT_BACK: Final = "sent_back"
 
 
 Ends = frozenset[RoutingEnd]
-Node = tuple[str, Question]
+Node = tuple[str, RouteLookup]
 Ids = tuple[bytes | None, ...]
 
 
@@ -150,33 +157,33 @@ class RoutingGraph:
     def _addressed_names(self) -> list[str]:
         return sorted(filter(may_begin_with_address, self.ids))
 
-    def answer_known_names(self, instance: str, origin: Origin, ids: Mapping[str, Ids]) -> Iterator[tuple[Target, int]]:
+    def route_known_names(self, instance: str, origin: Origin, ids: Mapping[str, Ids]) -> Iterator[tuple[Target, int]]:
         """Routes all known names of an instance in one batch, with the given ids; returns the number of the transition for each."""
         behaviour = self.at(instance)
-        answered = behaviour.answer_known_names(origin, ids, addressed_names=self._addressed_names)
-        self._transition_number(instance, len(behaviour.answers) - 1)
+        routed = behaviour.route_known_names(origin, ids, addressed_names=self._addressed_names)
+        self._transition_number(instance, len(behaviour.decision_sets) - 1)
         numbers = self._transition_numbers[instance]
-        return ((class_, numbers[number]) for class_, number in answered)
+        return ((class_, numbers[number]) for class_, number in routed)
 
-    def answer_arrivals(self, *, is_initiator: bool = True) -> None:
+    def route_arrivals(self, *, is_initiator: bool = True) -> None:
         """Routes in one batch for each instance all messages that can arrive and are not like unknown ones."""
         arrivals = self._arrivals[is_initiator]
         if arrivals:
             return
         ids = self.ids if is_initiator else self.host_ids
         for instance in self.fleet:
-            for class_, transition in self.answer_known_names(instance, (None, is_initiator), ids):
+            for class_, transition in self.route_known_names(instance, (None, is_initiator), ids):
                 arrivals[class_][instance] = transition
 
-    def transition(self, instance: str, question: Question) -> Transition:
+    def transition(self, instance: str, lookup: RouteLookup) -> Transition:
         """Returns what can happen to a conversation at an instance."""
-        database, service, broker, is_initiator = question
+        database, service, broker, is_initiator = lookup
         if database is None:
             return self.arriving(instance, MessageKey(service, broker, is_initiator))
         return self.transitions[self.transition_of(instance, (database, is_initiator), service, broker)]
 
     def transition_of(self, instance: str, origin: Origin, service: str, broker: bytes | None) -> int:
-        """Returns the number of the transition for one question."""
+        """Returns the number of the transition for one lookup."""
         return self._transition_number(instance, self.at(instance).number(origin, service, broker))
 
     def arriving(self, instance: str, key: MessageKey) -> Transition:
@@ -193,10 +200,10 @@ class RoutingGraph:
             )
         return self._arrival_transitions[number]
 
-    def ends(self, instance: str, question: Question) -> Ends:
+    def ends(self, instance: str, lookup: RouteLookup) -> Ends:
         """Returns every possible end of a conversation, over all tie breaks."""
-        key = MessageKey(*question[1:])
-        return self.with_refusals(self.ends_after(self.transition(instance, question), key, sender=instance), key)
+        key = MessageKey(*lookup[1:])
+        return self.with_refusals(self.ends_after(self.transition(instance, lookup), key, sender=instance), key)
 
     @cached_property
     def refusing(self) -> dict[str, frozenset[tuple[str, str]]]:
@@ -249,37 +256,39 @@ class RoutingGraph:
         return instance, sender if any(following == sender for following, _ in hops) else None
 
     def clear_ends(self) -> None:
-        """Frees the memory of computed ends; the answers of the instances are kept."""
+        """Frees the memory of computed ends; the decisions of the instances are kept."""
         self._ends.clear()
 
     def next_step(
-        self, instance: str, question: Question, answer: Answer, *, sender: str | None = None
+        self, instance: str, lookup: RouteLookup, decision: PossibleDecision, *, sender: str | None = None
     ) -> RoutingEnd | Node:
-        """Returns where an answer to a message from an instance, the sender, leads: to an end, or to the next instance."""
-        following = self._end_or_hop(instance, answer)
+        """Returns where a decision on a message from an instance, the sender, leads: to an end, or to the next instance."""
+        following = self._end_or_hop(instance, decision)
         if isinstance(following, RoutingEnd):
-            return following if question.database is not None else _after_arrival(following)
+            return following if lookup.database is not None else _after_arrival(following)
         next_instance, broker_id = following
         if next_instance == sender:
             return RoutingEnd("DROPPED", instance, reason=SENT_BACK)
-        return next_instance, Question(None, question.service, question.broker or broker_id, question.is_initiator)
+        return next_instance, RouteLookup(None, lookup.service, lookup.broker or broker_id, lookup.is_initiator)
 
-    def _end_or_hop(self, instance: str, answer: Answer) -> RoutingEnd | tuple[str, bytes | None]:
-        if answer.outcome == "LOCAL":
-            return RoutingEnd("DELIVERED", instance, answer.target_database)
-        if answer.next_hop is None:
-            return RoutingEnd("DELAYED" if answer.outcome == "DELAYED" else "DROPPED", instance, reason=answer.reason)
-        next_instance = self._instances_by_address.get(answer.next_hop)
+    def _end_or_hop(self, instance: str, decision: PossibleDecision) -> RoutingEnd | tuple[str, bytes | None]:
+        if decision.outcome == "LOCAL":
+            return RoutingEnd("DELIVERED", instance, decision.target_database)
+        if decision.next_hop is None:
+            return RoutingEnd(
+                "DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason
+            )
+        next_instance = self._instances_by_address.get(decision.next_hop)
         if next_instance is None:
-            return RoutingEnd("ELSEWHERE", instance, address=answer.next_hop)
+            return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop)
         # Only the sender binds the broker id of the route; a forwarder cannot change a signed header.
-        return next_instance, answer.broker if answer.outcome == "REMOTE" else None
+        return next_instance, decision.broker if decision.outcome == "REMOTE" else None
 
     def _transition_number(self, instance: str, number: int) -> int:
-        """Returns the number of the transition of a set of answers."""
-        numbers, answers = self._transition_numbers[instance], self.at(instance).answers
+        """Returns the number of the transition of a set of decisions."""
+        numbers, decision_sets = self._transition_numbers[instance], self.at(instance).decision_sets
         while len(numbers) <= number:
-            found = dict.fromkeys(self._end_or_hop(instance, answer) for answer in answers[len(numbers)])
+            found = dict.fromkeys(self._end_or_hop(instance, decision) for decision in decision_sets[len(numbers)])
             ends = frozenset(each for each in found if isinstance(each, RoutingEnd))
             transition = Transition(ends, tuple(each for each in found if not isinstance(each, RoutingEnd)))
             numbers.append(self._numbers.setdefault(transition, len(self.transitions)))
@@ -476,10 +485,10 @@ class ReachabilitySets:
         self._numbered_targets: defaultdict[Target, list[tuple[int, int]]] = defaultdict(list)
         self._default_transitions: list[int] = []
         for number, (instance, database) in enumerate(self.starts):
-            for class_, transition in graph.answer_known_names(instance, (database, is_initiator), self._ids):
+            for class_, transition in graph.route_known_names(instance, (database, is_initiator), self._ids):
                 self._numbered_targets[class_].append((number, transition))
             self._default_transitions.append(self._transition(number, graph.at(instance).unknown_name, None))
-        graph.answer_arrivals(is_initiator=is_initiator)
+        graph.route_arrivals(is_initiator=is_initiator)
         self._fixed_ends: dict[int, int] = {}
 
     def codes(self, service: str, broker: bytes | None = None) -> list[int]:
@@ -653,7 +662,7 @@ def loops(
 
 def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:
     """Returns the loops of a routing graph."""
-    graph.answer_arrivals()
+    graph.route_arrivals()
     found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
     unknown = _unknown_name(graph)
     knowing, name_readers = _entry_instances(graph)

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Final
 
-from ssbroker.diagnose.all_decisions import Question
+from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
@@ -54,7 +54,7 @@ class Conversations:
             # The service only starts conversations: what comes to it are answers, and they take the same path.
             or end.outcome == "REFUSED"
             or (end.outcome == "DELIVERED" and self._returns(instance, database, end))
-            for end in self._graph.ends(instance, Question(database, service))
+            for end in self._graph.ends(instance, RouteLookup(database, service))
         )
 
     @cached_property
@@ -69,9 +69,9 @@ class Conversations:
         replies = [(service, broker) for service, ids in self._graph.host_ids.items() for broker in ids]
         for instance, database in starts:
             # Routing one message at a time would take several times as long.
-            questions = [Question(database, service) for service in self._graph.ids]
-            questions += [Question(database, service, broker, is_initiator=False) for service, broker in replies]
-            self._graph.at(instance).answers_to(questions)
+            lookups = [RouteLookup(database, service) for service in self._graph.ids]
+            lookups += [RouteLookup(database, service, broker, is_initiator=False) for service, broker in replies]
+            self._graph.at(instance).decisions_for(lookups)
         concerns = (Concern(*start, service) for start in starts for service in self._graph.ids)
         return frozenset(each for each in concerns if self.is_delivered(each))
 
@@ -84,7 +84,7 @@ class Conversations:
             back = RoutingEnd("DELIVERED", instance, database)
             broker = tables.databases[database].broker
             self._replies[key] = all(
-                self._graph.ends(key[0], Question(key[1], service, broker, is_initiator=False)) == {back}
+                self._graph.ends(key[0], RouteLookup(key[1], service, broker, is_initiator=False)) == {back}
                 for service in tables.services.get(database, ())
             )
         return self._replies[key]

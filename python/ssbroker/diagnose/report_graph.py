@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ssbroker._text import terminal_safe
-from ssbroker.diagnose.all_decisions import Answer, Behaviour, Question, used_route
+from ssbroker.diagnose.all_decisions import Behaviour, PossibleDecision, RouteLookup, used_route
 from ssbroker.diagnose.findings import Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet, FleetRoute
 from ssbroker.router import Router
@@ -51,16 +51,16 @@ class GraphDecision(NamedTuple):
 def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, Any]:
     """Returns the instances and decisions as values for JSON; decisions are lists with the fields of `GraphDecision`."""
     worst = {finding.instance: finding.severity for finding in reversed(list(findings)) if finding.instance is not None}
-    asked: list[tuple[str, Question, GraphDecision]] = []
+    possible: list[tuple[str, RouteLookup, GraphDecision]] = []
     for name in fleet:
-        asked += _decisions(fleet, name, now)
-    asked.sort(key=lambda each: _WORST_FIRST.index(each[2].outcome))
-    shown = asked[:DECISIONS_MAX]
-    explanations: dict[tuple[str, Question], int] = {}
-    for name, question, _ in shown:
+        possible += _decisions(fleet, name, now)
+    possible.sort(key=lambda each: _WORST_FIRST.index(each[2].outcome))
+    shown = possible[:DECISIONS_MAX]
+    explanations: dict[tuple[str, RouteLookup], int] = {}
+    for name, lookup, _ in shown:
         if len(explanations) == EXPLANATIONS_MAX:
             break
-        explanations.setdefault((name, question), len(explanations))
+        explanations.setdefault((name, lookup), len(explanations))
     return {
         "instances": [
             {
@@ -76,11 +76,11 @@ def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, 
         "decisions": [
             [
                 terminal_safe(value) if isinstance(value, str) else value
-                for value in decision._replace(explanation=explanations.get((name, question)))
+                for value in decision._replace(explanation=explanations.get((name, lookup)))
             ]
-            for name, question, decision in shown
+            for name, lookup, decision in shown
         ],
-        "omitted": len(asked) - len(shown),
+        "omitted": len(possible) - len(shown),
         "explanations": _packed(list(_explanations(fleet, explanations, now))),
     }
 
@@ -90,10 +90,10 @@ def _packed(texts: list[str]) -> str:
     return base64.b64encode(gzip.compress(json.dumps(texts, ensure_ascii=False).encode(), mtime=0)).decode()
 
 
-def _explanations(fleet: Fleet, questions: dict[tuple[str, Question], int], now: datetime) -> Iterator[str]:
+def _explanations(fleet: Fleet, lookups: dict[tuple[str, RouteLookup], int], now: datetime) -> Iterator[str]:
     """Yields the text of each explanation in order."""
-    routers = {name: Router(fleet[name], tie_break="first") for name in dict.fromkeys(name for name, _ in questions)}
-    for name, (database, service, broker, is_initiator) in questions:
+    routers = {name: Router(fleet[name], tie_break="first") for name in dict.fromkeys(name for name, _ in lookups)}
+    for name, (database, service, broker, is_initiator) in lookups:
         yield str(
             routers[name].explain(
                 service, to_broker_instance=broker, database=database, is_initiator=is_initiator, now=now
@@ -101,7 +101,7 @@ def _explanations(fleet: Fleet, questions: dict[tuple[str, Question], int], now:
         )
 
 
-def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Question, GraphDecision]]:
+def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, RouteLookup, GraphDecision]]:
     """Yields every decision of an instance: for each database and messages from outside, each known service and any other one."""
     behaviour = Behaviour(fleet[name], now=now, with_routes=True)
     rows = behaviour.tables
@@ -109,45 +109,50 @@ def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Qu
     starts = [database for database in rows.databases if database != MSDB or rows.services.get(MSDB)]
     for database in (*starts, *([None] if fleet[name].addresses or fleet[name].message_forwarding else [])):
         names = [*sorted(behaviour.known_names[database or MSDB]), behaviour.unknown_name]
-        questions = [Question(database, service) for service in names]
+        lookups = [RouteLookup(database, service) for service in names]
         used: set[tuple[str, int]] = set()
-        for question, answer, route in _answers(behaviour, routes, questions):
+        for lookup, decision, route in _possible_decisions(behaviour, routes, lookups):
             if route is not None:
                 used.add(route.key)
-            yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+            yield name, lookup, _decision(fleet, name, behaviour, lookup, decision, route)
         # Routes that only conversations with their broker id use.
         by_id = [
-            Question(database, route.service, route.broker)
+            RouteLookup(database, route.service, route.broker)
             for route in rows.routes
             if route.database == (database or MSDB) and route.service and route.broker and route.key not in used
         ]
-        for question, answer, route in _answers(behaviour, routes, by_id):
-            yield name, question, _decision(fleet, name, behaviour, question, answer, route)
+        for lookup, decision, route in _possible_decisions(behaviour, routes, by_id):
+            yield name, lookup, _decision(fleet, name, behaviour, lookup, decision, route)
 
 
-def _answers(
-    behaviour: Behaviour, routes: Mapping[tuple[str, int], FleetRoute], questions: Sequence[Question]
-) -> Iterator[tuple[Question, Answer, FleetRoute | None]]:
-    """Yields each possible answer to each question, with its route."""
-    for question, answers in zip(questions, behaviour.answers_to(questions), strict=True):
-        for answer in answers:
-            yield question, answer, used_route(routes, question.database, question.service, answer)
+def _possible_decisions(
+    behaviour: Behaviour, routes: Mapping[tuple[str, int], FleetRoute], lookups: Sequence[RouteLookup]
+) -> Iterator[tuple[RouteLookup, PossibleDecision, FleetRoute | None]]:
+    """Yields each possible decision for each lookup, with its route."""
+    for lookup, decisions in zip(lookups, behaviour.decisions_for(lookups), strict=True):
+        for decision in decisions:
+            yield lookup, decision, used_route(routes, lookup.database, lookup.service, decision)
 
 
 def _decision(
-    fleet: Fleet, name: str, behaviour: Behaviour, question: Question, answer: Answer, route: FleetRoute | None
+    fleet: Fleet,
+    name: str,
+    behaviour: Behaviour,
+    lookup: RouteLookup,
+    decision: PossibleDecision,
+    route: FleetRoute | None,
 ) -> GraphDecision:
-    hop = answer.target_database if answer.outcome == "LOCAL" else answer.next_hop
+    hop = decision.target_database if decision.outcome == "LOCAL" else decision.next_hop
     return GraphDecision(
         instance=name,
-        database=question.database,
-        service=None if question.service == behaviour.unknown_name else question.service,
-        broker_id=None if question.broker is None else str(uuid.UUID(bytes=question.broker)).upper(),
-        outcome=answer.outcome,
-        reason=answer.reason,
-        step=answer.match_step,
+        database=lookup.database,
+        service=None if lookup.service == behaviour.unknown_name else lookup.service,
+        broker_id=None if lookup.broker is None else str(uuid.UUID(bytes=lookup.broker)).upper(),
+        outcome=decision.outcome,
+        reason=decision.reason,
+        step=decision.match_step,
         route=None if route is None else route.name,
         route_table=None if route is None else route.database,
         hop=hop,
-        hop_instance=None if answer.next_hop is None else fleet.at(answer.next_hop, seen_from=name),
+        hop_instance=None if decision.next_hop is None else fleet.at(decision.next_hop, seen_from=name),
     )

@@ -348,7 +348,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                 service
                 for service, hosts in tables.hosts.items()
                 if any(tables.databases[host].enabled and context.accepts(instance, host, service) for host in hosts)
-                and any(answer.reason == "route_requested" for answer in behaviour.from_database(database, service))
+                and any(decision.reason == "route_requested" for decision in behaviour.from_database(database, service))
             ]
             if hidden:
                 shown_names = ", ".join(

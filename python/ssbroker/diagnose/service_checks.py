@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
-from ssbroker.diagnose.all_decisions import Question
+from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
@@ -148,9 +148,9 @@ def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str]
         for service, hosts in tables.hosts.items():
             if len(hosts) > 1:
                 arriving = {
-                    RoutingEnd("DELIVERED", instance, answer.target_database)
-                    for answer in context.graph.at(instance).arriving(service)
-                    if answer.outcome == "LOCAL" and context.accepts(instance, str(answer.target_database), service)
+                    RoutingEnd("DELIVERED", instance, decision.target_database)
+                    for decision in context.graph.at(instance).arriving(service)
+                    if decision.outcome == "LOCAL" and context.accepts(instance, str(decision.target_database), service)
                 }
                 yield from _ambiguities(arriving, service)
 
@@ -245,8 +245,8 @@ def _is_reached_from_outside(context: CheckContext, instance: str, database: str
     """Returns whether messages from unknown instances reach the service; a fleet of several instances is considered complete."""
     if len(context.fleet) > 1:
         return False
-    answers = context.graph.at(instance).arriving(service)
-    return any(answer.target_database == database for answer in answers)
+    decisions = context.graph.at(instance).arriving(service)
+    return any(decision.target_database == database for decision in decisions)
 
 
 def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
@@ -357,7 +357,7 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
             for service, hosts in tables.hosts.items()
             if service != CONFIGURATION_SERVICE
             and any(tables.databases[host].enabled and context.accepts(instance, host, service) for host in hosts)
-            and any(answer.reason == "no_route" for answer in context.graph.at(instance).arriving(service))
+            and any(decision.reason == "no_route" for decision in context.graph.at(instance).arriving(service))
         ]
         if not lost:
             continue
@@ -390,14 +390,14 @@ def check_own_services(context: CheckContext) -> Iterator[Problem]:
                     continue
                 if not context.accepts(instance, database, service):
                     continue
-                answers = context.graph.at(instance).from_database(database, service)
+                decisions = context.graph.at(instance).from_database(database, service)
                 wrong = [
-                    answer
-                    for answer in answers
-                    if answer.outcome != "LOCAL" and answer.reason not in ("route_requested", "sender_disabled")
+                    decision
+                    for decision in decisions
+                    if decision.outcome != "LOCAL" and decision.reason not in ("route_requested", "sender_disabled")
                 ]
                 if wrong:
-                    end = context.graph.next_step(instance, Question(database, service), wrong[0])
+                    end = context.graph.next_step(instance, RouteLookup(database, service), wrong[0])
                     missed[service] = (
                         end
                         if isinstance(end, RoutingEnd)

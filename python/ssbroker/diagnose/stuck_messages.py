@@ -15,7 +15,7 @@ from ssbroker._compat import is_string_view
 from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import Question
+from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
@@ -149,30 +149,30 @@ class _Explainer:
         for finding in found:
             self._by_table[finding.instance, finding.database].append(finding)
         self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
-        self._results: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
+        self._results: dict[tuple[str, RouteLookup, str | None], dict[str, Any]] = {}
 
     def row(self, row: dict[str, Any], instance: str, database: str) -> dict[str, Any]:
         broker = row.get("to_broker_instance")
-        question = Question(
+        lookup = RouteLookup(
             database,
             str(row["to_service_name"]),
             None if broker is None else guid_bytes(broker, name="to_broker_instance"),
             row.get("is_initiator") is not False,
         )
-        key = instance, question, row.get("from_service_name")
+        key = instance, lookup, row.get("from_service_name")
         if key not in self._results:
             self._results[key] = self._explain(*key)
         status = row.get("transmission_status")
         return {
             "database": database,
-            "to_service_name": question.service,
+            "to_service_name": lookup.service,
             "transmission_status": status,
             **_with_status(self._results[key], None if status is None else str(status)),
         }
 
-    def _explain(self, instance: str, question: Question, from_service_name: str | None) -> dict[str, Any]:
-        forward = self._tracer.follow(instance, question)
-        acknowledgement = self._tracer.acknowledgement(forward, from_service_name) if question.is_initiator else None
+    def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> dict[str, Any]:
+        forward = self._tracer.follow(instance, lookup)
+        acknowledgement = self._tracer.acknowledgement(forward, from_service_name) if lookup.is_initiator else None
         is_lost = acknowledgement is not None and not acknowledgement.returned_to(forward)
         last = acknowledgement if acknowledgement is not None and is_lost else forward
         finding = self._cause(forward, acknowledgement if is_lost else None)
@@ -187,7 +187,7 @@ class _Explainer:
         if forward.end.outcome == "REFUSED":
             return result | {
                 "code": None,
-                "cause": f"{quoted_name(question.service)} has no contract, so it accepts no conversations; this one ends with error -8408",
+                "cause": f"{quoted_name(lookup.service)} has no contract, so it accepts no conversations; this one ends with error -8408",
                 "remedy": "Add a contract to the service: ALTER SERVICE ... (ADD CONTRACT [DEFAULT]).",
             }
         if finding is not None:
@@ -197,11 +197,11 @@ class _Explainer:
                 "cause": f"{finding.where}: {finding.message}",
                 "remedy": finding.remedy,
             }
-        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(question.service)):
-            service = self._similar_services.nearest(question.service)
+        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(lookup.service)):
+            service = self._similar_services.nearest(lookup.service)
             return result | {
                 "code": "SSB018",
-                "cause": f"the conversation is for {quoted_name(question.service)}, but {similar}",
+                "cause": f"the conversation is for {quoted_name(lookup.service)}, but {similar}",
                 "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(service))};",
             }
         return result | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}

@@ -12,7 +12,7 @@ from ssbroker import _notebook as notebook
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import Answer, Question
+from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reachability import LOOP, SENT_BACK, MessageKey, Node, RoutingEnd, RoutingGraph
@@ -270,7 +270,7 @@ def trace(
     )
     start_instance, start_database = resolve_database(whole_fleet, instance, database)
     broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
-    forward = tracer.follow(start_instance, Question(start_database, to_service_name, broker))
+    forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker))
     acknowledgement = tracer.acknowledgement(forward, from_service_name)
     return Trace(**{field: getattr(forward, field) for field in _FORWARD_FIELDS}, acknowledgement=acknowledgement)
 
@@ -320,30 +320,30 @@ class Tracer:
         self._options: dict[str, Any] = {"tie_break": tie_break, "pending_request": pending_request}
         self._now = now
 
-    def follow(self, instance: str, question: Question) -> Trace:
+    def follow(self, instance: str, lookup: RouteLookup) -> Trace:
         """Follows one message."""
         hops: list[Hop] = []
         seen: set[Node] = set()
-        node: Node = (instance, question)
+        node: Node = (instance, lookup)
         end: RoutingEnd | None = None
         sender: str | None = None
         while end is None:
             seen.add(node)
             hop = self._hop(*node)
             hops.append(hop)
-            following = self._graph.next_step(node[0], node[1], _answer(hop.decision), sender=sender)
+            following = self._graph.next_step(node[0], node[1], _possible_decision(hop.decision), sender=sender)
             if isinstance(following, RoutingEnd):
-                end = self._graph.end_at(following, MessageKey(*question[1:]))
+                end = self._graph.end_at(following, MessageKey(*lookup[1:]))
             elif following in seen:
                 end = LOOP
             else:
                 sender, node = node[0], following
-        possible = self._graph.ends(instance, question)
+        possible = self._graph.ends(instance, lookup)
         return Trace(
             instance=instance,
-            database=question.database or "msdb",
-            to_service_name=question.service,
-            is_initiator=question.is_initiator,
+            database=lookup.database or "msdb",
+            to_service_name=lookup.service,
+            is_initiator=lookup.is_initiator,
             hops=tuple(hops),
             end=end,
             possible=tuple(sorted(possible, key=str)),
@@ -360,24 +360,24 @@ class Tracer:
         if service is None:
             return None
         broker = rows.databases[forward.database].broker
-        return self.follow(forward.end.instance, Question(forward.end.database, service, broker, is_initiator=False))
+        return self.follow(forward.end.instance, RouteLookup(forward.end.database, service, broker, is_initiator=False))
 
-    def _hop(self, instance: str, question: Question) -> Hop:
+    def _hop(self, instance: str, lookup: RouteLookup) -> Hop:
         router = Router(self._graph.fleet[instance], **self._options)
         explanation = router.explain(
-            question.service,
-            to_broker_instance=question.broker,
-            database=question.database,
-            is_initiator=question.is_initiator,
+            lookup.service,
+            to_broker_instance=lookup.broker,
+            database=lookup.database,
+            is_initiator=lookup.is_initiator,
             conversation_id=self._conversation_id,
             now=self._now,
         )
-        return Hop(instance=instance, database=question.database, explanation=explanation)
+        return Hop(instance=instance, database=lookup.database, explanation=explanation)
 
 
-def _answer(decision: dict[str, Any]) -> Answer:
+def _possible_decision(decision: dict[str, Any]) -> PossibleDecision:
     broker = decision["broker_instance"]
-    return Answer(
+    return PossibleDecision(
         outcome=decision["outcome"],
         reason=decision["reason"],
         match_step=decision["match_step"],
