@@ -44,7 +44,7 @@ mod linux {
     const RESERVED: [u64; 4] = [1023, 2047, 3071, 4095];
     /// A number that coincides for two queues only makes their receivers check more often.
     const SLOTS: usize = 120;
-    const PERMISSIONS: u32 = 0o777;
+    const PERMISSION_BITS: u32 = 0o777;
 
     /// What the file contains. A new file is all zeros.
     #[repr(C)]
@@ -89,7 +89,7 @@ mod linux {
         /// The file cannot be created, enlarged or mapped; there may be no space left on the disk.
         pub fn open(path: &Path, database: &Path, process_id: u32) -> io::Result<Self> {
             const { assert!(size_of::<Content>() < RESERVED[2] as usize) };
-            let mode = fs::metadata(database)?.permissions().mode() & PERMISSIONS;
+            let mode = fs::metadata(database)?.permissions().mode() & PERMISSION_BITS;
             let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
             if file.metadata()?.size() < BYTES as u64 {
                 reserve(&file)?;

@@ -48,7 +48,7 @@ pub(crate) struct Message {
     /// The MD5 decrypted from the signature, if there is a session key.
     pub(crate) decrypted_digest: Option<Box<Digest>>,
     pub(crate) received: u32,
-    /// Its position in the queue while the queue is being settled.
+    /// Its position in the queue while the queue is being processed.
     pub(crate) queued: u32,
     /// The total size of its fragments in bytes.
     pub(crate) bytes: u64,
@@ -162,7 +162,7 @@ pub(crate) struct Direction {
     pub(crate) is_charged: bool,
     /// The lowest sequence number that is not complete.
     pub(crate) next: i64,
-    /// The value of `next` if all queued messages match; valid only while the queue is being settled.
+    /// The value of `next` if all queued messages match; valid only while the queue is being processed.
     pub(crate) planned_next: i64,
     /// The charge of the direction and its messages.
     pub(crate) charge: Charge,

@@ -3,7 +3,7 @@
 //!
 //! Push fragments to an [`Assembler`]; it returns messages, rejected fragments and acknowledgements. The result is
 //! the same as if fragments were pushed one at a time. But signatures of many complete messages are verified
-//! together with vector instructions: complete messages wait in a queue, and the queue is settled before anything
+//! together with vector instructions: complete messages wait in a queue, and the queue is processed before anything
 //! that could depend on it.
 //!
 //! Pushed bodies are borrowed; what is still pending at the end of a push is copied.
@@ -14,7 +14,7 @@ mod limits;
 mod messages;
 mod output;
 mod push;
-mod settle;
+mod release;
 mod verify;
 
 pub use checkpoint::InvalidState;

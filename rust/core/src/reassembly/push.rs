@@ -8,7 +8,7 @@ use crate::reassembly::verify::{Received, Verification, Verifier};
 use crate::reassembly::{Assembler, ExtraColumnSource, ExtraValues};
 use crate::signature::{Digest, Header, Signature};
 
-/// The queue is settled at this many messages, unless the messages are large: the longer the queue, the more
+/// The queue is processed at this many messages, unless the messages are large: the longer the queue, the more
 /// messages are released together with it and read only once.
 const QUEUE_MESSAGES: usize = 4_096;
 const LARGE: u64 = 4_096;
@@ -168,7 +168,7 @@ impl<'a> Push<'_, 'a> {
         loop {
             let at = self.assembler.look_up(received, ahead);
             let Some(action) = self.choose_action(row, received, at) else {
-                self.settle();
+                self.process_complete();
                 continue;
             };
             if let Action::Reject(reason @ Rejected::LimitExceeded) = action {
@@ -330,7 +330,7 @@ impl<'a> Push<'_, 'a> {
             let complete = CompleteMessage { message: number, row, digest };
             self.queue.add(complete, message.bytes, directions.get_mut(message.direction));
             if self.queue.is_full() {
-                self.settle();
+                self.process_complete();
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::catalog::{BROKER_CONFIGURATION, Catalog, Interner, LOCAL, NEVER, NONE
 use crate::guid::Guid;
 use crate::hash::{NameHash, Seed, quarters, short_key};
 use crate::route::decide::{
-    Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, reply_decision, unfound_decision,
+    Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, no_route_decision, reply_decision,
     unusable_decision,
 };
 use crate::route::expiry::{LiveEntry, Window};
@@ -433,7 +433,7 @@ impl<'a> Compiler<'a> {
             let host = broker.and_then(|broker| index.host_with(broker, subject.service));
             return self.decided(&case, reply_decision(&query, host));
         }
-        if let Some(decision) = index.decide_unsearched(&query, &context) {
+        if let Some(decision) = index.decide_without_table(&query, &context) {
             return self.decided(&case, decision);
         }
         let mut window = self.scratch.window;
@@ -444,7 +444,7 @@ impl<'a> Compiler<'a> {
             return Cell::next(Next::Default, Target::default());
         }
         match found {
-            found @ (Found::Nothing | Found::Request) => self.decided(&case, unfound_decision(&query, &found)),
+            found @ (Found::Nothing | Found::Request) => self.decided(&case, no_route_decision(&query, &found)),
             Found::Brokers => {
                 let brokers = std::mem::take(&mut self.scratch.brokers);
                 let cell = self.pick(&brokers, |compiler, &(_, broker)| {

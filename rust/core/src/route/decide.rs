@@ -133,7 +133,7 @@ impl RouteIndex {
     /// Searches one routing table.
     pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> PassResult {
         let mut result = PassResult { is_reply: false, found: None, chosen: None, next_hop: None, end: End::ReEnter };
-        if let Some(decision) = self.decide_unsearched(query, context) {
+        if let Some(decision) = self.decide_without_table(query, context) {
             result.is_reply = decision.match_step == Some(0);
             result.end = End::Decided(decision);
             return result;
@@ -147,7 +147,7 @@ impl RouteIndex {
             found => found,
         };
         result.end = match &found {
-            Found::Nothing | Found::Request | Found::Brokers => End::Decided(unfound_decision(query, &found)),
+            Found::Nothing | Found::Request | Found::Brokers => End::Decided(no_route_decision(query, &found)),
             Found::Routes { step, .. } | Found::Implied { step } => {
                 let chosen = self.choose(query, context, &found, scratch);
                 let end = match &chosen {
@@ -169,7 +169,7 @@ impl RouteIndex {
 
     /// Decides a conversation for which no table is read: one from a database with disabled message delivery (R34), and
     /// a reply to a database of this instance (R7).
-    pub(crate) fn decide_unsearched(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Decision> {
+    pub(crate) fn decide_without_table(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Decision> {
         if self.sender_is_disabled(context) {
             return Some(delayed_decision(query, None, Reason::SenderDisabled));
         }
@@ -275,7 +275,7 @@ fn delayed_decision(query: &Query<'_>, match_step: Option<i8>, reason: Reason) -
 }
 
 /// The decision if no step yields a route (R17), or routing information is requested (R14).
-pub(crate) fn unfound_decision(query: &Query<'_>, found: &Found) -> Decision {
+pub(crate) fn no_route_decision(query: &Query<'_>, found: &Found) -> Decision {
     match found {
         Found::Request => delayed_decision(query, Some(4), Reason::RouteRequested),
         _ => delayed_decision(query, Some(7), Reason::NoRoute),

@@ -1,4 +1,4 @@
-//! Settles the queue of complete messages: verifies them, then releases, holds or drops them.
+//! Processes the queue of complete messages: verifies them, then releases, holds or drops them.
 
 use crate::reassembly::fragments::Body;
 use crate::reassembly::limits::Charge;
@@ -23,7 +23,7 @@ impl Assembler {
 
 impl Push<'_, '_> {
     /// Verifies the queued messages, and releases, holds or drops them.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn process_complete(&mut self) {
         let queue = std::mem::take(&mut self.queue);
         if queue.is_empty() {
             return;
@@ -157,10 +157,10 @@ impl Push<'_, '_> {
 
     /// Ends the push: copies what is still pending and returns the result.
     pub(super) fn finish(mut self) -> Pushed {
-        self.settle();
+        self.process_complete();
         self.store_pending();
         let acknowledgements = self.acknowledgements();
-        // Messages are rejected when the queue is settled, which is later than their row.
+        // Messages are rejected when the queue is processed, which is later than their row.
         self.rejected.sort_by_key(|(row, _)| *row);
         Pushed {
             messages: self.output.into_batches(),
