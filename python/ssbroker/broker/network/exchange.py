@@ -47,7 +47,7 @@ RECEIVE_NOW_ROWS_MAX: Final = 16
 """The maximum number of rows that are written in the thread that receives them."""
 RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
 """The same limit in bytes."""
-HAND_OVER_PAUSE: Final = 20e-6
+RECEIVER_PAUSE: Final = 20e-6
 """The pause in seconds after a turn has received no more than `RECEIVE_NOW_ROWS_MAX` rows: the receiver that it has woken needs the interpreter
 lock, which it would otherwise get only at the end of the turn."""
 WAITING_DROPS_MAX: Final = 64
@@ -163,7 +163,7 @@ class MessageExchange:
         batches = self._inbox.take()
         deferred = self._processor.process(batches, now=now)
         self._inbox.put_back(deferred)
-        self._hand_over(sum(rows.num_rows for _, rows in batches))  # to receivers
+        self._yield_to_receivers(sum(rows.num_rows for _, rows in batches))
         self._start_conversations()
         due_times = [held_until, self._status_writer.write(now=now)]
         self._forwards_first ^= bool(self._writable)  # alternate, so that neither starves the other
@@ -275,9 +275,9 @@ class MessageExchange:
             self._wake()
         return True
 
-    def _hand_over(self, rows: int) -> None:
+    def _yield_to_receivers(self, rows: int) -> None:
         if 0 < rows <= RECEIVE_NOW_ROWS_MAX and self._instance.background:
-            time.sleep(HAND_OVER_PAUSE)
+            time.sleep(RECEIVER_PAUSE)
 
     def _follow_catalog(self, now: int) -> None:
         """Routes every dialog again if the catalog has changed."""

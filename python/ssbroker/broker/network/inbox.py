@@ -78,7 +78,7 @@ class _HeldRows:
         return min(self.last + HELD_PAUSE, self.since + HELD_TIME)
 
 
-class LargeMessages:
+class LargeMessageBuffer:
     """Holds the fragments of large messages until all have arrived, so that a message is written once and acknowledged as a whole.
 
     Rows of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, messages that name no broker id,
@@ -200,7 +200,7 @@ class Inbox:
         self._holds_large_messages: Final = holds_large_messages
         self._guard: Final = threading.RLock()
         self._batches: deque[tuple[Batch, int]] = deque()
-        self._large: Final = LargeMessages()
+        self._large: Final = LargeMessageBuffer()
         self._rows = self._bytes = 0
         self._is_paused = False
 
