@@ -137,7 +137,7 @@ class Database:
         """
         if self.name == MSDB_NAME:
             raise refusal("msdb belongs to its instance and cannot be mirrored")
-        self._context.change(object_ddl.set_role, role=role, number=number)
+        self._context.change(object_ddl.set_mirroring_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
         """Returns a new transaction, which commits the application's own tables and its conversations together.

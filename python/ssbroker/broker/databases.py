@@ -371,7 +371,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
         connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
     )
     registry.record_owner(connection, attached_to=attached_to, identity=registry.file_identity(path))
-    object_ddl.create(connection)
+    object_ddl.create_default_objects(connection)
 
 
 class InstanceChange:
@@ -524,7 +524,7 @@ class InstanceChange:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         effects_by_name = {name: self._effects.get(one) for name, one in self._open.items() if one in self._sessions}
         try:

@@ -57,26 +57,30 @@ def create_message_type(connection: Connection, objects: Objects, *, name: str, 
 
 def alter_message_type(connection: Connection, objects: Objects, *, name: str, validation: str) -> None:
     """Changes the validation of a message type, for messages that arrive later."""
-    kind = _user_defined_type(objects, name)
-    changes.alter(connection, "ssb_message_types", kind.message_type_id, {"validation": _validation(validation)})
+    message_type = _user_defined_type(objects, name)
+    changes.alter(
+        connection, "ssb_message_types", message_type.message_type_id, {"validation": _validation(validation)}
+    )
 
 
 def drop_message_type(connection: Connection, objects: Objects, *, name: str) -> None:
     """Drops a message type that is not in use."""
-    kind = _user_defined_type(objects, name)
-    users = [contract.name for contract in objects.contracts.values() if kind.message_type_id in contract.messages]
+    message_type = _user_defined_type(objects, name)
+    users = [
+        contract.name for contract in objects.contracts.values() if message_type.message_type_id in contract.messages
+    ]
     if users:
         raise refusal(f"message type {name!r} is used by contract {users[0]!r}")
-    if changes.is_message_type_queued(connection, message_type_id=kind.message_type_id):
+    if changes.is_message_type_queued(connection, message_type_id=message_type.message_type_id):
         raise refusal(f"message type {name!r} is used by messages in queues; receive them, or end their conversations")
-    changes.drop(connection, "ssb_message_types", kind.message_type_id)
+    changes.drop(connection, "ssb_message_types", message_type.message_type_id)
 
 
 def create_contract(connection: Connection, objects: Objects, *, name: str, messages: Mapping[str, str]) -> None:
     """Creates a contract."""
     check_object_name(name)
     check_not_existing(objects.contracts, name, kind="contract")
-    contents = [_contract_message(objects, kind, sent_by) for kind, sent_by in messages.items()]
+    contents = [_contract_message(objects, message_type, sent_by) for message_type, sent_by in messages.items()]
     if not any(message.is_sent_by_initiator for message in contents):
         raise refusal(f"contract {name!r} needs at least one message type that is SENT BY INITIATOR or ANY", 8492)
     changes.create_contract(connection, name=name, messages=contents)
@@ -100,10 +104,10 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
     changes.drop(connection, "ssb_contracts", number)
 
 
-def _contract_message(objects: Objects, kind: str, sent_by: str) -> ContractMessage:
+def _contract_message(objects: Objects, message_type: str, sent_by: str) -> ContractMessage:
     if sent_by not in get_args(SentBy):
         raise OptionError(f"SENT BY: expected INITIATOR, TARGET or ANY, got {sent_by!r}")
-    number = existing(objects.message_types, kind, kind="message type").message_type_id
+    number = existing(objects.message_types, message_type, kind="message type").message_type_id
     return ContractMessage(
         number,
         is_sent_by_initiator=sent_by in ("INITIATOR", "ANY"),
@@ -112,10 +116,10 @@ def _contract_message(objects: Objects, kind: str, sent_by: str) -> ContractMess
 
 
 def _user_defined_type(objects: Objects, name: str) -> MessageType:
-    kind = existing(objects.message_types, name, kind="message type")
-    if kind.message_type_id < FIRST_ID:
+    message_type = existing(objects.message_types, name, kind="message type")
+    if message_type.message_type_id < FIRST_ID:
         raise refusal(f"message type {name!r} is a system message type, which cannot be altered or dropped", 9663)
-    return kind
+    return message_type
 
 
 def _validation(name: str) -> Validation:
@@ -420,7 +424,7 @@ _MESSAGE_TYPES: Final[dict[str, tuple[int, Validation]]] = {
 _CONTRACT_ID: Final = 1
 
 
-def create(connection: Connection) -> None:
+def create_default_objects(connection: Connection) -> None:
     """Creates the system message types, the contract DEFAULT and the route AutoCreatedLocal."""
     for name, (number, validation) in _MESSAGE_TYPES.items():
         changes.create_message_type(connection, name=name, validation=validation, message_type_id=number)
@@ -432,7 +436,7 @@ def create(connection: Connection) -> None:
 _NUMBER_MAX = 2**63 - 1
 
 
-def set_role(connection: Connection, objects: Objects, *, role: Role, number: int | None) -> None:
+def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, number: int | None) -> None:
     """Sets the mirroring role and failover number of a database."""
     if role not in get_args(Role):
         raise OptionError(f'role: expected "principal" or "mirror", got {role!r:.80}')

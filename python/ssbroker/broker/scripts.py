@@ -336,7 +336,7 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
             object_ddl.drop_message_type(connection, objects, name=name)
         case statements.CreateContract(messages=messages):
             _refuse_system_name(name, SYSTEM_CONTRACTS, objects.contracts, kind="contract")
-            objects = with_system_objects(connection, objects, types=[kind for kind, _ in messages])
+            objects = with_system_objects(connection, objects, types=[message_type for message_type, _ in messages])
             object_ddl.create_contract(connection, objects, name=name, messages=dict(messages))
         case statements.DropContract():
             _refuse_change(name, SYSTEM_CONTRACTS, kind="contract")
@@ -368,22 +368,22 @@ def with_system_objects(
 ) -> Objects:
     """Adds the system message types and contracts of these names, which SQL Server has in every database, at their first use."""
     missing = [name for name in contracts if name in SYSTEM_CONTRACTS and name not in objects.contracts]
-    needed = [*types, *(kind for name in missing for kind, _ in SYSTEM_CONTRACTS[name])]
+    needed = [*types, *(message_type for name in missing for message_type, _ in SYSTEM_CONTRACTS[name])]
     added = False
-    for kind in dict.fromkeys(needed):
-        if kind in SYSTEM_MESSAGE_TYPES and kind not in objects.message_types:
-            validation = object_ddl.VALIDATIONS[SYSTEM_MESSAGE_TYPES[kind]]
-            number = _SYSTEM_TYPE_IDS[kind]
-            changes.create_message_type(connection, name=kind, validation=validation, message_type_id=number)
+    for message_type in dict.fromkeys(needed):
+        if message_type in SYSTEM_MESSAGE_TYPES and message_type not in objects.message_types:
+            validation = object_ddl.VALIDATIONS[SYSTEM_MESSAGE_TYPES[message_type]]
+            number = _SYSTEM_TYPE_IDS[message_type]
+            changes.create_message_type(connection, name=message_type, validation=validation, message_type_id=number)
             added = True
     for name in dict.fromkeys(missing):
         messages = [
             ContractMessage(
-                _SYSTEM_TYPE_IDS[kind],
+                _SYSTEM_TYPE_IDS[message_type],
                 is_sent_by_initiator=sender in ("INITIATOR", "ANY"),
                 is_sent_by_target=sender in ("TARGET", "ANY"),
             )
-            for kind, sender in SYSTEM_CONTRACTS[name]
+            for message_type, sender in SYSTEM_CONTRACTS[name]
         ]
         changes.create_contract(
             connection, name=name, messages=messages, service_contract_id=_SYSTEM_CONTRACT_IDS[name]
@@ -473,7 +473,7 @@ def _similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
     return next((other for other in objects.queues if (folded(other[0]), folded(other[1])) == wanted), key)
 
 
-class ScriptRun:
+class InstanceTarget:
     """Runs the statements of a batch on an instance, in one transaction.
 
     Args:
@@ -836,15 +836,15 @@ def _ensure(
         parsed.append(_parse(runner, source, batch))
     differing: list[ObjectChange] = []
     with InstanceChange(instance) as change:
-        script = ScriptRun(instance, change, None, differing=differing)
+        target = InstanceTarget(instance, change, None, differing=differing)
         # Which database a batch changes depends on the USE of those before it.
         names: set[str] = set()
         current: str | None = None
         for one in parsed:
-            names.update(_changed_databases(one, script, current=current))
+            names.update(_changed_databases(one, target, current=current))
             current = next(
                 (
-                    script.resolve(each.statement.name)
+                    target.resolve(each.statement.name)
                     for each in reversed([*walk(one.statements)])
                     if isinstance(each.statement, statements.UseDatabase)
                 ),
@@ -853,7 +853,7 @@ def _ensure(
         change.lock(names)
         before = _described(change)
         for one in parsed:
-            runner.run(script, source, one)
+            runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
             raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
         after = _described(change)
@@ -919,11 +919,11 @@ class _Execution:
         parsed = _parse(self.runner, source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             with InstanceChange(self._instance, changed=self._changed) as change:
-                script = ScriptRun(self._instance, change, self.database)
-                names = set(_changed_databases(parsed, script))
+                target = InstanceTarget(self._instance, change, self.database)
+                names = set(_changed_databases(parsed, target))
                 change.lock(names)
-                has_run = self.runner.run(script, source, parsed, is_repeated=repetition > 0)
-            self.database = script.current
+                has_run = self.runner.run(target, source, parsed, is_repeated=repetition > 0)
+            self.database = target.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
             if not has_run:
@@ -960,18 +960,18 @@ def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> Pa
     return parsed
 
 
-def _changed_databases(batch: ParsedBatch, script: ScriptRun, *, current: str | None = None) -> Iterator[str]:
+def _changed_databases(batch: ParsedBatch, target: InstanceTarget, *, current: str | None = None) -> Iterator[str]:
     """Yields the databases that a batch changes, as far as known in advance; `current` is that of the batches before."""
-    current = current or script.current or script.only_database or ""
+    current = current or target.current or target.only_database or ""
     for parsed in walk(batch.statements):
         match parsed.statement:
             case statements.UseDatabase(name):
-                current = script.resolve(name)
+                current = target.resolve(name)
             case statements.AlterDatabase(name=name):
-                yield current if name is None else script.resolve(name)
+                yield current if name is None else target.resolve(name)
             case statements.DropDatabase(names):
-                yield from map(script.resolve, names)
+                yield from map(target.resolve, names)
             case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
-                yield current if queue.database is None else script.resolve(queue.database)
+                yield current if queue.database is None else target.resolve(queue.database)
             case _ if parsed.verb not in (None, "CREATE DATABASE"):
                 yield current
