@@ -92,7 +92,9 @@ def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatc
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Casts the columns to those of a schema with the same names; `RecordBatch.cast` is newer than the oldest pyarrow."""
-    columns: list[Any] = [cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    columns: list[Any] = [
+        cast(column, data_type) for column, data_type in zip(batch.columns, schema.types, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -378,8 +380,8 @@ def not_arrow_error(value: object, *, name: str) -> SchemaError:
 
 def qualified_type(value: object) -> str:
     """Returns the module and name of the type of a value."""
-    kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    class_ = type(value)
+    return f"{class_.__module__}.{class_.__qualname__}"
 
 
 def _type_name(value: object) -> str:
@@ -443,12 +445,14 @@ def without_views(column: Any) -> Any:
         >>> without_views(pa.array(["LOCAL"], pa.string_view()).dictionary_encode()).type
         DictionaryType(dictionary<values=string, indices=int32, ordered=0>)
     """
-    kind = type_without_views(column.type)
-    if kind == column.type:
+    data_type = type_without_views(column.type)
+    if data_type == column.type:
         return column
-    if not pa.types.is_dictionary(kind):
-        return column.cast(kind)
-    return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind.value_type), ordered=kind.ordered)
+    if not pa.types.is_dictionary(data_type):
+        return column.cast(data_type)
+    return pa.DictionaryArray.from_arrays(
+        column.indices, column.dictionary.cast(data_type.value_type), ordered=data_type.ordered
+    )
 
 
 def table_without_views(table: pa.Table) -> pa.Table:
@@ -462,13 +466,13 @@ def table_without_views(table: pa.Table) -> pa.Table:
     )
 
 
-def type_without_views(kind: Any) -> Any:
+def type_without_views(data_type: Any) -> Any:
     """Returns the type of an array after `without_views`."""
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, type_without_views(kind.value_type), kind.ordered)
-    if is_string_view(kind):
+    if pa.types.is_dictionary(data_type):
+        return pa.dictionary(data_type.index_type, type_without_views(data_type.value_type), data_type.ordered)
+    if is_string_view(data_type):
         return pa.string()
-    return pa.binary() if is_binary_view(kind) else kind
+    return pa.binary() if is_binary_view(data_type) else data_type
 
 
 _WORD_SEPARATORS: Final = str.maketrans(" -", "__")

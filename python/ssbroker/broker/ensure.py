@@ -362,7 +362,7 @@ def _messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
 
 
 def _sent(messages: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{kind} SENT BY {sender}" for kind, sender in sorted(messages))
+    return ", ".join(f"{message_type} SENT BY {sender}" for message_type, sender in sorted(messages))
 
 
 def _priority(objects: Objects, priority: Priority) -> dict[str, str | int | None]:
@@ -392,9 +392,9 @@ def described(objects: Objects) -> Described:
             "honor broker priority": _on_off(objects.broker.is_honor_broker_priority_on),
         }
     }
-    for kind in objects.message_types.values():
-        if kind.name not in SYSTEM_MESSAGE_TYPES:
-            found["message type", kind.name] = {"validation": _VALIDATION_NAMES[kind.validation]}
+    for message_type in objects.message_types.values():
+        if message_type.name not in SYSTEM_MESSAGE_TYPES:
+            found["message type", message_type.name] = {"validation": _VALIDATION_NAMES[message_type.validation]}
     for contract in objects.contracts:
         if contract not in SYSTEM_CONTRACTS:
             found["contract", contract] = {"messages": _sent(_messages(objects, contract))}

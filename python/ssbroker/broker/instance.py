@@ -705,7 +705,7 @@ class Instance:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -713,9 +713,9 @@ class Instance:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await async_calls.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, exc_type, error, trace)
 
     def __repr__(self) -> str:
         return f"Instance({self.name!r}, folder={str(self.folder)!r})"

@@ -117,7 +117,7 @@ class Job:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._ended_span(error):
             self._end(error)
@@ -158,10 +158,10 @@ class Job:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._ended_span(error):
-            await async_calls.leave(lambda _kind, failure, _trace: self._end(failure), kind, error, trace)
+            await async_calls.leave(lambda _exc_type, failure, _trace: self._end(failure), exc_type, error, trace)
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -421,9 +421,9 @@ class _JobTransaction(Transaction):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(exc_type, error, trace)
         if error is None:
             self._job._is_over = True  # noqa: SLF001
         elif isinstance(error, LeaseLostError):

@@ -271,7 +271,7 @@ class Transaction:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and not self._is_broken:
             try:
@@ -291,9 +291,9 @@ class Transaction:
         )
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await async_calls.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, exc_type, error, trace)
 
     @property
     def connection(self) -> Connection:

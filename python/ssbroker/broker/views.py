@@ -26,12 +26,12 @@ _TINY: Final = pa.uint8()
 
 
 def _columns(**columns: pa.DataType) -> pa.Schema:
-    fields: list[pa.Field[Any]] = [pa.field(name, kind) for name, kind in columns.items()]
+    fields: list[pa.Field[Any]] = [pa.field(name, data_type) for name, data_type in columns.items()]
     return pa.schema(fields)
 
 
-def _all(kind: pa.DataType, names: str) -> dict[str, pa.DataType]:
-    return dict.fromkeys(names.split(), kind)
+def _all(data_type: pa.DataType, names: str) -> dict[str, pa.DataType]:
+    return dict.fromkeys(names.split(), data_type)
 
 
 _TEXT: Final = pa.string()
@@ -394,10 +394,14 @@ def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
     )
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
-    if pa.types.is_boolean(kind):  # an integer in SQLite
-        return pa.array([None if value is None else bool(value) for value in values], kind)
-    return pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
+def _array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array[Any]:
+    if pa.types.is_boolean(data_type):  # an integer in SQLite
+        return pa.array([None if value is None else bool(value) for value in values], data_type)
+    return (
+        pa.array(values, pa.int64()).cast(data_type)
+        if pa.types.is_timestamp(data_type)
+        else pa.array(values, data_type)
+    )
 
 
 def _databases(instance: InstanceContext) -> Iterator[Row]:

@@ -40,10 +40,10 @@ def typed_column(
         field: The field of the schema.
         where: File, table and column, for error messages.
     """
-    parse, kind, expected = _cell_parser(field.type)
+    parse, data_type, expected = _cell_parser(field.type)
     if not isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([pa.array(_parse_values(values, parse, where, expected), kind)])
-    if pa.types.is_string(kind):
+        return pa.chunked_array([pa.array(_parse_values(values, parse, where, expected), data_type)])
+    if pa.types.is_string(data_type):
         return _with_nulls(values, _NULL_TEXTS if field.nullable else ("",))
     distinct = _with_nulls(pc.utf8_trim_whitespace(values), _NULL_TEXTS).combine_chunks().dictionary_encode()
     readable: list[Any] = []
@@ -57,7 +57,7 @@ def typed_column(
     if unreadable:
         row = pc.index(pc.is_in(distinct.indices, value_set=pa.array(unreadable, distinct.indices.type)), True).as_py()
         raise _cell_error(values[row].as_py(), row, where, expected)
-    return pa.chunked_array([pa.array(readable, kind).take(distinct.indices)])
+    return pa.chunked_array([pa.array(readable, data_type).take(distinct.indices)])
 
 
 def _parse_values(values: Sequence[Any], parse: Callable[[Any], Any], where: str, expected: str) -> list[Any]:
@@ -70,14 +70,14 @@ def _parse_values(values: Sequence[Any], parse: Callable[[Any], Any], where: str
     return parsed
 
 
-def _cell_parser(kind: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
+def _cell_parser(data_type: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
     """Returns the parser of a cell, the resulting type, and its description for messages."""
-    if pa.types.is_int32(kind):
-        return _int32, kind, "a 32-bit integer"
-    if pa.types.is_boolean(kind):
-        return _boolean, kind, "true, false, 1 or 0"
-    if pa.types.is_timestamp(kind):
-        return _timestamp, kind, "a timestamp such as 2026-11-20T21:00:00Z or 2026-11-20 21:00:00.000"
+    if pa.types.is_int32(data_type):
+        return _int32, data_type, "a 32-bit integer"
+    if pa.types.is_boolean(data_type):
+        return _boolean, data_type, "true, false, 1 or 0"
+    if pa.types.is_timestamp(data_type):
+        return _timestamp, data_type, "a timestamp such as 2026-11-20T21:00:00Z or 2026-11-20 21:00:00.000"
     return _text, pa.string(), "text"
 
 

@@ -196,7 +196,7 @@ class ProgressBar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if not self._progress.disable:  # rich before 15 prints an empty line even for a disabled bar
             self._progress.stop()

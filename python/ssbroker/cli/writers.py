@@ -369,9 +369,9 @@ class OutputFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
+        if exc_type is None:
             with writing(self._output):
                 self._writer.close()
         else:

@@ -700,13 +700,15 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
             raise RefusalError(f"the database {database} already has a contract with this name")
-        for kind, _ in statement.messages:
-            is_known = (database, kind) in instance.message_types or kind in SYSTEM_MESSAGE_TYPES
+        for message_type, _ in statement.messages:
+            is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_supposed:
-                raise _missing(instance, database, "message type", kind, _names_in(instance.message_types, database))
+                raise _missing(
+                    instance, database, "message type", message_type, _names_in(instance.message_types, database)
+                )
         if all(sender == "TARGET" for _, sender in statement.messages):
             raise RefusalError("a contract needs a message type that is SENT BY INITIATOR or ANY", 8492)
-        instance.contracts[key] = tuple(kind for kind, _ in statement.messages)
+        instance.contracts[key] = tuple(message_type for message_type, _ in statement.messages)
         return
     _require_contract(instance, database, statement.name)
     if is_system:

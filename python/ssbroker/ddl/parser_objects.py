@@ -120,13 +120,13 @@ def create_contract(cursor: TokenCursor) -> Statement:
     messages: dict[str, str] = {}
     cursor.expect("(")
     while True:
-        kind = cursor.name()
+        message_type = cursor.name()
         cursor.expect("SENT", "BY")
         if cursor.key not in _SENDERS:
             cursor.fail("expected INITIATOR, TARGET or ANY")
-        if kind in messages:
-            raise cursor.error(f"the message type {kind} is specified more than once")
-        messages[kind] = cursor.take().key
+        if message_type in messages:
+            raise cursor.error(f"the message type {message_type} is specified more than once")
+        messages[message_type] = cursor.take().key
         if not cursor.accept(","):
             break
     cursor.expect(")")

@@ -118,7 +118,7 @@ class Encoder:
     def _encode_rows(self, batch: FragmentedTurn) -> list[EnvelopeRow]:
         columns: list[list[Any]] = [column_values(batch.rows[name]) for name in _FRAGMENT_COLUMNS]
         rows: list[EnvelopeRow] = []
-        for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
+        for turn, sequence, number, count, message, fragment, message_type, message_id, is_end, is_error, body in zip(
             batch.turns, *columns, strict=True
         ):
             dialog = turn.dialog
@@ -138,7 +138,7 @@ class Encoder:
                 endpoint.far_service_name,
                 endpoint.to_broker_instance,
                 endpoint.service_contract_name,
-                kind,
+                message_type,
                 message_id,
                 endpoint.priority,
                 is_end,

@@ -28,8 +28,8 @@ class Protection(IntEnum):
     """Header signed and body sealed with keys derived from the session key."""
 
 
-def _field(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field[Any]:
-    return pa.field(name, kind, nullable=nullable)
+def _field(name: str, data_type: pa.DataType, *, nullable: bool = False) -> pa.Field[Any]:
+    return pa.field(name, data_type, nullable=nullable)
 
 
 HEADER: Final = (

@@ -192,7 +192,7 @@ class DecisionJoin:
             wrong = sf.when(is_wrong, message).otherwise(wrong)
         return wrong
 
-    def _checked(self, names: Sequence[str], wrong: str, value: Column, kind: str) -> Column:
+    def _checked(self, names: Sequence[str], wrong: str, value: Column, sql_type: str) -> Column:
         """Returns the value; a row with an invalid value in one of the columns fails the job.
 
         The message is formatted in one place, because the JVM does not compile functions that are too long.
@@ -209,7 +209,7 @@ class DecisionJoin:
             value_and_cut = ("", "") if shown is None else (f"%{len(values)}$s", f"%{len(values)}$s…")
             messages += [f"{start}{each}{end}" for each in value_and_cut]
         text = sf.call_function("format_string", _one_of(messages, failed), *values)
-        return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(kind))
+        return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(sql_type))
 
     def _values_of_labels(self) -> list[str]:
         """Returns the columns that outcome, reason and step depend on."""
@@ -264,11 +264,11 @@ class DecisionJoin:
         """Returns rows of the decision table as the build side of a broadcast join."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        kinds = {f"{self._prefix}{name} {field}": self._column_types[field] for field in table.column_names}
+        column_types = {f"{self._prefix}{name} {field}": self._column_types[field] for field in table.column_names}
         ids = f"{self._prefix}{name} ids"
         # Spark copies binary values to compare them, but not strings.
         rows, are_strings = compat.arrow_frame(
-            self._rows.sparkSession, table.rename_columns([*kinds]), kinds, as_strings=ids
+            self._rows.sparkSession, table.rename_columns([*column_types]), column_types, as_strings=ids
         )
         if not are_strings:
             rows = rows.withColumn(ids, sf.col(quoted(ids)).cast("array<string>"))
@@ -284,8 +284,8 @@ class DecisionJoin:
         """Returns the key of each source and name, as Spark computes it."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        kinds = {name: _COLUMN_TYPES[name] for name in names.column_names}
-        rows, _ = compat.arrow_frame(self._rows.sparkSession, names, kinds)
+        column_types = {name: _COLUMN_TYPES[name] for name in names.column_names}
+        rows, _ = compat.arrow_frame(self._rows.sparkSession, names, column_types)
         return [int(row[0]) for row in rows.select(_name_hash(sf.col("source"), sf.col("name"))).collect()]
 
     def _is_named(self) -> Column:
@@ -325,10 +325,11 @@ class DecisionJoin:
         listed = self._added(f"named {name}")
         if self._joins_sources:
             return sf.coalesce(listed, self._added(f"source {name}"))
-        kind = self._column_types[name].removeprefix("array<").removesuffix(">")
+        sql_type = self._column_types[name].removeprefix("array<").removesuffix(">")
         # Spark would check the values of an array that is cast for null.
         literals = [
-            sf.array(*(self._literal(value).cast(kind) for value in each[name])) for each in self._join_table.unnamed
+            sf.array(*(self._literal(value).cast(sql_type) for value in each[name]))
+            for each in self._join_table.unnamed
         ]
         return sf.coalesce(listed, sf.get(sf.array(*literals), self._source()))
 
@@ -435,7 +436,9 @@ class DecisionJoin:
             "reason": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.reasons)), codes["reason"])),
             "match_step": sf.when(is_known & (step != NO_STEP), step.cast("tinyint")),
         }
-        others = {name: sf.when(is_valid, found.get(name, sf.lit(None))).cast(kind) for name, kind in DETAILS.items()}
+        others = {
+            name: sf.when(is_valid, found.get(name, sf.lit(None))).cast(sql_type) for name, sql_type in DETAILS.items()
+        }
         return {**labels, **others}
 
     def _code(self, name: str, verdict: Column) -> Column:

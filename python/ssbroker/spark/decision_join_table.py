@@ -31,7 +31,7 @@ IN_NAME: Final = ""
 KINDS: Final = 2
 """The kinds of broker ids that a name without a row has: none, and any id."""
 
-DETAILS: Final = {name: kind for name, kind in PACKED_FIELDS.items() if name != "verdict"}
+DETAILS: Final = {name: sql_type for name, sql_type in PACKED_FIELDS.items() if name != "verdict"}
 """The fields of the structs in `details`."""
 
 _LISTED: Final = ("verdict", "only_from_initiator", "details")

@@ -150,7 +150,7 @@ class TransferredColumns:
 
 
 @functools.cache
-def _values_by_code(values: tuple[Any, ...], kind: pa.DataType, *, unit: int, numbers: int) -> _Column:
+def _values_by_code(values: tuple[Any, ...], data_type: pa.DataType, *, unit: int, numbers: int) -> _Column:
     """Returns, for each code, the value that one of its digits stands for."""
     by_part = [*values, *[None] * (numbers - len(values))]
-    return pa.array([by_part[code // unit % numbers] for code in range(_CODES)], kind)
+    return pa.array([by_part[code // unit % numbers] for code in range(_CODES)], data_type)

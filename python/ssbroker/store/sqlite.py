@@ -63,7 +63,7 @@ class storage_errors:  # noqa: N801  # used like a function; a class is faster t
         """Does nothing."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             raise_storage_error(error, self._path, waited=self._waited, is_internal=self._is_internal)

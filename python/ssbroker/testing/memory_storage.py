@@ -208,9 +208,9 @@ class MemoryDialogStorage:
             conversation, side, sequence, number = row[:4]
             self.accounts[conversation, not side].stored[sequence, number] = row
         for conversation, side, *message in _rows(effects.messages):
-            number, kind, message_id, is_end, is_error, body = message
+            number, message_type, message_id, is_end, is_error, body = message
             queue = self.accounts[conversation, not side].queue
-            queue.append(StoredMessage(number, body, kind, message_id, is_end, is_error))
+            queue.append(StoredMessage(number, body, message_type, message_id, is_end, is_error))
         self._apply_progress(effects)
 
     def _apply_progress(self, effects: BatchChanges) -> None:
@@ -333,7 +333,10 @@ class MemoryDialogStorage:
             return {}
         kinds: list[Any] = messages["message_type_name"].to_pylist()
         bodies: list[Any] = messages["message_body"].to_pylist()
-        found = {row: self._refuses(kind, body) for row, (kind, body) in enumerate(zip(kinds, bodies, strict=True))}
+        found = {
+            row: self._refuses(message_type, body)
+            for row, (message_type, body) in enumerate(zip(kinds, bodies, strict=True))
+        }
         return {row: refusal for row, refusal in found.items() if refusal is not None}
 
     def sync(self) -> None:

@@ -430,11 +430,11 @@ class Simulation:
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
-                kind = config.END_DIALOG if is_last else random.choice(["Order", "Offer"])
+                message_type = config.END_DIALOG if is_last else random.choice(["Order", "Offer"])
                 size = random.choice([0, 5, 20, 90, 90, 250, 500, 16 * _FRAGMENT_BYTES - 20])
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
-                plan.node.storage.send(plan.key, body, message_type=kind)
-                plan.sent.append((kind, body))
+                plan.node.storage.send(plan.key, body, message_type=message_type)
+                plan.sent.append((message_type, body))
             plan.node.dialogs.notify_queued([plan.key])
 
     def _inject_faults(self) -> None:

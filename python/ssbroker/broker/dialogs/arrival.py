@@ -127,7 +127,7 @@ class InboundDialog:
         self._state = ConversationState(endpoint.state)
         self._next = endpoint.receive_sequence
         self._entries: list[QueueEntry] = []
-        self._kinds: dict[str, MessageType | ConversationError] = {}
+        self._checked_types: dict[str, MessageType | ConversationError] = {}
         self._early = self._read_early()
         self._promoted: list[int] = []
 
@@ -158,13 +158,13 @@ class InboundDialog:
         return DeliveryOutcome(max(self._next, dropped))
 
     def _accept(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
-        number, kind, body = message[:3]
+        number, message_type, body = message[:3]
         if is_early:
             if number not in self._early:
-                self._early[number] = (None, kind)
-                self._entries.append(QueueEntry(number, kind, body, queues.EARLY))
+                self._early[number] = (None, message_type)
+                self._entries.append(QueueEntry(number, message_type, body, queues.EARLY))
             return
-        self._entries.append(QueueEntry(number, kind, body))
+        self._entries.append(QueueEntry(number, message_type, body))
         self._state = state
         self._next += 1
         while self._next in self._early:
@@ -172,9 +172,9 @@ class InboundDialog:
 
     def _promote(self, number: int) -> None:
         """Makes an early message ready when its turn has come."""
-        queuing_order, kind = self._early.pop(number)
+        queuing_order, message_type = self._early.pop(number)
         state = next_state(
-            self._state, ConversationInput.END_DIALOG if kind == END_DIALOG else ConversationInput.MESSAGE
+            self._state, ConversationInput.END_DIALOG if message_type == END_DIALOG else ConversationInput.MESSAGE
         )
         if isinstance(state, int):
             return  # its sender had ended before; it is never received
@@ -192,19 +192,19 @@ class InboundDialog:
         """Returns the error to send back for a message; None if it is accepted."""
         if message.is_end_of_dialog:
             return None
-        kind = self._kinds.get(message.message_type_name)
-        if kind is None:
+        message_type = self._checked_types.get(message.message_type_name)
+        if message_type is None:
             objects, endpoint = self._work.objects, self._endpoint
             contract = objects.contracts_by_id[endpoint.service_contract_id]
-            kind = contract_rules.receivable(
+            message_type = contract_rules.receivable(
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
-            self._kinds[message.message_type_name] = kind
-        if isinstance(kind, ConversationError):
-            return kind
-        if kind.validation == "N" or (self._is_first_validated and message.message_sequence_number == 0):
+            self._checked_types[message.message_type_name] = message_type
+        if isinstance(message_type, ConversationError):
+            return message_type
+        if message_type.validation == "N" or (self._is_first_validated and message.message_sequence_number == 0):
             return None
-        return contract_rules.validation_error(kind, message.message_body)
+        return contract_rules.validation_error(message_type, message.message_body)
 
     def refuse(self, refused: ConversationError) -> DeliveryOutcome:
         """Ends the conversation because of a rejected message; if no message was complete before, removes the endpoint instead."""
@@ -288,7 +288,8 @@ class InboundDialog:
             release_for(self._work, self._endpoint, self._queue)
         names = self._work.objects.message_types_by_id
         return {
-            number: (order, names[kind].name) for number, order, kind in queues.early_messages(connection, endpoint_id)
+            number: (order, names[message_type].name)
+            for number, order, message_type in queues.early_messages(connection, endpoint_id)
         }
 
 
@@ -410,8 +411,12 @@ def create_target_endpoint(
 
 
 def _rejection(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
-    kind = contract_rules.receivable(work.objects, contract, message.message_type_name, from_initiator=True)
-    return kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, message.message_body)
+    message_type = contract_rules.receivable(work.objects, contract, message.message_type_name, from_initiator=True)
+    return (
+        message_type
+        if isinstance(message_type, ConversationError)
+        else contract_rules.validation_error(message_type, message.message_body)
+    )
 
 
 def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
@@ -474,6 +479,10 @@ def _unvalidated_type(
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        kind = contract_rules.receivable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
-        accepted[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
+        message_type = contract_rules.receivable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
+        accepted[key] = (
+            message_type.message_type_id
+            if isinstance(message_type, MessageType) and message_type.validation == "N"
+            else None
+        )
     return accepted[key]

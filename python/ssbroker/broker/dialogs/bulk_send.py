@@ -88,9 +88,11 @@ class BulkSender:
         self._open({key: None for key in keys if key not in self._handles})
         columns: dict[str, Any] = {"conversation_handle": pa.array([self._handles[key] for key in keys], pa.binary())}
         columns[BODY] = rows[BODY]
-        kinds = rows[MESSAGE_TYPE].to_pylist() if MESSAGE_TYPE in rows.column_names else [None] * len(keys)
+        message_types = rows[MESSAGE_TYPE].to_pylist() if MESSAGE_TYPE in rows.column_names else [None] * len(keys)
         default = self._defaults.message_type
-        columns["message_type_name"] = pa.array([default if kind is None else kind for kind in kinds], pa.string())
+        columns["message_type_name"] = pa.array(
+            [default if message_type is None else message_type for message_type in message_types], pa.string()
+        )
         send_batch(self._work, pa.table(columns))
         self._sent += len(keys)
 

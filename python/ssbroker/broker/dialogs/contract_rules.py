@@ -122,39 +122,39 @@ PRIORITY_DEFAULT: Final = 5
 
 def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
     """Returns the message type if an endpoint may send it; otherwise raises."""
-    kind = objects.message_types.get(name) if isinstance(name, str) else None
-    if kind is None:
+    message_type = objects.message_types.get(name) if isinstance(name, str) else None
+    if message_type is None:
         raise broker_error(8428, message_type=name)
     contract = objects.contracts_by_id[endpoint.service_contract_id]
-    rule = contract.messages.get(kind.message_type_id)
+    rule = contract.messages.get(message_type.message_type_id)
     if rule is None:
         raise broker_error(8431, contract=contract.name, message_type=name)
     if endpoint.is_initiator and not rule.is_sent_by_initiator:
         raise broker_error(8432, message_type=name)
     if not endpoint.is_initiator and not rule.is_sent_by_target:
         raise broker_error(8434, message_type=name)
-    return kind
+    return message_type
 
 
 def receivable(
     objects: Objects, contract: Contract, name: str, *, from_initiator: bool
 ) -> MessageType | ConversationError:
     """Returns the message type if it may be received from the other side; otherwise the error to send back."""
-    kind = objects.message_types.get(name)
-    rule = None if kind is None else contract.messages.get(kind.message_type_id)
-    if kind is None or rule is None:
+    message_type = objects.message_types.get(name)
+    rule = None if message_type is None else contract.messages.get(message_type.message_type_id)
+    if message_type is None or rule is None:
         return failure(8498, message_type=name, contract=contract.name)
     if not (rule.is_sent_by_initiator if from_initiator else rule.is_sent_by_target):
         return failure(8457, message_type=name, contract=contract.name)
-    return kind
+    return message_type
 
 
-def validation_error(kind: MessageType, body: bytes | None) -> ConversationError | None:
+def validation_error(message_type: MessageType, body: bytes | None) -> ConversationError | None:
     """Returns the error to send back for a body that violates its message type; None if it is valid."""
-    if kind.validation == "N":
+    if message_type.validation == "N":
         return None
-    reason = find_violation(kind.validation, body)
-    return None if reason is None else failure(8430, message_type=kind.name, reason=reason)
+    reason = find_violation(message_type.validation, body)
+    return None if reason is None else failure(8430, message_type=message_type.name, reason=reason)
 
 
 def priority(objects: Objects, *, service_contract_id: int, service_id: int, far_service: str) -> int:

@@ -43,7 +43,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
     if not queue.is_enqueue_enabled:
         _park(work, endpoint, queue, entries)
         return
-    kinds = work.objects.message_types
+    message_types = work.objects.message_types
     work.connection.statements.insert_queued(
         [
             (
@@ -53,7 +53,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
                 endpoint.endpoint_id,
                 _PRECEDENCES.get(entry.message_type_name, queues.PRECEDENCE_MESSAGE),
                 entry.message_sequence_number,
-                kinds[entry.message_type_name].message_type_id,
+                message_types[entry.message_type_name].message_type_id,
                 entry.message_body or None,
             )
             for entry in entries

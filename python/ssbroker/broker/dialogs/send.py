@@ -96,7 +96,10 @@ def send(
     has_subscribers = work.effects.wants(ConversationEvent)
     for endpoint, state, messages in runs:
         sender, first = endpoint, endpoint.send_sequence
-        numbered = [DialogMessage(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
+        numbered = [
+            DialogMessage(number, message_type, body)
+            for number, (message_type, body) in enumerate(messages, start=first)
+        ]
         numbers.append((first + len(numbered), endpoint.endpoint_id))
         if state != endpoint.state:
             endpoints.set_state(work.connection, endpoint.endpoint_id, state)
@@ -190,7 +193,7 @@ def _emit_send_events(work: Work, sender: ConversationEndpoint, messages: Sequen
 
 def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     """Keeps copies of sent messages in the sender's own queue."""
-    kinds = work.objects.message_types
+    message_types = work.objects.message_types
     work.connection.statements.insert_queued(
         [
             (
@@ -200,7 +203,7 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
                 endpoint.endpoint_id,
                 queues.PRECEDENCE_MESSAGE,
                 message.message_sequence_number,
-                kinds[message.message_type_name].message_type_id,
+                message_types[message.message_type_name].message_type_id,
                 message.message_body,
             )
             for message in messages
@@ -234,8 +237,8 @@ def send_batch(work: Work, table: pa.Table) -> None:
         if handle not in found:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     senders = [found[handle] for handle in runs]
-    kinds = [frozenset([kind for kind, _ in run]) for run in runs.values()]
-    states = check_all(work, zip(senders, kinds, strict=True), now=work.now())
+    message_types = [frozenset([message_type for message_type, _ in run]) for run in runs.values()]
+    states = check_all(work, zip(senders, message_types, strict=True), now=work.now())
     send(work, list(zip(senders, states, runs.values(), strict=True)))
 
 
@@ -243,21 +246,21 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
     """Groups messages by conversation handle; returns their types and bodies."""
     handles = _values(table, _HANDLE, expected=_GUID)
     bodies = _values(table, _BODY, expected=_BINARY)
-    kinds = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)
+    message_types = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)
     known: dict[Any, list[tuple[str, bytes | None]]] = {}
     runs: dict[bytes, list[tuple[str, bytes | None]]] = {}
-    for row, (handle, kind, body) in enumerate(zip(handles, kinds, bodies, strict=True)):
+    for row, (handle, message_type, body) in enumerate(zip(handles, message_types, bodies, strict=True)):
         run = known.get(handle)
         if run is None:
             is_guid_bytes = type(handle) is bytes and len(handle) == _GUID_BYTES
             run = known[handle] = runs.setdefault(handle if is_guid_bytes else _guid(handle, row), [])
         if body is None:
             raise broker_error(8433)
-        if kind is None:
+        if message_type is None:
             raise NullError(f"{_TYPE}: row {row} is null", column=_TYPE, row=row, expected=_STRING)
         if len(body) > BODY_MAX:
             raise broker_error(8459, length=len(body), maximum=BODY_MAX)
-        run.append((kind, body or None))
+        run.append((message_type, body or None))
     return runs
 
 
@@ -278,16 +281,16 @@ def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
     column: Any = table.column(name)
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
-    kind: Any = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_string_view(kind)
+    data_type: Any = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_text = pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or is_string_view(data_type)
     is_binary = (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
+        pa.types.is_binary(data_type)
+        or pa.types.is_large_binary(data_type)
+        or is_binary_view(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
     )
     fits = {_STRING: is_text, _BINARY: is_binary, _GUID: is_text or is_binary}[expected]
-    if not fits and not pa.types.is_null(kind):
+    if not fits and not pa.types.is_null(data_type):
         raise SchemaError(
             f"{_NAME}: column {name!r} is of type {column.type}, expected {expected}",
             column=name,

@@ -51,8 +51,8 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
 def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> bytes | None:
     """Begins a dialog and sends its first message; returns the conversation group of the target, or None if the general path must do it."""
     objects, service, contract, queue, priority = planned
-    kind = contract_rules.receivable(objects, contract, message_type, from_initiator=True)
-    if not isinstance(kind, MessageType) or kind.validation != "N" or _has_subscribers(work):
+    queued_type = contract_rules.receivable(objects, contract, message_type, from_initiator=True)
+    if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
         return None
     now = work.now()
     lifetime = now + LIFETIME_MAX * SECOND
@@ -85,7 +85,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
         endpoint.endpoint_id,
         queues.PRECEDENCE_MESSAGE,
         message_sequence_number=0,
-        message_type_id=kind.message_type_id,
+        message_type_id=queued_type.message_type_id,
         message_body=body,
     )
     work.connection.statements.insert_queued([row], now)

@@ -477,7 +477,7 @@ class Server:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -485,9 +485,9 @@ class Server:
         return await async_calls.acquire(self.start, undo=Server.close)
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await async_calls.leave(self.__exit__, kind, error, trace)
+        await async_calls.leave(self.__exit__, exc_type, error, trace)
 
 
 def _addresses(host: str, port: int) -> list[str]:

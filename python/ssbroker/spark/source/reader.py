@@ -72,25 +72,25 @@ def push_filters(filters: Sequence[Any], schema: pa.Schema) -> tuple[PushedFilte
 
 def _to_arrow(spark_filter: Any, schema: pa.Schema) -> Any:
     """Converts a filter to Arrow, with SQL's three-valued logic; None if it is not supported."""
-    kind = type(spark_filter).__name__
-    if kind == "Not":
+    filter_name = type(spark_filter).__name__
+    if filter_name == "Not":
         inner = _to_arrow(spark_filter.child, schema)
         return None if inner is None else ~inner
     if len(spark_filter.attribute) != 1 or spark_filter.attribute[0] not in schema.names:
         return None
     name = spark_filter.attribute[0]
     field, column = pc.field(name), schema.field(name).type
-    if kind in {"IsNull", "IsNotNull"}:
-        return field.is_null() if kind == "IsNull" else field.is_valid()
-    values = spark_filter.value if kind == "In" else (spark_filter.value,)
+    if filter_name in {"IsNull", "IsNotNull"}:
+        return field.is_null() if filter_name == "IsNull" else field.is_valid()
+    values = spark_filter.value if filter_name == "In" else (spark_filter.value,)
     if not 0 < len(values) <= _VALUES_MAX or not all(_has_type(value, column) for value in values):
         return None
-    if kind == "In":
+    if filter_name == "In":
         return reduce(or_, (field == pa.scalar(value, column) for value in values))
-    if kind in _COMPARISONS:
-        return _COMPARISONS[kind](field, pa.scalar(values[0], column))
-    if kind in _STRING_MATCHES and column == pa.string():
-        return _STRING_MATCHES[kind](field, values[0])
+    if filter_name in _COMPARISONS:
+        return _COMPARISONS[filter_name](field, pa.scalar(values[0], column))
+    if filter_name in _STRING_MATCHES and column == pa.string():
+        return _STRING_MATCHES[filter_name](field, values[0])
     return None
 
 
@@ -106,19 +106,19 @@ def _has_type(value: object, column: pa.DataType) -> bool:
 
 
 def _with_filter(pushed: PushedFilters, spark_filter: Any, expression: Any) -> PushedFilters:
-    kind = type(spark_filter).__name__
-    name = spark_filter.attribute[0] if kind != "Not" else None
+    filter_name = type(spark_filter).__name__
+    name = spark_filter.attribute[0] if filter_name != "Not" else None
     after, until, databases = pushed.after, pushed.until, pushed.databases
-    if name == _NUMBER_COLUMN and kind in _COMPARISONS:
+    if name == _NUMBER_COLUMN and filter_name in _COMPARISONS:
         value = spark_filter.value
-        if kind.startswith("Greater") or kind == "EqualTo":
-            after = max(after, value - (kind != "GreaterThan"))
-        if kind.startswith("Less") or kind == "EqualTo":
+        if filter_name.startswith("Greater") or filter_name == "EqualTo":
+            after = max(after, value - (filter_name != "GreaterThan"))
+        if filter_name.startswith("Less") or filter_name == "EqualTo":
             # Numbers start at 1; the clamp keeps the bound within SQLite's 64-bit integers.
-            largest = max(0, value - (kind == "LessThan"))
+            largest = max(0, value - (filter_name == "LessThan"))
             until = largest if until is None else min(until, largest)
-    elif name == _DATABASE_COLUMN and kind in {"EqualTo", "In"}:
-        allowed = frozenset(spark_filter.value if kind == "In" else (spark_filter.value,))
+    elif name == _DATABASE_COLUMN and filter_name in {"EqualTo", "In"}:
+        allowed = frozenset(spark_filter.value if filter_name == "In" else (spark_filter.value,))
         databases = allowed if databases is None else databases & allowed
     combined = expression if pushed.expression is None else pushed.expression & expression
     return PushedFilters(combined, after, until, databases)

@@ -243,13 +243,16 @@ class Sink:
             raise OptionError("sent messages cannot be replaced; use mode('append')")
         if is_stream and options.batch is not None:
             raise OptionError("query_id and batch_id: omit them in a stream, whose batches Spark numbers")
-        for name, kind in columns.items():
+        for name, data_type in columns.items():
             if name not in _COLUMN_TYPES:
                 raise SchemaError(f"unknown column {name!r}; expected one of {', '.join(_COLUMN_TYPES)}", column=name)
-            if kind not in _COLUMN_TYPES[name]:
+            if data_type not in _COLUMN_TYPES[name]:
                 expected = " or ".join(_COLUMN_TYPES[name])
                 raise SchemaError(
-                    f"column {name!r} has type {kind}; expected {expected}", column=name, expected=expected, actual=kind
+                    f"column {name!r} has type {data_type}; expected {expected}",
+                    column=name,
+                    expected=expected,
+                    actual=data_type,
                 )
         for name, default in ((BODY, None), *((name, getattr(options.defaults, name)) for name in ADDRESS[:2])):
             if name not in columns and default is None:
