@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use ssbroker_columnar::read_outgoing;
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
-use ssbroker_store::{BeginResult, ReceiveRequest, Selection, Statements, Taking};
+use ssbroker_store::{BeginResult, QueueState, ReceiveRequest, Selection, Statements, Taking};
 
 use crate::arrow::import_batch;
 use crate::counts::{PyArrivals, PyCounts};
@@ -33,19 +33,51 @@ const RECEIVED: u32 = 2;
 struct FastPath<'s> {
     statements: &'s PyStatements,
     metadata: &'s PyMetadataSnapshot,
-    has_leases: &'s mut Option<bool>,
+    queue: &'s mut Option<QueueState>,
     summary: &'s mut Summary,
+    write_lock: &'s PyWriteLock,
 }
 
 impl FastPath<'_> {
-    /// Returns the time that decides which leases hold: `Some(None)` if there are no leases, `None` if the clock fails.
-    #[allow(clippy::option_option)]
-    fn lease_time(&mut self, py: Python<'_>, now: Option<i64>) -> PyResult<Option<Option<i64>>> {
-        let has_leases = match *self.has_leases {
-            Some(known) => known,
-            None => *self.has_leases.insert(self.statements.with_gil(py, Statements::has_leases)?),
+    /// Returns the request to receive from a queue in the default schema; `None` if there is no such queue, it is
+    /// disabled, or the clock fails.
+    fn receive_request(
+        &mut self,
+        py: Python<'_>,
+        queue: &Bound<'_, PyString>,
+        limits: (usize, usize, usize),
+        now: Option<i64>,
+    ) -> PyResult<Option<ReceiveRequest>> {
+        let Some((queue_id, queue)) = queue.to_str().ok().and_then(|name| self.metadata.0.queue_named(name)) else {
+            return Ok(None);
         };
-        Ok(if has_leases { now.or_else(ssbroker_store::now).map(Some) } else { Some(None) })
+        if !queue.is_receive_enabled {
+            return Ok(None);
+        }
+        let state = match *self.queue {
+            Some(known) if known.queue_id == queue_id => known,
+            _ => *self.queue.insert(self.statements.with_gil(py, |statements| statements.queue_state(queue_id))?),
+        };
+        let now = if state.has_leases { now.or_else(ssbroker_store::now) } else { None };
+        if state.has_leases && now.is_none() {
+            return Ok(None);
+        }
+        let (top, groups, bytes_max) = limits;
+        let taking = if queue.is_retention_enabled { Taking::Retain } else { Taking::Remove };
+        Ok(Some(ReceiveRequest { queue_id, top, groups, bytes_max, selection: Selection::All, taking, now }))
+    }
+
+    /// Records that messages were received from a queue, which ends its consecutive rollbacks.
+    fn record_receive(&mut self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
+        if let Some(state) = self.queue.as_mut().filter(|state| state.has_rollbacks) {
+            self.statements.with_gil(py, |statements| statements.reset_rollback_count(queue_id))?;
+            state.has_rollbacks = false;
+        }
+        if self.summary.2.is_empty() {
+            self.write_lock.record_calls(RECEIVED);
+        }
+        self.summary.2.push((queue_id, false));
+        Ok(())
     }
 }
 
@@ -83,8 +115,9 @@ struct Transaction {
     metadata: Option<Py<PyMetadataSnapshot>>,
     /// The number of rows that the connection had changed before.
     changes_before: u64,
-    /// Whether there are leases; `None` if that is not known. Only Python adds leases.
-    has_leases: Option<bool>,
+    /// The queue from which messages were received last; `None` if its state is not known. Only Python adds leases and
+    /// rollbacks.
+    queue: Option<QueueState>,
 }
 
 #[derive(Default)]
@@ -115,7 +148,7 @@ impl PySession {
     }
 
     /// Returns the transaction if the fast path is possible; starts it if that needs no waiting.
-    fn fast<'s>(&self, py: Python<'_>, state: &'s mut State) -> PyResult<Option<FastPath<'s>>> {
+    fn fast<'s>(&'s self, py: Python<'_>, state: &'s mut State) -> PyResult<Option<FastPath<'s>>> {
         if !state.is_open || self.write_lock().is_unavailable() {
             return Ok(None);
         }
@@ -128,9 +161,15 @@ impl PySession {
             None => state.transaction = self.begin_without_waiting(py)?,
         }
         let State { transaction: Some(transaction), summary, .. } = state else { return Ok(None) };
-        let Transaction { writer, metadata, has_leases, .. } = transaction;
-        let statements = writer.statements.get();
-        Ok(metadata.as_ref().map(|metadata| FastPath { statements, metadata: metadata.get(), has_leases, summary }))
+        let Transaction { writer, metadata, queue, .. } = transaction;
+        let (statements, write_lock) = (writer.statements.get(), self.write_lock());
+        Ok(metadata.as_ref().map(|metadata| FastPath {
+            statements,
+            metadata: metadata.get(),
+            queue,
+            summary,
+            write_lock,
+        }))
     }
 
     /// Starts the transaction if the lock and its connection are free and no other process is writing.
@@ -145,7 +184,7 @@ impl PySession {
         if let Ok(Some((changes_before, version))) = started {
             write_lock.record_holder();
             let metadata = write_lock.metadata(py, version);
-            return Ok(Some(Transaction { writer, version, metadata, changes_before, has_leases: None }));
+            return Ok(Some(Transaction { writer, version, metadata, changes_before, queue: None }));
         }
         // Python tries again with waiting, and reports the reason if that fails too.
         roll_back(py, write_lock, writer)?;
@@ -275,16 +314,11 @@ impl PySession {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(now) = fast.lease_time(py, now)? else { return Ok(None) };
-        let FastPath { statements, metadata, summary, .. } = fast;
-        let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
-        let Some(request) = receive_request(metadata, queue, top, groups, bytes_max, now) else { return Ok(None) };
-        let found = statements.receive_batch(py, metadata, request, schema)?;
+        let limits = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX), bytes_max);
+        let Some(request) = fast.receive_request(py, queue, limits, now)? else { return Ok(None) };
+        let found = fast.statements.receive_batch(py, fast.metadata, request, schema)?;
         if found.is_some() {
-            summary.2.push((request.queue_id, false));
-            if summary.2.len() == 1 {
-                self.write_lock().record_calls(RECEIVED);
-            }
+            fast.record_receive(py, request.queue_id)?;
         }
         Ok(found)
     }
@@ -298,15 +332,10 @@ impl PySession {
     ) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(now) = fast.lease_time(py, now)? else { return Ok(None) };
-        let FastPath { statements, metadata, summary, .. } = fast;
-        let Some(request) = receive_request(metadata, queue, 1, 1, usize::MAX, now) else { return Ok(None) };
-        let found = statements.receive_rows(py, metadata, request)?.into_iter().next();
+        let Some(request) = fast.receive_request(py, queue, (1, 1, usize::MAX), now)? else { return Ok(None) };
+        let found = fast.statements.receive_rows(py, fast.metadata, request)?.into_iter().next();
         if found.is_some() {
-            summary.2.push((request.queue_id, false));
-            if summary.2.len() == 1 {
-                self.write_lock().record_calls(RECEIVED);
-            }
+            fast.record_receive(py, request.queue_id)?;
         }
         Ok(found)
     }
@@ -314,7 +343,7 @@ impl PySession {
     fn begin_fast(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.state()?;
         match &mut state.transaction {
-            Some(transaction) => transaction.has_leases = None, // the caller may add some
+            Some(transaction) => transaction.queue = None, // the caller may change its state
             None if self.write_lock().is_unavailable() => {}
             none => *none = self.begin_without_waiting(py)?,
         }
@@ -333,7 +362,7 @@ impl PySession {
         let mut state = self.state()?;
         self.write_lock().set_in_use(connection);
         self.write_lock().record_holder();
-        state.transaction = Some(Transaction { writer, version, metadata, changes_before, has_leases: None });
+        state.transaction = Some(Transaction { writer, version, metadata, changes_before, queue: None });
         state.is_shared = true;
         Ok(())
     }
@@ -354,9 +383,6 @@ impl PySession {
         let statements = transaction.writer.statements.get();
         if self.write_lock().is_unavailable() || !statements.in_transaction(py) {
             return Ok((false, None));
-        }
-        for (queue_id, _) in &state.summary.2 {
-            statements.with_gil(py, |statements| statements.reset_rollback_count(*queue_id))?;
         }
         if !statements.commit(py, true)? {
             return Err(PyFileNotFoundError::new_err("the file was moved, deleted or replaced"));
@@ -444,20 +470,4 @@ fn roll_back_dropped(
     let message =
         format!("{path}: a transaction was dropped before it ended and is rolled back; use it in a `with` block");
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &CString::new(message)?, 1)
-}
-
-/// Returns the request for a queue in the default schema; `None` if there is no such queue or it is disabled.
-fn receive_request(
-    metadata: &PyMetadataSnapshot,
-    queue: &Bound<'_, PyString>,
-    top: usize,
-    groups: usize,
-    bytes_max: usize,
-    now: Option<i64>,
-) -> Option<ReceiveRequest> {
-    let (queue_id, queue) = metadata.0.queue_named(queue.to_str().ok()?)?;
-    let taking = if queue.is_retention_enabled { Taking::Retain } else { Taking::Remove };
-    let selection = Selection::All;
-    let request = ReceiveRequest { queue_id, top, groups, bytes_max, selection, taking, now };
-    queue.is_receive_enabled.then_some(request)
 }

@@ -19,7 +19,7 @@ mod wal_vfs;
 pub use crate::connection::{Api, BorrowedConnection, Database, init_api};
 pub use crate::error::{Error, Result};
 pub use crate::metadata::{Contract, MessageType, MetadataSnapshot, Queue, Rule, Service};
-pub use crate::receive::{ReceiveRequest, Selection, Taking};
+pub use crate::receive::{QueueState, ReceiveRequest, Selection, Taking};
 pub use crate::send::{EnqueueTarget, QueueRow, Sent, TransmissionRow};
 pub use crate::shared_memory::{LockHolder, SharedMemory};
 pub use crate::statements::{BeginResult, Statements, now};

@@ -52,6 +52,17 @@ pub enum Selection {
     Group(Guid),
 }
 
+/// What decides how to receive from a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueState {
+    /// The id of the queue.
+    pub queue_id: i64,
+    /// Whether there are leases, in any queue, also ended ones.
+    pub has_leases: bool,
+    /// Whether its number of consecutive rollbacks is not 0.
+    pub has_rollbacks: bool,
+}
+
 impl Statements {
     /// Takes messages from a queue, in the order in which they must be read. Returns `None` if the requested group
     /// has no conversation in this queue.
@@ -62,14 +73,15 @@ impl Statements {
         self.ensure_transaction()?;
         let (messages, bytes) = (request.top, request.bytes_max);
         let leased = request.now.map_or(Ok(HashSet::new()), |now| self.leased_groups(now))?;
-        let mut receive = Receive { db: &self.db, metadata, request, messages, bytes, leased, inbox: Inbox::default() };
+        let inbox = Inbox::default();
+        let mut receive =
+            Receive { db: &self.db, metadata, request, messages, bytes, leased, inbox, last_in_use: None };
         let is_found = match request.selection {
             Selection::All => receive.take_groups().map(|()| true),
             Selection::Endpoint(endpoint_id) => receive.take_conversation(endpoint_id).map(|()| true),
             Selection::Group(group) => receive.take_named_group(group),
         }?;
-        let last_taken = receive.inbox.messages.iter().map(|message| message.queuing_order).max();
-        if let Some(number) = last_taken.filter(|_| request.taking == Taking::Remove) {
+        if let Some(number) = receive.last_in_use.filter(|_| request.taking == Taking::Remove) {
             self.reserve_queuing_order(number)?;
         }
         Ok(is_found.then_some(receive.inbox))
@@ -92,12 +104,15 @@ impl Statements {
         Ok(taken)
     }
 
-    /// Whether there are leases, also ended ones.
+    /// Returns what decides how to receive from a queue.
     ///
     /// # Errors
-    /// The file cannot be read.
-    pub fn has_leases(&self) -> Result<bool> {
-        Ok(self.db.prepare_cached(ANY_LEASE)?.exists([])?)
+    /// The file cannot be read, or there is no such queue.
+    pub fn queue_state(&self, queue_id: i64) -> Result<QueueState> {
+        let mut statement = self.db.prepare_cached(QUEUE_STATE)?;
+        Ok(statement.query_row([queue_id], |row| {
+            Ok(QueueState { queue_id, has_leases: row.get(0)?, has_rollbacks: row.get(1)? })
+        })?)
     }
 
     /// Returns the conversation groups that are leased or wait for a retry.
@@ -155,6 +170,8 @@ struct Receive<'s, 'p> {
     /// The conversation groups that are leased, whose messages are not taken.
     leased: HashSet<[u8; 16]>,
     inbox: Inbox<'p>,
+    /// The last queuing order in use, if its message is in the inbox.
+    last_in_use: Option<i64>,
 }
 
 impl<'p> Receive<'_, 'p> {
@@ -271,6 +288,9 @@ impl<'p> Receive<'_, 'p> {
     /// Reads a message into the inbox; returns its queuing order.
     fn read_message(&mut self, endpoint: &Endpoint<'p>, row: &Row<'_>) -> Result<i64> {
         let queuing_order = row.get(0)?;
+        if row.get(5)? {
+            self.last_in_use = self.last_in_use.max(Some(queuing_order));
+        }
         let message_type = self
             .metadata
             .message_types
@@ -421,9 +441,11 @@ const MEMBERS_READY: &str = "
 // The length is read without reading the body.
 const READY: &str = "
     SELECT queuing_order, message_sequence_number, message_type_id, length(message_body),
-        CASE WHEN length(message_body) < 65536 THEN message_body END
+        CASE WHEN length(message_body) < 65536 THEN message_body END,
+        queuing_order = (SELECT queuing_order FROM ssb_queued_messages ORDER BY queuing_order DESC LIMIT 1)
     FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1 ORDER BY precedence, message_sequence_number";
-const ANY_LEASE: &str = "SELECT 1 FROM ssb_group_leases LIMIT 1";
+const QUEUE_STATE: &str = "
+    SELECT EXISTS (SELECT 1 FROM ssb_group_leases), rollbacks > 0 FROM ssb_queues WHERE queue_id = ?1";
 // A lease of 60 s that was taken in more than 60 s from now was taken before the clock was set back.
 const LEASED: &str = "
     SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";

@@ -197,6 +197,27 @@ def test_rolled_back_fast_receives_count_until_a_commit(
     assert rollbacks() == 0
 
 
+def test_a_commit_resets_the_rollback_count_of_each_queue_received_from(
+    established_dialog: tuple[Database, uuid.UUID],
+) -> None:
+    sales, dialog = established_dialog
+    with sales.transaction() as t:
+        t.send(dialog, b"request")
+        request = t.receive_one(QUEUE)
+        assert request is not None
+        t.send(request.conversation_handle, b"reply")
+        t.send(dialog, b"another request")
+    sales.create_queue("Unused")
+    with sales.transaction() as t:
+        t.connection.execute("UPDATE ssb_queues SET rollbacks = 2")
+    with sales.transaction() as t:
+        assert t.receive_one("Replies") is not None
+        assert t.receive_one(QUEUE) is not None
+    with database_context(sales).file.read() as connection:
+        counts = dict(connection.execute("SELECT name, rollbacks FROM ssb_queues").fetchall())
+    assert (counts["Replies"], counts[QUEUE], counts["Unused"]) == (0, 0, 2)
+
+
 def test_a_moved_file_accepts_no_fast_commit(established_dialog: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
     sales, dialog = established_dialog
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
