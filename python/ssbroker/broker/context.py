@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
@@ -22,7 +23,7 @@ from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
-from ssbroker.store.database_file import DatabaseFile, Session, SessionContext
+from ssbroker.store.database_file import DatabaseFile, SessionContext
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import NativeSnapshot, Objects, Route, lazy_objects, native_snapshot
 from ssbroker.store.registry import MSDB_NAME
@@ -252,6 +253,7 @@ class DatabaseContext:
         name: The name of the database.
         file: The database file.
         arrivals: The receivers of this process that wait for messages.
+        session: Returns a transaction of this thread that has not started; it announces commits natively if possible.
         drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
     """
 
@@ -264,9 +266,10 @@ class DatabaseContext:
         shared = file.share_memory()
         if shared is not None:
             self.arrivals.share(shared)
+        announcer = (instance.counters.fast_path, self.arrivals, SYSTEM_QUEUE_ID)
+        self.session: Final = partial(file.session, SessionContext(file.write_lock, announcer))
         self.drained_version: int | None = None
         self.public: Any = None
-        self._sessions: SessionContext | None = None
         self._objects: Objects | None = None
         self._snapshot: tuple[Objects, NativeSnapshot] | None = None
 
@@ -308,14 +311,6 @@ class DatabaseContext:
         found = lazy_objects(connection)
         self._check_attached(found)
         return found
-
-    def session(self) -> Session:
-        """Returns a transaction of this thread that has not started; it announces commits natively if possible."""
-        context = self._sessions
-        if context is None:
-            announcer = (self.instance.counters.fast_path, self.arrivals, SYSTEM_QUEUE_ID)
-            context = self._sessions = SessionContext(self.file.write_lock, announcer)
-        return self.file.session(context)
 
     def change(
         self,

@@ -492,11 +492,11 @@ class Transaction:
             conversation_handle,
             conversation_group_id,
             timeout=timeout,
-            fast_path=lambda: self._session.receive(
-                schemas.RECEIVED, queue, top, groups, receive.BYTES_MAX, self._native_now()
+            fast_path=lambda name, now: self._session.receive(
+                schemas.RECEIVED, name, top, groups, receive.BYTES_MAX, now
             ),
         )
-        table = found if isinstance(found, pa.Table) else pa.Table.from_batches([found])
+        table = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
         if (tracing := self._context.instance.tracing) is not None:
             tracing.received(self._context.name, queue, identities_of(messages_of(table)))
         return table
@@ -540,9 +540,9 @@ class Transaction:
             conversation_handle,
             conversation_group_id,
             timeout=timeout,
-            fast_path=lambda: self._session.receive_one(queue, self._native_now()),
+            fast_path=self._session.receive_one,
         )
-        message = next(iter(messages_of(found)), None) if isinstance(found, pa.Table) else Message(found)
+        message = Message(found) if isinstance(found, tuple) else next(iter(messages_of(found)), None)
         if message is not None and (tracing := self._context.instance.tracing) is not None:
             tracing.received(self._context.name, queue, identities_of([message]))
         return message
@@ -850,7 +850,7 @@ class Transaction:
         conversation_group_id: Guid | None,
         *,
         timeout: float,
-        fast_path: Callable[[], _Received | None],
+        fast_path: Callable[[str, int | None], _Received | None],
     ) -> _Received | pa.Table:
         """Receives on the fast path if possible, and waits if there are no messages; off the fast path the result is a table."""
         wait = self._receive_wait(queue, timeout)
@@ -860,7 +860,7 @@ class Transaction:
         while True:
             if can_be_fast:
                 try:
-                    found = fast_path()
+                    found = fast_path(queue, self._native_now())
                 except BaseException as error:  # noqa: BLE001  # a part may have been taken
                     self._fail(error)
                 if found is not None:
