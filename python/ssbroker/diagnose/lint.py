@@ -1,21 +1,23 @@
-"""`lint`: runs all checks, and verifies the remedies."""
+"""`lint`: runs all checks, verifies the remedies, and adds the positions of statements in scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import object_checks, route_checks, script_findings, service_checks
+from ssbroker.ddl import ScriptNote
+from ssbroker.diagnose import object_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_ids import AssumedIds
-from ssbroker.diagnose.check_context import CheckContext, Problem
-from ssbroker.diagnose.findings import CODES, SEVERITIES, Findings
+from ssbroker.diagnose.check_context import CheckContext, Problem, quoted_name
+from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings
 from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
 from ssbroker.diagnose.remedy_proofs import RemedyProver
-from ssbroker.diagnose.statement_positions import StatementLocator
 from ssbroker.exceptions import OptionError
 
 EXPIRES_WITHIN: Final = timedelta(days=30)
@@ -106,11 +108,11 @@ def lint(
     context = CheckContext(fleet=assumed.fleet, now=now, until=until, assumed=assumed.databases)
     found = problems(context)
     prover = RemedyProver(context, problems, found)
-    found += script_findings.script_problems(given)
+    found += _script_problems(given)
     wanted = [each for each in found if each.finding.code not in ignore]
     # The most severe first: they get their remedies even if there are too many findings to check all.
     wanted.sort(key=lambda each: SEVERITIES.index(each.finding.severity))
-    locator = StatementLocator(given, context)
+    locator = _StatementLocator(given, context)
     return Findings([locator.located(prover.finding(each)) for each in wanted])
 
 
@@ -148,3 +150,79 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         subject if len(instances) == len(whole) else f"{subject} (of {', '.join(instances)})"
         for subject, instances in missing.items()
     )
+
+
+_SCRIPT_CODES: Final = {"refused": "SSB101", "unknown": "SSB102", "not_carried_out": "SSB103", "empty": "SSB104"}
+_SCRIPT_REMEDIES: Final = {
+    "refused": "Correct the statement, or add the script that creates what it needs",
+    "unknown": "Correct the statement",
+    "not_carried_out": "Write the statement so that the script decides it, or check the instance itself: "
+    "Catalog.from_sql_server, or the folder of an ssbroker instance",
+    "empty": "Check that this is the right file",
+}
+
+
+def _script_problems(fleet: Fleet) -> Iterator[Problem]:
+    """Yields a finding for each statement because of which the catalog may not be what its script says."""
+    for instance, catalog in fleet.items():
+        for note in catalog.notes:
+            if note.is_problem:
+                yield Problem(_script_finding(instance, note))
+
+
+def _script_finding(instance: str, note: ScriptNote) -> Finding:
+    file, line = note.position
+    code = _SCRIPT_CODES[note.kind]
+    return Finding(
+        code=code,
+        severity=CODES[code].severity,
+        instance=instance,
+        database=None,
+        object=f"line {line}" if file is None else f"{Path(file).name}:{line}",
+        message=": ".join(part for part in (note.subject, note.text) if part),
+        remedy=_SCRIPT_REMEDIES[note.kind],
+        file=file,
+        line=line,
+    )
+
+
+class _StatementLocator:
+    """Adds file and line to findings, if the catalogs were loaded from scripts."""
+
+    def __init__(self, fleet: Fleet, context: CheckContext) -> None:
+        self._fleet: Final = fleet
+        self._context: Final = context
+        self._services: Final = {
+            quoted_name(service): service
+            for tables in context.tables.values()
+            for names in tables.services.values()
+            for service in names
+        }
+
+    def located(self, finding: Finding) -> Finding:
+        """Returns the finding with the statement that made its object, or else its database."""
+        if finding.line is not None or finding.instance is None or finding.instance not in self._fleet:
+            return finding
+        catalog, database = self._fleet[finding.instance], finding.database or ""
+        if catalog.script is None:
+            return finding
+        object_type, _, quoted = finding.object.partition(" ")
+        position = None
+        if finding.route_id is not None:
+            name = next(
+                route.name
+                for route in self._context.tables[finding.instance].routes
+                if route.key == (finding.database, finding.route_id)
+            )
+            position = catalog.position("route", database=database, name=name)
+        elif object_type == "service" and quoted in self._services:
+            position = catalog.position("service", database=database, name=self._services[quoted])
+        elif object_type == "queue":
+            position = catalog.position("queue", database=database, name=quoted.strip('"'))
+        elif object_type == "endpoint":
+            position = catalog.position("endpoint", name=quoted.strip('"'))
+        if position is None and database:
+            position = catalog.position("database", database=database)
+        if position is None:
+            return finding
+        return replace(finding, file=position.file, line=position.line)
