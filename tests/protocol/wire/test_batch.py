@@ -14,7 +14,7 @@ from ssbroker._core import decode_fragments
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.wire.frames import BYTES_MAX, HOPS_MAX, ROWS_MAX, WIRE, check_rows, split_rows, unpack_batch
-from ssbroker.protocol.wire.link import Outbox
+from ssbroker.protocol.wire.link import FrameQueue
 from tests.protocol.wire.links import bytes_of, numbered, row, table
 
 FULL = row(
@@ -298,33 +298,33 @@ def test_the_largest_valid_values_are_accepted() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))
 def test_rows_keep_their_order_and_frames_are_within_limits(puts: list[tuple[int, int]]) -> None:
-    outbox, sent = Outbox(), 0
+    queue, sent = FrameQueue(), 0
     for count, size in puts:
-        outbox.put(numbered(count, first=sent, size=size))
+        queue.put(numbered(count, first=sent, size=size))
         sent += count
     received: list[Any] = []
-    while (body := outbox.take()) is not None:
+    while (body := queue.take()) is not None:
         rows = unpack_batch(body)
         assert rows.num_rows <= ROWS_MAX
         assert len(body) <= BYTES_MAX + (64 << 10)
         received += rows["message_sequence_number"].to_pylist()
     assert received == list(range(sent))
-    assert outbox.bytes == 0
+    assert queue.bytes == 0
 
 
 def test_small_batches_are_combined_into_full_frames() -> None:
-    outbox = Outbox()
+    queue = FrameQueue()
     for number in range(2000):
-        outbox.put(numbered(1, first=number))
-    assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
+        queue.put(numbered(1, first=number))
+    assert [unpack_batch(body).num_rows for body in iter(queue.take, None)] == [1024, 976]
 
 
 def test_a_batch_with_a_row_too_large_for_a_frame_is_rejected() -> None:
-    outbox = Outbox()
+    queue = FrameQueue()
     with pytest.raises(ProtocolError, match="row 1 has"):
-        outbox.put(table(row(), row(message_body=bytes(BYTES_MAX + (64 << 10)))))
-    assert outbox.bytes == 0
-    assert outbox.take() is None
+        queue.put(table(row(), row(message_body=bytes(BYTES_MAX + (64 << 10)))))
+    assert queue.bytes == 0
+    assert queue.take() is None
 
 
 def test_rows_of_another_schema_are_rejected_before_they_are_sent() -> None:
@@ -336,42 +336,42 @@ def test_rows_of_another_schema_are_rejected_before_they_are_sent() -> None:
 
 
 def test_no_rows_give_no_frame() -> None:
-    outbox = Outbox()
-    outbox.put(WIRE.empty_table())
-    assert outbox.take() is None
+    queue = FrameQueue()
+    queue.put(WIRE.empty_table())
+    assert queue.take() is None
     assert list(split_rows(WIRE.empty_table())) == []
 
 
 def test_the_frames_of_a_new_connection_double_in_size() -> None:
     """On a network that damages data, a connection lives for a few bytes: some rows still arrive."""
-    outbox = Outbox(first_bytes=16 << 10)
-    outbox.put(numbered(600, size=1024))
-    outbox.put(numbered(200, first=600, size=1024))
-    sizes = [unpack_batch(body).num_rows for body in iter(outbox.take, None)]
+    queue = FrameQueue(first_bytes=16 << 10)
+    queue.put(numbered(600, size=1024))
+    queue.put(numbered(200, first=600, size=1024))
+    sizes = [unpack_batch(body).num_rows for body in iter(queue.take, None)]
     assert sizes[:4] == sorted(sizes[:4])
     assert sizes[0] < 20
     assert sum(sizes) == 800
-    assert outbox.bytes == 0
+    assert queue.bytes == 0
 
 
 def test_a_row_larger_than_the_first_frame_is_sent_whole() -> None:
-    outbox = Outbox(first_bytes=1)
-    outbox.put(numbered(2, size=4096))
-    assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1, 1]
+    queue = FrameQueue(first_bytes=1)
+    queue.put(numbered(2, size=4096))
+    assert [unpack_batch(body).num_rows for body in iter(queue.take, None)] == [1, 1]
 
 
 @given(st.lists(st.sampled_from([0, 8, 5_000, 900_000]), min_size=1, max_size=60))
 def test_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> None:
-    outbox = Outbox(first_bytes=64 << 10)
-    outbox.put(
+    queue = FrameQueue(first_bytes=64 << 10)
+    queue.put(
         table(*(row(message_sequence_number=place, message_body=bytes(size)) for place, size in enumerate(sizes)))
     )
     most = 64 << 10
     received: list[Any] = []
-    while (body := outbox.take()) is not None:
+    while (body := queue.take()) is not None:
         rows = unpack_batch(body)
         assert len(body) <= most + (64 << 10) or rows.num_rows == 1
         most = min(2 * most, BYTES_MAX)
         received += rows["message_sequence_number"].to_pylist()
     assert received == list(range(len(sizes)))
-    assert outbox.bytes == 0
+    assert queue.bytes == 0

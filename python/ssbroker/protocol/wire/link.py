@@ -398,7 +398,7 @@ If a network corrupts data, each connection transfers only a few bytes: small fr
 """
 
 
-class Outbox:
+class FrameQueue:
     """The rows waiting to be sent, regrouped into frames that are as full as possible.
 
     Args:
@@ -486,10 +486,10 @@ class Link:
     __slots__ = (
         "_deadlines",
         "_drops",
+        "_frame_queue",
         "_frames",
         "_goodbye",
         "_hello",
-        "_outbox",
         "_own",
         "_phase",
         "_ping",
@@ -506,7 +506,7 @@ class Link:
         self._phase = Phase.GREETING
         self._deadlines = LinkDeadlines(limits, now)
         self._frames = FrameReader(body_max=limits.hello_bytes_max)
-        self._outbox = Outbox(first_bytes=FIRST_FRAME_BYTES)
+        self._frame_queue = FrameQueue(first_bytes=FIRST_FRAME_BYTES)
         self._role_queries = OpenRoleQueries()
         self._drops: dict[Key, DropReason] = {}
         self._ping = self._pong = False
@@ -542,7 +542,7 @@ class Link:
             ProtocolError: The rows are invalid, or the link is leaving; nothing is queued.
         """
         self._check_open()
-        self._outbox.put(rows)
+        self._frame_queue.put(rows)
 
     def query_role(self, broker_instance: bytes) -> None:
         """Asks for the role of a mirrored database.
@@ -579,7 +579,7 @@ class Link:
             self._goodbye = encode_frame(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
             self._deadlines.leaving(now)
         if self._phase is Phase.GREETING:
-            self._outbox.clear()
+            self._frame_queue.clear()
             self._role_queries.clear()
         self._phase = TABLE[self._phase][LinkInput.LEAVE]
 
@@ -592,12 +592,12 @@ class Link:
         self._hello = None
         if self._phase not in (Phase.GREETING, Phase.OVER):
             parts += self._control_frames(now)
-            rows = self._outbox.take()
+            rows = self._frame_queue.take()
             if rows is not None:
                 parts += frame_parts(FrameKind.FRAGMENTS, rows)
                 self._deadlines.carried(now)
                 self._deadlines.await_answer(now)
-        if self._goodbye is not None and not self._outbox.bytes:
+        if self._goodbye is not None and not self._frame_queue.bytes:
             parts.append(self._goodbye)
             self._goodbye = None
             self._deadlines.progressed(now)
@@ -651,7 +651,7 @@ class Link:
     @property
     def waiting(self) -> tuple[int, int]:
         """The number of queued rows and their approximate size in bytes."""
-        return self._outbox.rows, self._outbox.bytes
+        return self._frame_queue.rows, self._frame_queue.bytes
 
     @property
     def is_leaving(self) -> bool:
@@ -664,7 +664,7 @@ class Link:
         return self._phase is Phase.OVER and self._hello is None and self._goodbye is None
 
     def _due(self) -> tuple[int, DueAction] | None:
-        return self._deadlines.next(self._phase, is_waiting=bool(self._outbox.bytes))
+        return self._deadlines.next(self._phase, is_waiting=bool(self._frame_queue.bytes))
 
     def _check_open(self) -> None:
         if self.is_leaving:
@@ -723,7 +723,7 @@ class Link:
         return parts
 
     def _close(self) -> None:
-        self._outbox.clear()
+        self._frame_queue.clear()
         self._role_queries.clear()
         self._hello = self._goodbye = None
         self._phase = TABLE[self._phase][LinkInput.END]
