@@ -214,8 +214,8 @@ def test_a_commit_resets_the_rollback_count_of_each_queue_received_from(
         assert t.receive_one("Replies") is not None
         assert t.receive_one(QUEUE) is not None
     with database_context(sales).file.read() as connection:
-        counts = dict(connection.execute("SELECT name, rollbacks FROM ssb_queues").fetchall())
-    assert (counts["Replies"], counts[QUEUE], counts["Unused"]) == (0, 0, 2)
+        reset = connection.execute("SELECT name FROM ssb_queues WHERE rollbacks = 0 ORDER BY name").fetchall()
+    assert reset == [(QUEUE,), ("Replies",)]
 
 
 def test_a_moved_file_accepts_no_fast_commit(established_dialog: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
