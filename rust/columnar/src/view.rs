@@ -101,12 +101,15 @@ impl<'a> BytesView<'a> {
             Layout::Offsets64(offsets, data) => read_value(offsets, data, row),
             Layout::Views(views, buffers) => view(views, buffers, row),
             Layout::Fixed(size, data) => data.get(row * size..(row + 1) * size).ok_or(OutOfBounds),
-            Layout::Dictionary(keys, values) => {
-                let key = keys.get(row).filter(|&key| key < values.len);
-                values.get(key.ok_or(OutOfBounds)?)
-            }
+            Layout::Dictionary(keys, values) => values.get_key(keys.get(row).ok_or(OutOfBounds)?),
             Layout::AllNull => Err(OutOfBounds),
         }
+    }
+
+    /// Returns the value of a dictionary's key that is not null.
+    #[inline]
+    fn get_key(&self, key: usize) -> Result<&'a [u8], OutOfBounds> {
+        if key < self.len { self.get(key) } else { Err(OutOfBounds) }
     }
 
     /// Reads consecutive rows from `start` into `into`; null rows are undefined.
@@ -348,6 +351,22 @@ pub(crate) fn read_values<'a, O: ArrowNativeType>(
 
 // Dictionary arrays with any key type.
 
+/// Evaluates an expression with the keys of any type.
+macro_rules! for_keys {
+    ($all:expr, $keys:ident => $result:expr) => {
+        match $all {
+            Self::I8($keys) => $result,
+            Self::I16($keys) => $result,
+            Self::I32($keys) => $result,
+            Self::I64($keys) => $result,
+            Self::U8($keys) => $result,
+            Self::U16($keys) => $result,
+            Self::U32($keys) => $result,
+            Self::U64($keys) => $result,
+        }
+    };
+}
+
 /// The keys of a dictionary array.
 #[derive(Debug)]
 pub(crate) enum DictionaryKeys<'a> {
@@ -362,46 +381,20 @@ pub(crate) enum DictionaryKeys<'a> {
 }
 
 impl DictionaryKeys<'_> {
-    /// Reads the values of consecutive rows; returns false if one is unreadable.
-    fn read_values<'v>(&self, values: &BytesView<'v>, first: usize, into: &mut [&'v [u8]]) -> bool {
-        fn read<'v, K: ArrowNativeType>(
-            keys: &[K],
-            values: &BytesView<'v>,
-            first: usize,
-            into: &mut [&'v [u8]],
-        ) -> bool {
-            let Some(own) = keys.get(first..first + into.len()) else { return false };
-            own.iter().zip(into).all(|(key, value)| {
-                let key = key.as_usize();
-                let bytes = if key < values.len { values.get(key).ok() } else { None };
-                bytes.map(|bytes| *value = bytes).is_some()
-            })
-        }
-        match self {
-            Self::I8(keys) => read(keys, values, first, into),
-            Self::I16(keys) => read(keys, values, first, into),
-            Self::I32(keys) => read(keys, values, first, into),
-            Self::I64(keys) => read(keys, values, first, into),
-            Self::U8(keys) => read(keys, values, first, into),
-            Self::U16(keys) => read(keys, values, first, into),
-            Self::U32(keys) => read(keys, values, first, into),
-            Self::U64(keys) => read(keys, values, first, into),
-        }
-    }
-
     /// Returns a key as an index of the values; a negative key becomes larger than any.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Option<usize> {
-        match self {
-            Self::I8(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::I16(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::I32(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::I64(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::U8(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::U16(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::U32(keys) => keys.get(row).map(|key| key.as_usize()),
-            Self::U64(keys) => keys.get(row).map(|key| key.as_usize()),
-        }
+        for_keys!(self, keys => keys.get(row).map(|key| key.as_usize()))
+    }
+
+    /// Reads the values of consecutive rows; returns false if one is unreadable.
+    fn read_values<'v>(&self, values: &BytesView<'v>, first: usize, into: &mut [&'v [u8]]) -> bool {
+        for_keys!(self, keys => {
+            let Some(own) = keys.get(first..first + into.len()) else { return false };
+            own.iter().zip(into).all(|(key, value)| {
+                values.get_key(key.as_usize()).map(|bytes| *value = bytes).is_ok()
+            })
+        })
     }
 }
 
