@@ -39,13 +39,12 @@ struct FastPath<'s> {
 }
 
 impl FastPath<'_> {
-    /// Returns the request to receive from a queue in the default schema; `None` if there is no such queue, it is
-    /// disabled, or the clock fails.
+    /// Returns the request to receive everything from a queue in the default schema; `None` if there is no such queue,
+    /// it is disabled, or the clock fails.
     fn receive_request(
         &mut self,
         py: Python<'_>,
         queue: &Bound<'_, PyString>,
-        limits: (usize, usize, usize),
         now: Option<i64>,
     ) -> PyResult<Option<ReceiveRequest>> {
         let Some((queue_id, queue)) = queue.to_str().ok().and_then(|name| self.metadata.0.queue_named(name)) else {
@@ -62,8 +61,8 @@ impl FastPath<'_> {
         if state.has_leases && now.is_none() {
             return Ok(None);
         }
-        let (top, groups, bytes_max) = limits;
         let taking = if queue.is_retention_enabled { Taking::Retain } else { Taking::Remove };
+        let (top, groups, bytes_max) = (usize::MAX, usize::MAX, usize::MAX);
         Ok(Some(ReceiveRequest { queue_id, top, groups, bytes_max, selection: Selection::All, taking, now }))
     }
 
@@ -314,8 +313,9 @@ impl PySession {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let limits = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX), bytes_max);
-        let Some(request) = fast.receive_request(py, queue, limits, now)? else { return Ok(None) };
+        let Some(all) = fast.receive_request(py, queue, now)? else { return Ok(None) };
+        let (top, groups) = (top.unwrap_or(all.top), groups.unwrap_or(all.groups));
+        let request = ReceiveRequest { top, groups, bytes_max, ..all };
         let found = fast.statements.receive_batch(py, fast.metadata, request, schema)?;
         if found.is_some() {
             fast.record_receive(py, request.queue_id)?;
@@ -332,7 +332,8 @@ impl PySession {
     ) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(request) = fast.receive_request(py, queue, (1, 1, usize::MAX), now)? else { return Ok(None) };
+        let Some(all) = fast.receive_request(py, queue, now)? else { return Ok(None) };
+        let request = ReceiveRequest { top: 1, groups: 1, ..all };
         let found = fast.statements.receive_rows(py, fast.metadata, request)?.into_iter().next();
         if found.is_some() {
             fast.record_receive(py, request.queue_id)?;
