@@ -31,7 +31,6 @@ BYTES_MAX: Final = 8 << 20
 _RESUME_SHARE: Final = 0.5
 """Connections are read again when the inbox has shrunk to this share of the limits."""
 
-
 HELD_BYTES_MAX: Final = 32 << 20
 """The maximum size of the rows that are held until their messages are complete; longer messages are not held."""
 HELD_PAUSE: Final = SECOND // 20
@@ -161,9 +160,8 @@ class LargeMessageBuffer:
     def _release(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
         held = self._held.pop(key)
         self._bytes -= held.bytes
-        return [
-            (held.batches[0][0], concatenated([rows for _, rows in held.batches]))
-        ]  # one batch, for one transaction
+        whole = concatenated([rows for _, rows in held.batches])  # one batch, for one transaction
+        return [(held.batches[0][0], whole)]
 
     def _release_incomplete(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
         """Releases the rows of an incomplete message; the rest of it will not be held."""
