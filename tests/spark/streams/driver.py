@@ -1,7 +1,7 @@
 """A driver of a stream from files of fragments to files of all output rows, for tests that kill it.
 
 Run: `python -m tests.spark.streams.driver FOLDER`, where FOLDER contains `fragments` and `catalog.sql`. The stream is endless; with
-`--available`, it ends when it has read all files.
+`--available`, it ends when it has read all files. With `--state`, nothing runs; the driver prints what the messages in the checkpoint wait for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
+
+from pyspark.sql import SparkSession
 
 from tests.guards.repository import ROOT
 from tests.spark.frames import session_builder
@@ -30,12 +32,7 @@ def main(folder: Path, *, only_available: bool = False, spark_4_0_checkpoint: bo
     """Runs the query until it is killed or, if it reads only what is available, until it has read it."""
     import ssbroker.spark  # noqa: PLC0415 - the environment is set first
 
-    builder = session_builder().master(MASTER)
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    if only_available:
-        builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark = builder.getOrCreate()
+    spark = _session(has_empty_batches=not only_available)
     fragments = str(folder / "fragments")
     given = spark.readStream.schema(spark.read.parquet(fragments).schema).option("maxFilesPerTrigger", 1)
     done = ssbroker.spark.stream(
@@ -47,11 +44,32 @@ def main(folder: Path, *, only_available: bool = False, spark_4_0_checkpoint: bo
     writer.start().awaitTermination()
 
 
+def print_state(folder: Path) -> None:
+    """Prints what the messages in the checkpoint wait for, sorted, each once."""
+    import ssbroker.spark  # noqa: PLC0415 - the environment is set first
+
+    rows = ssbroker.spark.stream_state(_session(), folder / "checkpoint").select("waits_for").distinct().collect()
+    print(*sorted(row.waits_for for row in rows))
+
+
+def _session(*, has_empty_batches: bool = True) -> SparkSession:
+    builder = session_builder().master(MASTER)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    if not has_empty_batches:
+        builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    return builder.getOrCreate()
+
+
 if __name__ == "__main__":
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
     parser = ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--available", action="store_true")
     parser.add_argument("--spark-4-0-checkpoint", action="store_true")
+    parser.add_argument("--state", action="store_true")
     chosen = parser.parse_args()
+    if chosen.state:
+        print_state(chosen.folder)
+        sys.exit()
     main(chosen.folder, only_available=chosen.available, spark_4_0_checkpoint=chosen.spark_4_0_checkpoint)

@@ -72,6 +72,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     check_spark_version("streams", name="ssbroker.spark.stream_state")
     path = _checkpoint_path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", STATE_VARIABLE).option("operatorId", operator_id)
+    spark.streams.active  # noqa: B018 - Spark 4.1 reads states only after its manager of queries has been created
     with _errors_translated(path, operator_id):
         parts_df = reader.load(path).selectExpr(
             "key.bucket as bucket",
