@@ -267,8 +267,8 @@ fn small_dictionary(codes: Vec<i8>, values: &ArrayRef) -> Column {
     DictionaryColumn::column(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
 }
 
-/// Builds a column of addresses or databases. Its dictionary is `known` if that is small compared to the batch,
-/// otherwise only the values in use.
+/// Builds a column of addresses or databases. Its dictionary is `known` and `from_names` if they are small compared to
+/// the batch, otherwise only the values in use.
 fn large_dictionary(
     column: ColumnBuilder<i32>,
     rows: usize,
@@ -290,7 +290,7 @@ fn large_dictionary(
             Arc::clone(known)
         } else {
             let named = from_names.iter().map(|(_, name)| name.as_str());
-            Arc::new(StringArray::from_iter_values(known.iter().flatten().chain(named)))
+            Arc::new(StringArray::from_iter_values((0..known.len()).map(|code| known.value(code)).chain(named)))
         };
         return with(codes, nulls, values);
     }

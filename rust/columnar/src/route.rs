@@ -268,14 +268,14 @@ impl RouteKernel {
             return Ok(0);
         };
         let valid = databases.valid_bits(start, len);
-        let mut recent: [(&[u8], u16); RECENT] = [(&[], 0); RECENT];
+        let mut recent: [(&[u8], u16); RECENT_DATABASES] = [(&[], 0); RECENT_DATABASES];
         for (destination, table) in into[..len].iter_mut().enumerate() {
             if valid >> destination & 1 == 0 {
                 continue;
             }
             let row = start + destination;
             let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
-            let same = &mut recent[recent_slot(name)];
+            let same = &mut recent[database_slot(name)];
             if name != same.0 || name.is_empty() {
                 let Some(number) = catalog.database(name) else {
                     let expected = self.known_databases();
@@ -341,14 +341,14 @@ impl<'a> BlockInput<'a> {
     }
 }
 
-/// How many names of databases a block remembers.
-const RECENT: usize = 16;
+/// How many names of databases a block remembers at most.
+const RECENT_DATABASES: usize = 16;
 
-/// Returns where a block remembers a database.
+/// Returns where a block remembers a database, instead of another one with the same slot.
 #[inline]
-fn recent_slot(name: &[u8]) -> usize {
+fn database_slot(name: &[u8]) -> usize {
     let ends = name.first().zip(name.last()).map_or(0, |(&first, &last)| usize::from(first) * 3 + usize::from(last));
-    (ends + name.len()) % RECENT
+    (ends + name.len()) % RECENT_DATABASES
 }
 
 /// Reports a row that needs a conversation id in a batch without such a column.

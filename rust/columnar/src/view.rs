@@ -101,14 +101,14 @@ impl<'a> BytesView<'a> {
             Layout::Offsets64(offsets, data) => read_value(offsets, data, row),
             Layout::Views(views, buffers) => view(views, buffers, row),
             Layout::Fixed(size, data) => data.get(row * size..(row + 1) * size).ok_or(OutOfBounds),
-            Layout::Dictionary(keys, values) => values.get_key(keys.get(row).ok_or(OutOfBounds)?),
+            Layout::Dictionary(keys, values) => values.value_of_key(keys.get(row).ok_or(OutOfBounds)?),
             Layout::AllNull => Err(OutOfBounds),
         }
     }
 
-    /// Returns the value of a dictionary's key that is not null.
+    /// Returns the value of a dictionary key, which may be out of bounds.
     #[inline]
-    fn get_key(&self, key: usize) -> Result<&'a [u8], OutOfBounds> {
+    fn value_of_key(&self, key: usize) -> Result<&'a [u8], OutOfBounds> {
         if key < self.len { self.get(key) } else { Err(OutOfBounds) }
     }
 
@@ -148,14 +148,18 @@ impl<'a> BytesView<'a> {
 
     /// Returns the first null row.
     pub(crate) fn first_null(&self) -> Option<usize> {
-        let words = (0..self.len).step_by(64).filter(|_| self.may_hold_nulls());
-        let mut missing = words.map(|start| (start, !self.valid_bits(start, (self.len - start).min(64))));
+        if !self.may_hold_nulls() {
+            return None;
+        }
+        let mut missing =
+            (0..self.len).step_by(64).map(|start| (start, !self.valid_bits(start, (self.len - start).min(64))));
         missing.find_map(|(start, missing)| {
             let row = start + missing.trailing_zeros() as usize;
             (row < self.len && missing != 0).then_some(row)
         })
     }
 
+    /// Whether rows may be null: by type, in the array, or among the values of a dictionary.
     fn may_hold_nulls(&self) -> bool {
         let by_layout = match &self.layout {
             Layout::AllNull => true,
@@ -351,10 +355,10 @@ pub(crate) fn read_values<'a, O: ArrowNativeType>(
 
 // Dictionary arrays with any key type.
 
-/// Evaluates an expression with the keys of any type.
-macro_rules! for_keys {
-    ($all:expr, $keys:ident => $result:expr) => {
-        match $all {
+/// Evaluates an expression with the keys in a method of `DictionaryKeys`, whatever their type.
+macro_rules! with_keys {
+    ($self:expr, $keys:ident => $result:expr) => {
+        match $self {
             Self::I8($keys) => $result,
             Self::I16($keys) => $result,
             Self::I32($keys) => $result,
@@ -384,15 +388,15 @@ impl DictionaryKeys<'_> {
     /// Returns a key as an index of the values; a negative key becomes larger than any.
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Option<usize> {
-        for_keys!(self, keys => keys.get(row).map(|key| key.as_usize()))
+        with_keys!(self, keys => keys.get(row).map(|key| key.as_usize()))
     }
 
     /// Reads the values of consecutive rows; returns false if one is unreadable.
     fn read_values<'v>(&self, values: &BytesView<'v>, first: usize, into: &mut [&'v [u8]]) -> bool {
-        for_keys!(self, keys => {
+        with_keys!(self, keys => {
             let Some(own) = keys.get(first..first + into.len()) else { return false };
             own.iter().zip(into).all(|(key, value)| {
-                values.get_key(key.as_usize()).map(|bytes| *value = bytes).is_ok()
+                values.value_of_key(key.as_usize()).map(|bytes| *value = bytes).is_ok()
             })
         })
     }

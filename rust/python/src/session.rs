@@ -33,7 +33,7 @@ const RECEIVED: u32 = 2;
 struct FastPath<'s> {
     statements: &'s PyStatements,
     metadata: &'s PyMetadataSnapshot,
-    queue: &'s mut Option<QueueState>,
+    queue_state: &'s mut Option<QueueState>,
     summary: &'s mut Summary,
     write_lock: &'s PyWriteLock,
 }
@@ -41,26 +41,28 @@ struct FastPath<'s> {
 impl FastPath<'_> {
     /// Returns the request to receive everything from a queue in the default schema; `None` if there is no such queue,
     /// it is disabled, or the clock fails.
-    fn receive_request(
+    fn request_for(
         &mut self,
         py: Python<'_>,
-        queue: &Bound<'_, PyString>,
+        name: &Bound<'_, PyString>,
         now: Option<i64>,
     ) -> PyResult<Option<ReceiveRequest>> {
-        let Some((queue_id, queue)) = queue.to_str().ok().and_then(|name| self.metadata.0.queue_named(name)) else {
+        let Some((queue_id, queue)) = name.to_str().ok().and_then(|name| self.metadata.0.queue_named(name)) else {
             return Ok(None);
         };
         if !queue.is_receive_enabled {
             return Ok(None);
         }
-        let state = match *self.queue {
+        let state = match *self.queue_state {
             Some(known) if known.queue_id == queue_id => known,
-            _ => *self.queue.insert(self.statements.with_gil(py, |statements| statements.queue_state(queue_id))?),
+            _ => *self.queue_state.insert(self.statements.with_gil(py, |statements| statements.queue_state(queue_id))?),
         };
-        let now = if state.has_leases { now.or_else(ssbroker_store::now) } else { None };
-        if state.has_leases && now.is_none() {
-            return Ok(None);
-        }
+        let now = if state.has_leases {
+            let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(None) };
+            Some(now)
+        } else {
+            None
+        };
         let taking = if queue.is_retention_enabled { Taking::Retain } else { Taking::Remove };
         let (top, groups, bytes_max) = (usize::MAX, usize::MAX, usize::MAX);
         Ok(Some(ReceiveRequest { queue_id, top, groups, bytes_max, selection: Selection::All, taking, now }))
@@ -68,7 +70,7 @@ impl FastPath<'_> {
 
     /// Records that messages were received from a queue, which ends its consecutive rollbacks.
     fn record_receive(&mut self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
-        if let Some(state) = self.queue.as_mut().filter(|state| state.has_rollbacks) {
+        if let Some(state) = self.queue_state.as_mut().filter(|state| state.has_rollbacks) {
             self.statements.with_gil(py, |statements| statements.reset_rollback_count(queue_id))?;
             state.has_rollbacks = false;
         }
@@ -114,9 +116,9 @@ struct Transaction {
     metadata: Option<Py<PyMetadataSnapshot>>,
     /// The number of rows that the connection had changed before.
     changes_before: u64,
-    /// The queue from which messages were received last; `None` if its state is not known. Only Python adds leases and
+    /// The state of the queue that was last asked for messages; `None` if it is not known. Only Python adds leases and
     /// rollbacks.
-    queue: Option<QueueState>,
+    queue_state: Option<QueueState>,
 }
 
 #[derive(Default)]
@@ -160,12 +162,12 @@ impl PySession {
             None => state.transaction = self.begin_without_waiting(py)?,
         }
         let State { transaction: Some(transaction), summary, .. } = state else { return Ok(None) };
-        let Transaction { writer, metadata, queue, .. } = transaction;
+        let Transaction { writer, metadata, queue_state, .. } = transaction;
         let (statements, write_lock) = (writer.statements.get(), self.write_lock());
         Ok(metadata.as_ref().map(|metadata| FastPath {
             statements,
             metadata: metadata.get(),
-            queue,
+            queue_state,
             summary,
             write_lock,
         }))
@@ -183,7 +185,7 @@ impl PySession {
         if let Ok(Some((changes_before, version))) = started {
             write_lock.record_holder();
             let metadata = write_lock.metadata(py, version);
-            return Ok(Some(Transaction { writer, version, metadata, changes_before, queue: None }));
+            return Ok(Some(Transaction { writer, version, metadata, changes_before, queue_state: None }));
         }
         // Python tries again with waiting, and reports the reason if that fails too.
         roll_back(py, write_lock, writer)?;
@@ -313,7 +315,7 @@ impl PySession {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(all) = fast.receive_request(py, queue, now)? else { return Ok(None) };
+        let Some(all) = fast.request_for(py, queue, now)? else { return Ok(None) };
         let (top, groups) = (top.unwrap_or(all.top), groups.unwrap_or(all.groups));
         let request = ReceiveRequest { top, groups, bytes_max, ..all };
         let found = fast.statements.receive_batch(py, fast.metadata, request, schema)?;
@@ -332,7 +334,7 @@ impl PySession {
     ) -> PyResult<Option<Message<'py>>> {
         let mut state = self.state()?;
         let Some(mut fast) = self.fast(py, &mut state)? else { return Ok(None) };
-        let Some(all) = fast.receive_request(py, queue, now)? else { return Ok(None) };
+        let Some(all) = fast.request_for(py, queue, now)? else { return Ok(None) };
         let request = ReceiveRequest { top: 1, groups: 1, ..all };
         let found = fast.statements.receive_rows(py, fast.metadata, request)?.into_iter().next();
         if found.is_some() {
@@ -344,7 +346,7 @@ impl PySession {
     fn begin_fast(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let mut state = self.state()?;
         match &mut state.transaction {
-            Some(transaction) => transaction.queue = None, // the caller may change its state
+            Some(transaction) => transaction.queue_state = None, // the caller may change it
             None if self.write_lock().is_unavailable() => {}
             none => *none = self.begin_without_waiting(py)?,
         }
@@ -363,7 +365,7 @@ impl PySession {
         let mut state = self.state()?;
         self.write_lock().set_in_use(connection);
         self.write_lock().record_holder();
-        state.transaction = Some(Transaction { writer, version, metadata, changes_before, queue: None });
+        state.transaction = Some(Transaction { writer, version, metadata, changes_before, queue_state: None });
         state.is_shared = true;
         Ok(())
     }

@@ -52,7 +52,7 @@ pub enum Selection {
     Group(Guid),
 }
 
-/// What decides how to receive from a queue.
+/// The leases and rollbacks that a RECEIVE has to consider.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueState {
     /// The id of the queue.
@@ -104,7 +104,7 @@ impl Statements {
         Ok(taken)
     }
 
-    /// Returns what decides how to receive from a queue.
+    /// Returns the leases and rollbacks that a RECEIVE from a queue has to consider.
     ///
     /// # Errors
     /// The file cannot be read, or there is no such queue.
@@ -438,7 +438,8 @@ const MEMBERS_READY: &str = "
     SELECT e.endpoint_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ?1 AND m.queue_id = ?2 AND m.status = 1
     GROUP BY e.endpoint_id ORDER BY e.priority DESC, min(m.queuing_order)";
-// The length is read without reading the body.
+// The length is read without reading the body. Once the message with the last queuing order is removed, its number has
+// to be reserved, so that no later message gets it.
 const READY: &str = "
     SELECT queuing_order, message_sequence_number, message_type_id, length(message_body),
         CASE WHEN length(message_body) < 65536 THEN message_body END,
