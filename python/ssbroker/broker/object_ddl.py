@@ -23,7 +23,7 @@ from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.store import failures, object_changes
+from ssbroker.store import failures
 from ssbroker.store import object_changes as changes
 from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import (
@@ -445,5 +445,5 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
         is_failover = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + is_failover
     integer_argument(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
-    object_changes.write_mirroring(connection, MirroringRole(role, number))
+    changes.write_mirroring(connection, MirroringRole(role, number))
     changes.bump_version(connection)

@@ -165,7 +165,7 @@ class RoutingGraph:
         numbers = self._transition_numbers[instance]
         return ((class_, numbers[number]) for class_, number in routed)
 
-    def route_arrivals(self, *, is_initiator: bool = True) -> None:
+    def prepare_arrivals(self, *, is_initiator: bool = True) -> None:
         """Routes in one batch for each instance all messages that can arrive and are not like unknown ones."""
         arrivals = self._arrivals[is_initiator]
         if arrivals:
@@ -488,7 +488,7 @@ class ReachabilitySets:
             for class_, transition in graph.route_known_names(instance, (database, is_initiator), self._ids):
                 self._numbered_targets[class_].append((number, transition))
             self._default_transitions.append(self._transition(number, graph.at(instance).unknown_name, None))
-        graph.route_arrivals(is_initiator=is_initiator)
+        graph.prepare_arrivals(is_initiator=is_initiator)
         self._fixed_ends: dict[int, int] = {}
 
     def codes(self, service: str, broker: bytes | None = None) -> list[int]:
@@ -662,7 +662,7 @@ def loops(
 
 def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:
     """Returns the loops of a routing graph."""
-    graph.route_arrivals()
+    graph.prepare_arrivals()
     found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
     unknown = _unknown_name(graph)
     knowing, name_readers = _entry_instances(graph)

@@ -331,11 +331,11 @@ class MemoryDialogStorage:
         """See `DialogStorage`."""
         if self._refuses is None:
             return {}
-        kinds: list[Any] = messages["message_type_name"].to_pylist()
+        message_types: list[Any] = messages["message_type_name"].to_pylist()
         bodies: list[Any] = messages["message_body"].to_pylist()
         found = {
             row: self._refuses(message_type, body)
-            for row, (message_type, body) in enumerate(zip(kinds, bodies, strict=True))
+            for row, (message_type, body) in enumerate(zip(message_types, bodies, strict=True))
         }
         return {row: refusal for row, refusal in found.items() if refusal is not None}
 

@@ -47,8 +47,8 @@ RECEIVE_NOW_ROWS_MAX: Final = 16
 """The maximum number of rows that are written in the thread that receives them."""
 RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
 """The same limit in bytes."""
-RECEIVER_PAUSE: Final = 20e-6
-"""The pause in seconds after a turn has received no more than `RECEIVE_NOW_ROWS_MAX` rows: the receiver that it has woken needs the interpreter
+YIELD_SECONDS: Final = 20e-6
+"""How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows: the application's receiver that it has woken needs the interpreter
 lock, which it would otherwise get only at the end of the turn."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
@@ -250,7 +250,10 @@ class MessageExchange:
         )
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
-        """Writes messages, unless there are many, their dialogs are new, other work comes first or a database is locked; returns whether it did."""
+        """Writes messages, unless there are many, their dialogs are new, rows are held, other work comes first or a database is locked.
+
+        Returns whether nothing is left to do: what a lock prevents at the last moment is put into the inbox.
+        """
         is_small = rows.num_rows <= RECEIVE_NOW_ROWS_MAX and size_of(rows) <= RECEIVE_NOW_BYTES_MAX
         if not is_small or not self._instance.background or not self._guard.acquire(blocking=False):
             return False
@@ -277,7 +280,7 @@ class MessageExchange:
 
     def _yield_to_receivers(self, rows: int) -> None:
         if 0 < rows <= RECEIVE_NOW_ROWS_MAX and self._instance.background:
-            time.sleep(RECEIVER_PAUSE)
+            time.sleep(YIELD_SECONDS)
 
     def _follow_catalog(self, now: int) -> None:
         """Routes every dialog again if the catalog has changed."""

@@ -80,8 +80,8 @@ class _HeldRows:
 class LargeMessageBuffer:
     """Holds the fragments of large messages until all have arrived, so that a message is written once and acknowledged as a whole.
 
-    Rows of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, messages that name no broker id,
-    whose senders wait for an acknowledgement (R8), and the rest of a message of which a part was released.
+    Messages of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, the rest of a message of
+    which a part was released, rows without a sequence number, and messages that name no broker id, whose senders wait for an acknowledgement (R8).
     """
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ class LargeMessageBuffer:
             return [(peer, rows)]
         free: list[Batch] = []
         start, holder = 0, None
-        for position, (key, sequence, number, count, is_held) in enumerate(self._fragments(rows)):
-            held = self._held.get((peer.connection_id, key)) if is_held else None
-            if held is None and is_held and self._may_hold(peer, key, sequence, rows, position, count):
+        for position, (key, sequence, number, count, is_holdable) in enumerate(self._fragments(rows)):
+            held = self._held.get((peer.connection_id, key)) if is_holdable else None
+            if held is None and is_holdable and self._may_hold(peer, key, sequence, rows, position, count):
                 held = self._held[peer.connection_id, key] = _HeldRows(sequence, count, now, now)
             if held is not holder:
                 self._add(peer, rows, start, position, size, holder, free)
