@@ -255,7 +255,7 @@ class ConfigurationService:
         if not entries:
             return (
                 UNKNOWN_SERVICE,
-                f"the directory does not contain the service {request.service_name!r}{_with(request)}",
+                f"the directory does not contain the service {request.service_name!r}{_broker_id_suffix(request)}",
             )
         enabled = {
             one: objects.broker.is_broker_enabled
@@ -296,7 +296,7 @@ def _queue_of(objects: Objects) -> str:
     return queue_text(queue.schema_name, queue.name)
 
 
-def _with(request: MissingRoute) -> str:
+def _broker_id_suffix(request: MissingRoute) -> str:
     return "" if request.broker_instance is None else f" with the broker id {request.broker_instance}"
 
 

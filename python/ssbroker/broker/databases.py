@@ -86,7 +86,7 @@ class Databases:
         self._instance: Final = instance
         self._msdb: Final = msdb
         self._guard: Final = threading.RLock()
-        self._known: dict[str, DatabaseContext] = {}
+        self._by_name: dict[str, DatabaseContext] = {}
         self._suspended: dict[int, DatabaseContext] = {}
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
@@ -115,11 +115,11 @@ class Databases:
         self._msdb.check()  # before the lock, which may never be released in a forked process
         with self._guard:
             if self._is_refreshing:  # a signal or log handler in the refreshing thread
-                if not self._known:
+                if not self._by_name:
                     raise StorageError(
                         f"{self._msdb.path}: the databases are being opened by the call that this one interrupted"
                     )
-                return self._known
+                return self._by_name
             self._is_refreshing = True
             try:
                 return self._refresh()
@@ -129,11 +129,11 @@ class Databases:
     def _refresh(self) -> dict[str, DatabaseContext]:
         """Reads the registry if it has changed, with the lock held."""
         if self._version is not None and self._msdb.query(registry.version_of) == self._version:
-            return self._known
+            return self._by_name
         with self._msdb.read() as connection:
             version = registry.version_of(connection)
             listed = registry.load(connection)
-        before = {one.database_id: one for one in (*self._known.values(), *self._suspended.values())}
+        before = {one.database_id: one for one in (*self._by_name.values(), *self._suspended.values())}
         suspended, self._suspended = self._suspended, {}
         databases: dict[str, DatabaseContext] = {}
         logged, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
@@ -152,11 +152,11 @@ class Databases:
                     _log.warning(_NOT_AVAILABLE, row.name, error)
         for removed in before.values():
             removed.close()
-        if databases != self._known:
-            self._known = databases
+        if databases != self._by_name:
+            self._by_name = databases
         # Unavailable databases are tried again at the next refresh.
         self._version = None if self._unavailable else version
-        return self._known
+        return self._by_name
 
     def unavailable(self) -> list[str]:
         """Returns the names of listed databases whose files cannot be used."""
@@ -184,8 +184,8 @@ class Databases:
     def close(self) -> None:
         """Closes all files."""
         with self._guard:
-            databases = [*self._known.values(), *self._suspended.values()]
-            self._known, self._suspended = {}, {}
+            databases = [*self._by_name.values(), *self._suspended.values()]
+            self._by_name, self._suspended = {}, {}
             self._version = None
         for database in databases:
             database.close()
@@ -196,7 +196,7 @@ class Databases:
         with self._guard:
             if self.all().get(database.name) is not database:
                 return  # no longer listed
-            self._known = {name: each for name, each in self._known.items() if each is not database}
+            self._by_name = {name: each for name, each in self._by_name.items() if each is not database}
             self._suspended[database.database_id] = database
             self._unavailable[database.name] = error
             self._version = None

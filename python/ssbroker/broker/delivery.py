@@ -139,18 +139,18 @@ def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_i
         if endpoints.reload(work.connection, sender) is None:
             continue
         apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
-        if each.outcome.undelivered is None and sender.transmission_status != DELIVERED:
+        if each.outcome.error_number is None and sender.transmission_status != DELIVERED:
             endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
 
 
 def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:
     outcome = arrive(work, batch.envelope, batch.messages, park_if_disabled=park_if_disabled)
-    if outcome.undelivered is not None:
+    if outcome.error_number is not None:
         emit_undeliverable_event(
             work,
             batch.envelope.conversation_id,
             number=batch.messages[0].message_sequence_number,
-            error=outcome.undelivered,
+            error=outcome.error_number,
             text=outcome.reason,
         )
     return DeliveryResult(batch, outcome)
@@ -191,7 +191,7 @@ class DeliveryRound:
         while left:
             batches, rest = read_batches(self._source, left)
             try:
-                delivered = self._deliver(target, broker_instance, batches)
+                delivered = self._deliver_isolating_failures(target, broker_instance, batches)
             except LockTimeoutError:
                 if self._lock_timeout is None:
                     self.statuses |= dict.fromkeys(left, transmission_status.busy(target.name))
@@ -205,11 +205,11 @@ class DeliveryRound:
                 acknowledge(self._source, delivered, broker_instance=broker_instance)
             left = rest + self._record_results(target, batches, delivered)
 
-    def _deliver(
+    def _deliver_isolating_failures(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         try:
-            return self._deliver_all(target, broker_instance, batches)
+            return self._deliver_once(target, broker_instance, batches)
         except StorageError:
             raise
         except Exception:
@@ -221,7 +221,7 @@ class DeliveryRound:
         delivered = []
         for batch in batches:
             try:
-                delivered += self._deliver_all(target, broker_instance, [batch])
+                delivered += self._deliver_once(target, broker_instance, [batch])
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
@@ -230,7 +230,7 @@ class DeliveryRound:
                 )
         return delivered
 
-    def _deliver_all(
+    def _deliver_once(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         if target is self._source:
@@ -260,7 +260,7 @@ class DeliveryRound:
 
 def _status_of(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
     """Returns why the target did not accept a batch."""
-    number = delivered.outcome.undelivered
+    number = delivered.outcome.error_number
     if number is None:
         return transmission_status.undeliverable(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
     if number == _QUEUE_DISABLED:
@@ -397,7 +397,7 @@ class _Attempt(NamedTuple):
 
 
 class Retries:
-    """Keeps in memory which conversations to deliver, and when; the messages are in the files. Thread-safe.
+    """The time of the next delivery attempt of each conversation; in memory only. Thread-safe.
 
     A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
 
@@ -417,13 +417,13 @@ class Retries:
         self._attempts: dict[SenderKey, _Attempt] = {}
         # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
         self._order: dict[int, list[tuple[int, int]]] = {}
-        self._latest = 0
+        self._latest_time = 0
         self._changes = 0
-        self._seen: dict[int, int] = {}
+        self._changes_at_claim: dict[int, int] = {}
         """For each database the value of `_changes` at its last claim."""
         self._claimed: dict[int, set[int]] = {}
         """For each database the sender ids of its last claim."""
-        self._replaced: dict[int, set[int]] = {}
+        self._reused_sender_ids: dict[int, set[int]] = {}
         """Those of these ids that other conversations have got since then."""
 
     def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
@@ -437,13 +437,13 @@ class Retries:
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
         """Takes out the due conversations of a database, with their failed attempts; all of them if the clock was set back."""
         with self._guard:
-            self._seen[database_id] = self._changes
-            self._replaced.pop(database_id, None)
+            self._changes_at_claim[database_id] = self._changes
+            self._reused_sender_ids.pop(database_id, None)
             # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
-            if now + self._backoff.max_wait < self._latest:
+            if now + self._backoff.max_wait < self._latest_time:
                 self._move(at=now)
-                self._latest = now
-            self._latest = max(self._latest, now)
+                self._latest_time = now
+            self._latest_time = max(self._latest_time, now)
             found: dict[int, int] = {}
             order = self._order.get(database_id, [])
             while order and order[0][0] <= now:
@@ -459,9 +459,9 @@ class Retries:
         A conversation that was removed since then is not retried, and does not delay a new one with the same id.
         """
         with self._guard:
-            if key.endpoint_id in self._replaced.get(key.database_id, ()):
+            if key.endpoint_id in self._reused_sender_ids.get(key.database_id, ()):
                 return
-            is_changed = self._seen.get(key.database_id, self._changes) != self._changes
+            is_changed = self._changes_at_claim.get(key.database_id, self._changes) != self._changes
             at = now if is_changed else now + self._backoff.wait(attempt)
             self._put(key, _Attempt(attempt + 1, at, is_in_transit))
 
@@ -470,7 +470,7 @@ class Retries:
         with self._guard:
             self._attempts.pop(key, None)
             if key.endpoint_id in self._claimed.get(key.database_id, ()):
-                self._replaced.setdefault(key.database_id, set()).add(key.endpoint_id)
+                self._reused_sender_ids.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
         """Forgets the conversations of all other databases, which the instance no longer has."""
@@ -480,7 +480,7 @@ class Retries:
                 return
             self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
             self._order = {number: each for number, each in self._order.items() if number in kept}
-            self._seen = {number: each for number, each in self._seen.items() if number in kept}
+            self._changes_at_claim = {number: each for number, each in self._changes_at_claim.items() if number in kept}
 
     def retry_all(self, *, now: int) -> None:
         """Schedules all conversations immediately, after a change that may have fixed their problem."""
@@ -556,7 +556,9 @@ class Delivery:
         if self._thread.is_delivering:  # a subscriber sends while it handles an event about a delivery
             self._thread.pending.append(database)
             return False
-        return self._deliver(database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None)
+        return self._deliver_in_turn(
+            database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None
+        )
 
     def run_due(self, *, now: int) -> None:
         """Delivers messages that are new, were left by other processes, or are due for a retry."""
@@ -569,7 +571,7 @@ class Delivery:
                 self._scan(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
                 log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
-            self._deliver(database, now=now, lock_timeout=None)
+            self._deliver_in_turn(database, now=now, lock_timeout=None)
 
     def _scan(self, database: DatabaseContext, *, now: int) -> None:
         """Finds messages left by processes that have ended; gives running processes time to deliver their own."""
@@ -582,15 +584,15 @@ class Delivery:
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 
-    def _deliver(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_in_turn(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
         self._thread.pending = [database]
         while self._thread.pending:
-            is_left |= self._take_turn(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
+            is_left |= self._deliver_alone(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
         return is_left
 
-    def _take_turn(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_alone(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers in one thread at a time per database; a waiting thread then finds its own messages delivered."""
         turn = self._turns[database.database_id]
         if not turn.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
@@ -598,14 +600,18 @@ class Delivery:
         self._thread.is_delivering = True
         try:
             attempts = self._retries.claim(database.database_id, now=now)
-            deferred = self._attempt(database, attempts, now=now, lock_timeout=lock_timeout) if attempts else set()
+            deferred = (
+                self._deliver_and_schedule_retries(database, attempts, now=now, lock_timeout=lock_timeout)
+                if attempts
+                else set()
+            )
         finally:
             self._thread.is_delivering = False
             turn.release()
         self._retries.add((SenderKey(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
 
-    def _attempt(
+    def _deliver_and_schedule_retries(
         self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, lock_timeout: float | None
     ) -> Collection[int]:
         """Delivers messages and schedules retries; returns the senders deferred because of locks."""
@@ -613,7 +619,7 @@ class Delivery:
         in_transit: Collection[int] = ()
         deferred: Collection[int] = ()
         try:
-            failed, in_transit, deferred = self._run_round(database, attempts, lock_timeout=lock_timeout)
+            failed, in_transit, deferred = self._route_and_deliver(database, attempts, lock_timeout=lock_timeout)
         except SsbrokerError as error:
             log_failure(database, "messages could not be delivered; retrying later", error)
         except Exception:
@@ -624,7 +630,7 @@ class Delivery:
                 self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
         return deferred
 
-    def _run_round(
+    def _route_and_deliver(
         self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_timeout: float | None
     ) -> tuple[set[int], set[int], set[int]]:
         """Delivers messages; returns the senders to retry, those in transit to other instances, and those deferred because of locks."""
@@ -640,7 +646,7 @@ class Delivery:
             deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
         in_transit = {each.endpoint_id for each in planned.outgoing}
         statuses = {endpoint_id: str(why) for endpoint_id, why in {**deliveries.statuses, **problems}.items()}
-        if self.transport is not None:  # otherwise the serving process knows their status
+        if self.transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, DELIVERED) | statuses
         write_statuses(database, senders, statuses)
         return {*deliveries.statuses}, in_transit, deliveries.deferred

@@ -27,9 +27,9 @@ class ObjectChange:
     """What `Instance.ensure` did with one object.
 
     Attributes:
-        action: `created`, `altered`, `dropped`, or `unchanged`: it differs from the script, but no statement can change it.
+        action: `created`, `altered`, `dropped`, or `unchanged`: the object differs from the script, but no statement can change it.
         kind: The kind of the object, such as `queue`.
-        name: Its name; that of a queue has its schema.
+        name: The name of the object; for a queue, with its schema.
         database: Its database; None for a database or the endpoint.
         text: The properties that were changed, with their values before and after, or why the object is unchanged.
 
@@ -77,11 +77,11 @@ def needed(statement: Statement, annotations: Mapping[str, str], existing: Exist
     elif isinstance(statement, statements.CreateEndpoint | statements.DropEndpoint):
         yield from _endpoint(statement, existing.endpoint())
     elif isinstance(statement, _DROPS):
-        if _is_there(statement, existing.objects()):
+        if _exists(statement, existing.objects()):
             yield statement
     elif isinstance(statement, statements.AlterService):
         yield from _altered_service(statement, existing.objects())
-    elif isinstance(statement, _CREATES) and _is_there(statement, existing.objects()):
+    elif isinstance(statement, _CREATES) and _exists(statement, existing.objects()):
         yield from _as_created(statement, annotations, existing)
     else:
         yield statement
@@ -101,7 +101,7 @@ def _database(
             if there:
                 yield replace(statement, names=there)
         case statements.AlterDatabase(name, option, new_name):
-            if option in _ONCE:
+            if option in _OPTIONS_RUN_ONCE:
                 raise RefusalError(
                     f"ensure does not run SET {option}, because it changes the database each time; run it once with Instance.execute"
                 )
@@ -110,7 +110,7 @@ def _database(
                 yield statement
 
 
-_ONCE: Final = ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
+_OPTIONS_RUN_ONCE: Final = ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
 
 
 def _altered_service(statement: statements.AlterService, objects: Objects) -> Iterator[Statement]:
@@ -152,7 +152,7 @@ _CREATES: Final = (
 )
 
 
-def _is_there(statement: Any, objects: Objects) -> bool:
+def _exists(statement: Any, objects: Objects) -> bool:
     """Whether the object of a CREATE or DROP exists; names of some kinds compare without case."""
     if isinstance(statement, statements.CreateMasterKey | statements.DropMasterKey):
         return objects.security.master_key is not None

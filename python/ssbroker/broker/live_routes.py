@@ -93,7 +93,7 @@ class LiveRoutes:
     def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
         self._instance: Final = instance
         self._catalog: Final = catalog
-        self._known: _DecisionCache | None = None
+        self._decision_cache: _DecisionCache | None = None
         self._services_routed_locally: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
@@ -147,9 +147,9 @@ class LiveRoutes:
         return seen[1]
 
     def _current(self) -> _DecisionCache:
-        router, known, now = self.router(), self._known, self._instance.clock()
+        router, known, now = self.router(), self._decision_cache, self._instance.clock()
         if known is None or known.router is not router or not known.is_valid(now):
-            known = self._known = _DecisionCache(router, now)
+            known = self._decision_cache = _DecisionCache(router, now)
             for gone in [name for name in list(self._services_routed_locally) if name not in known.databases]:
                 self._services_routed_locally.pop(gone, None)
         return known
@@ -324,7 +324,7 @@ def _catalog(
 
 
 def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetails:
-    """Returns what the diagnosis knows of the instance beyond routing."""
+    """Returns the metadata of the instance that only the diagnosis uses."""
     services: dict[tuple[str, str], ServiceDetails] = {}
     queues: dict[tuple[str, str], QueueDetails] = {}
     for database, objects in databases:

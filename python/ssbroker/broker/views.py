@@ -30,7 +30,7 @@ def _columns(**columns: pa.DataType) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _all(data_type: pa.DataType, names: str) -> dict[str, pa.DataType]:
+def _columns_of_type(data_type: pa.DataType, names: str) -> dict[str, pa.DataType]:
     return dict.fromkeys(names.split(), data_type)
 
 
@@ -58,7 +58,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         max_readers=_INT,
         activation_procedure=_TEXT,
         execute_as_principal_id=_INT,
-        **_all(
+        **_columns_of_type(
             _BOOL,
             "is_activation_enabled is_receive_enabled is_enqueue_enabled is_retention_enabled "
             "is_poison_message_handling_enabled",
@@ -156,8 +156,8 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
     "sys.database_permissions": _columns(
         **{"class": _TINY},
         class_desc=_TEXT,
-        **_all(_INT, "major_id minor_id grantee_principal_id grantor_principal_id"),
-        **_all(_TEXT, "type permission_name state state_desc"),
+        **_columns_of_type(_INT, "major_id minor_id grantee_principal_id grantor_principal_id"),
+        **_columns_of_type(_TEXT, "type permission_name state state_desc"),
     ),
     "sys.remote_service_bindings": _columns(
         name=_TEXT,
@@ -175,7 +175,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         pvt_key_encryption_type=_TEXT,
         pvt_key_encryption_type_desc=_TEXT,
         is_active_for_begin_dialog=_BOOL,
-        **_all(_TEXT, "issuer_name cert_serial_number subject"),
+        **_columns_of_type(_TEXT, "issuer_name cert_serial_number subject"),
         expiry_date=_TIMESTAMP,
         start_date=_TIMESTAMP,
         thumbprint=pa.binary(),
@@ -269,7 +269,7 @@ INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
         is_receive_flow_controlled=_BOOL,
         sends_posted=_INT,
         is_send_flow_controlled=_BOOL,
-        **_all(
+        **_columns_of_type(
             _LONG,
             "total_bytes_sent total_bytes_received total_fragments_sent total_fragments_received total_sends total_receives",
         ),

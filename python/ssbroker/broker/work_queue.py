@@ -234,7 +234,7 @@ class WorkQueue:
             )
 
     def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
-        """Whether this queue already does with failed messages what the options say."""
+        """Whether the poison message handling of the queue already matches the options."""
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             return False
         values = object_ddl.poison_values(objects, self._name, on_poison, poison_queue)
@@ -313,7 +313,7 @@ class WorkQueue:
             return
         for handle in {each.conversation_handle for each in messages}:
             target = endpoints.by_handle(work.connection, handle.bytes)
-            if target is None or target.is_initiator or not self._is_put(work, target):
+            if target is None or target.is_initiator or not self._was_begun_by_put(work, target):
                 continue
             initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
             if initiator is None:  # another instance has a service with this name
@@ -321,7 +321,7 @@ class WorkQueue:
             begin_end.clean_up(work, target)
             begin_end.clean_up(work, initiator)
 
-    def _is_put(self, work: Work, target: ConversationEndpoint) -> bool:
+    def _was_begun_by_put(self, work: Work, target: ConversationEndpoint) -> bool:
         """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""
         objects = work.objects
         is_own = objects.services_by_id[target.service_id].name == target.far_service

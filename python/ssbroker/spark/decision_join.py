@@ -106,39 +106,45 @@ class DecisionJoin:
         rows = self._rows
         if self._joins_sources:
             database = self._text("database")
-            rows = rows.join(self._source_side(), database.eqNullSafe(self._added("source database")), "left")
+            rows = rows.join(
+                self._sources_build_side(), database.eqNullSafe(self._temporary("source database")), "left"
+            )
         given = {name: self._text(name) for name in self._id_columns if self._types[name] == pa.string()}
         for step in PARSING_STEPS if given else ():
             rows = self._with(rows, **{f"{name} {step.__name__}": step(text) for name, text in given.items()})
-            given = {name: self._added(f"{name} {step.__name__}") for name in given}
+            given = {name: self._temporary(f"{name} {step.__name__}") for name in given}
         rows = self._with(rows, source=self._find_source(), **given)
-        rows = self._with(rows, wrong=self._wrong(self._values_of_labels()))
-        rows = self._with(rows, key=self._checked(self._values_of_labels(), "wrong", self._key(), "bigint"))
-        rows = rows.join(self._named_side(), self._is_named(), "left")
-        others, is_known = self._other_values(), self._added("key").isNotNull()
-        rows = self._with(rows, **{"also wrong": self._wrong(others)})
-        rows = self._with(rows, valid=self._checked(others, "also wrong", is_known, "boolean"))
+        rows = self._with(rows, wrong=self._error_number(self._columns_of_labels()))
+        rows = self._with(rows, key=self._value_or_error(self._columns_of_labels(), "wrong", self._key(), "bigint"))
+        rows = rows.join(self._names_build_side(), self._is_row_of_name(), "left")
+        others, is_known = self._columns_of_details(), self._temporary("key").isNotNull()
+        rows = self._with(rows, **{"also wrong": self._error_number(others)})
+        rows = self._with(rows, valid=self._value_or_error(others, "also wrong", is_known, "boolean"))
         if self._join_table.reads_names:
             rows = self._with(rows, hop=address_in_name(self._text("to_service_name"), only_if=self._reads_name()))
-        rows = self._with(rows, kind=self._kind())
+        rows = self._with(rows, kind=self._id_position())
         if self._join_table.candidates_max > 1:
             rows = self._with(rows, choice=self._choice())
             rows = self._with(rows, hash=self._tie_hash())
         rows = self._with(rows, position=self._position())
         rows = self._with(
-            rows, verdict=self._of_kind("verdict"), **({"details": self._of_kind("details")} if self._details else {})
+            rows,
+            verdict=self._decision_field("verdict"),
+            **({"details": self._decision_field("details")} if self._details else {}),
         )
         if self._join_table.replies is not None and self._may_be_replies:
             rows = self._with(rows, reply=self._reply_name())
             rows = rows.join(
-                self._side(self._join_table.replies, "reply"), self._added("reply") == self._added("reply name"), "left"
+                self._build_side(self._join_table.replies, "reply"),
+                self._temporary("reply") == self._temporary("reply name"),
+                "left",
             )
-            rows = self._with(rows, **self._or_reply())
+            rows = self._with(rows, **self._with_reply())
         added = [name for name in rows.columns if name.startswith(self._prefix)]
         decision = self._decision()
         return rows.select("*", *(decision[name].alias(name) for name in DECISIONS.names)).drop(*added)
 
-    def _added(self, name: str) -> Column:
+    def _temporary(self, name: str) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return sf.col(quoted(self._prefix + name))
@@ -156,12 +162,12 @@ class DecisionJoin:
         """Returns the 16 bytes of an id; null if it is null or invalid."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._added(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
+        return self._temporary(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
 
     def _source(self) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._added("source") if self._only_source is None else sf.lit(self._only_source)
+        return self._temporary("source") if self._only_source is None else sf.lit(self._only_source)
 
     def _find_source(self) -> Column:
         """Returns the number of the routing table; null for an unknown database."""
@@ -170,7 +176,7 @@ class DecisionJoin:
         if self._only_source is not None:
             return sf.lit(self._only_source)
         if self._joins_sources:
-            return self._added("source number")
+            return self._temporary("source number")
         database, databases = self._text("database"), self._join_table.databases
         number = sf.when(database.isNull(), len(databases))
         for position, name in enumerate(databases):
@@ -180,7 +186,7 @@ class DecisionJoin:
     def _key(self) -> Column:
         return _name_hash(self._source(), self._text("to_service_name"))
 
-    def _wrong(self, names: Sequence[str]) -> Column:
+    def _error_number(self, names: Sequence[str]) -> Column:
         """Returns the number of the error message of the first check that a row fails; null if its values are valid."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -192,14 +198,14 @@ class DecisionJoin:
             wrong = sf.when(is_wrong, message).otherwise(wrong)
         return wrong
 
-    def _checked(self, names: Sequence[str], wrong: str, value: Column, sql_type: str) -> Column:
+    def _value_or_error(self, names: Sequence[str], wrong: str, value: Column, sql_type: str) -> Column:
         """Returns the value; a row with an invalid value in one of the columns fails the job.
 
         The message is formatted in one place, because the JVM does not compile functions that are too long.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        checks, failed = self._checks(names), self._added(wrong)
+        checks, failed = self._checks(names), self._temporary(wrong)
         if not checks:
             return value
         messages, values = list[str](), list["Column"]()
@@ -211,7 +217,7 @@ class DecisionJoin:
         text = sf.call_function("format_string", _one_of(messages, failed), *values)
         return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(sql_type))
 
-    def _values_of_labels(self) -> list[str]:
+    def _columns_of_labels(self) -> list[str]:
         """Returns the columns that outcome, reason and step depend on."""
         ids = self._id_columns if "verdict" not in self._join_table.by_kind else []
         return [
@@ -222,10 +228,10 @@ class DecisionJoin:
             and (name != "is_initiator" or self._may_be_replies)
         ]
 
-    def _other_values(self) -> list[str]:
+    def _columns_of_details(self) -> list[str]:
         """Returns the columns that only decision columns other than outcome, reason and step depend on."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
-        labels = self._values_of_labels()
+        labels = self._columns_of_labels()
         return [name for name in read if name in self._types and name not in labels]
 
     def _checks(self, names: Sequence[str]) -> list[_Check]:
@@ -260,7 +266,7 @@ class DecisionJoin:
             found.append((is_wrong, before, shown, f"' is not a valid GUID; expected {_GUID}"))
         return found
 
-    def _side(self, table: pa.Table, name: str) -> DataFrame:
+    def _build_side(self, table: pa.Table, name: str) -> DataFrame:
         """Returns rows of the decision table as the build side of a broadcast join."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -274,11 +280,11 @@ class DecisionJoin:
             rows = rows.withColumn(ids, sf.col(quoted(ids)).cast("array<string>"))
         return sf.broadcast(rows)
 
-    def _named_side(self) -> DataFrame:
+    def _names_build_side(self) -> DataFrame:
         table = self._join_table.with_keys(self._computed_keys)
         if self._only_source is not None:
             table = table.filter(pc.field("source") == self._only_source)
-        return self._side(table.select(["source", "name", "key", *LABEL_BITS, *self._lists()]), "named")
+        return self._build_side(table.select(["source", "name", "key", *LABEL_BITS, *self._array_names()]), "named")
 
     def _computed_keys(self, names: pa.Table) -> list[int]:
         """Returns the key of each source and name, as Spark computes it."""
@@ -288,28 +294,28 @@ class DecisionJoin:
         rows, _ = compat.arrow_frame(self._rows.sparkSession, names, column_types)
         return [int(row[0]) for row in rows.select(_name_hash(sf.col("source"), sf.col("name"))).collect()]
 
-    def _is_named(self) -> Column:
+    def _is_row_of_name(self) -> Column:
         """Returns the condition of the join: one number, whose collisions the other comparisons resolve.
 
         A join by a number is faster than one by a number and a text. Spark would make a condition with `=` a key.
         """
-        is_same_name = (self._text("to_service_name") == self._added("named name")).eqNullSafe(other=True)
-        is_same = (self._added("key") == self._added("named key")) & is_same_name
+        is_same_name = (self._text("to_service_name") == self._temporary("named name")).eqNullSafe(other=True)
+        is_same = (self._temporary("key") == self._temporary("named key")) & is_same_name
         if self._only_source is not None:
             return is_same
-        return is_same & (self._added("named source") - self._source() == 0)
+        return is_same & (self._temporary("named source") - self._source() == 0)
 
-    def _source_side(self) -> DataFrame:
+    def _sources_build_side(self) -> DataFrame:
         join_table = self._join_table
         arrays: dict[str, Any] = {
             name: pa.array([each[name] for each in join_table.unnamed], join_table.named.schema.field(name).type)
-            for name in self._lists()
+            for name in self._array_names()
         }
         names: Any = pa.array([*join_table.databases, None], pa.string())
         numbers = pa.array(range(len(names)), pa.int32())
-        return self._side(pa.table({"number": numbers, "database": names, **arrays}), "source")
+        return self._build_side(pa.table({"number": numbers, "database": names, **arrays}), "source")
 
-    def _lists(self) -> list[str]:
+    def _array_names(self) -> list[str]:
         lists = (
             ["ids", "verdict", *self._join_table.fields[:1]]
             if "only_from_initiator" in self._join_table.fields
@@ -318,15 +324,15 @@ class DecisionJoin:
         lists += ["details"] if self._details else []
         return lists if self._join_table.candidates_max <= 1 else [*lists, "choice"]
 
-    def _list(self, name: str) -> Column:
+    def _array(self, name: str) -> Column:
         """Returns the array of the name's row, or that for names without a row."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        listed = self._added(f"named {name}")
+        listed = self._temporary(f"named {name}")
         if self._joins_sources:
-            return sf.coalesce(listed, self._added(f"source {name}"))
+            return sf.coalesce(listed, self._temporary(f"source {name}"))
         sql_type = self._column_types[name].removeprefix("array<").removesuffix(">")
-        # Spark would check the values of an array that is cast for null.
+        # Casting the whole array would make Spark check each value for null.
         literals = [
             sf.array(*(self._literal(value).cast(sql_type) for value in each[name]))
             for each in self._join_table.unnamed
@@ -340,45 +346,45 @@ class DecisionJoin:
             return sf.lit(value)
         return sf.struct(*(sf.lit(each).cast(DETAILS[name]).alias(name) for name, each in value.items()))
 
-    def _of_kind(self, name: str) -> Column:
+    def _decision_field(self, name: str) -> Column:
         """Returns a field of the decision."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return sf.get(self._list(name), self._added("kind" if name in self._join_table.by_kind else "position"))
+        return sf.get(self._array(name), self._temporary("kind" if name in self._join_table.by_kind else "position"))
 
     def _reads_name(self) -> Column:
         """Whether the decision may depend on the address at the start of the name."""
-        return self._added("named name").isNull() & self._source().isin(*self._join_table.reads_names)
+        return self._temporary("named name").isNull() & self._source().isin(*self._join_table.reads_names)
 
-    def _kind(self) -> Column:
+    def _id_position(self) -> Column:
         """Returns the position of the broker id, and of the form of the name if it has no row, in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         kind = sf.lit(0)
         if BROKER_COLUMN in self._types:
             own = self._id_bytes(BROKER_COLUMN)
-            listed = sf.call_function("array_position", self._added("named ids"), own.cast("string"))
+            listed = sf.call_function("array_position", self._temporary("named ids"), own.cast("string"))
             kind = sf.when(own.isNull(), 0).otherwise(1 + sf.coalesce(listed, sf.lit(0)).cast("int"))
         if not self._join_table.reads_names:
             return kind
-        hop, own_addresses = self._added("hop"), [*self._join_table.own_addresses]
+        hop, own_addresses = self._temporary("hop"), [*self._join_table.own_addresses]
         form = sf.when(hop.isNull(), KINDS)
         if own_addresses:
             form = form.when(hop.isin(*own_addresses), 2 * KINDS)
-        return sf.when(self._added("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
+        return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _choice(self) -> Column:
         """Returns the position of the first candidate, and how many there are; null if each kind of ids has one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        has_ties = self._added("named name").isNull() | self._added("named choice").isNotNull()
-        return sf.when(has_ties, sf.get(self._list("choice"), self._added("kind")))
+        has_ties = self._temporary("named name").isNull() | self._temporary("named choice").isNotNull()
+        return sf.when(has_ties, sf.get(self._array("choice"), self._temporary("kind")))
 
     def _tie_hash(self) -> Column:
         """Returns the hash that picks one of several candidates; null if there is one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        candidates = self._added("choice").bitwiseAND(CANDIDATES_MAX)
+        candidates = self._temporary("choice").bitwiseAND(CANDIDATES_MAX)
         return sf.when(candidates > 1, sf.xxhash64(self._id_bytes(self._id_columns[0])))
 
     def _position(self) -> Column:
@@ -386,13 +392,13 @@ class DecisionJoin:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         if self._join_table.candidates_max <= 1:
-            return self._added("kind")
-        choice, hash_ = self._added("choice"), self._added("hash")
+            return self._temporary("kind")
+        choice, hash_ = self._temporary("choice"), self._temporary("hash")
         first, candidates = sf.shiftright(choice, CANDIDATES_BITS), choice.bitwiseAND(CANDIDATES_MAX)
-        # The upper half of the product of the hash, counted from the lowest one, and the number of candidates.
+        # floor((hash + 2**63) * candidates / 2**64), in two halves because the product does not fit into a bigint.
         upper, lower = sf.shiftright(hash_, 32) + sf.lit(1 << 31), hash_.bitwiseAND((1 << 32) - 1)
         picked = sf.shiftright(upper * candidates + sf.shiftright(lower * candidates, 32), 32)
-        return sf.coalesce((first + sf.coalesce(picked, sf.lit(0))).cast("int"), self._added("kind"))
+        return sf.coalesce((first + sf.coalesce(picked, sf.lit(0))).cast("int"), self._temporary("kind"))
 
     def _reply_name(self) -> Column:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
@@ -401,7 +407,7 @@ class DecisionJoin:
         is_reply = ~sf.col("is_initiator") & self._is_own_id()
         is_from_outside = self._source() == len(self._join_table.databases)
         if "only_from_initiator" in self._join_table.fields:
-            is_from_outside |= sf.coalesce(self._of_kind("only_from_initiator"), sf.lit(False))
+            is_from_outside |= sf.coalesce(self._decision_field("only_from_initiator"), sf.lit(False))
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
 
     def _is_own_id(self) -> Column:
@@ -415,21 +421,21 @@ class DecisionJoin:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         join_table = self._join_table
-        found = {name: self._added(f"{self._final}details")[name] for name in self._details}
+        found = {name: self._temporary(f"{self._final}details")[name] for name in self._details}
         if join_table.reads_names and "next_hop_address" in found:
             hop = found["next_hop_address"]
-            found["next_hop_address"] = sf.when(hop == IN_NAME, self._added("hop")).otherwise(hop)
-        verdict = self._added(f"{self._final}verdict").cast("int")
+            found["next_hop_address"] = sf.when(hop == IN_NAME, self._temporary("hop")).otherwise(hop)
+        verdict = self._temporary(f"{self._final}verdict").cast("int")
         codes = {name: self._code(name, verdict) for name in LABEL_BITS}
         codes["match_step"] = verdict.bitwiseAND(NO_STEP)
         if self._may_be_replies:
             database = found.get("target_database", sf.lit(None))
-            found["target_database"] = sf.coalesce(self._added("reply database"), database)
+            found["target_database"] = sf.coalesce(self._temporary("reply database"), database)
         if BROKER_COLUMN in self._types:
             bound = found.get("broker_instance", sf.lit(None))
             found["broker_instance"] = sf.coalesce(self._id_bytes(BROKER_COLUMN), bound)
         # Spark drops a join that finds nothing; the checks remain, because each column reads the checked values.
-        is_known, is_valid = self._added("key").isNotNull(), self._added("valid")
+        is_known, is_valid = self._temporary("key").isNotNull(), self._temporary("valid")
         step = codes["match_step"]
         labels = {
             "outcome": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.outcomes)), codes["outcome"])),
@@ -442,28 +448,28 @@ class DecisionJoin:
         return {**labels, **others}
 
     def _code(self, name: str, verdict: Column) -> Column:
-        """Returns the code of a label: that which all decisions for the name share, if they do."""
+        """Returns the code of a label: the one that all decisions for the name share, or else that of the verdict."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         shift, mask = LABEL_BITS[name]
         own = sf.shiftright(verdict, shift).bitwiseAND(mask)
-        shared = self._added(f"named {name}").cast("int")
-        return sf.coalesce(sf.when(self._added("reply").isNull(), shared) if self._may_be_replies else shared, own)
+        shared = self._temporary(f"named {name}").cast("int")
+        return sf.coalesce(sf.when(self._temporary("reply").isNull(), shared) if self._may_be_replies else shared, own)
 
-    def _or_reply(self) -> dict[str, Column]:
-        """Returns the decision about a reply, or else the one that was found."""
+    def _with_reply(self) -> dict[str, Column]:
+        """Returns the fields of a decision, with those about a reply where the row is one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        is_reply, own = self._added("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
-        index = sf.call_function("array_position", self._added("reply ids"), own).cast("int") - 1
+        is_reply, own = self._temporary("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
+        index = sf.call_function("array_position", self._temporary("reply ids"), own).cast("int") - 1
         dropped = sf.lit(self._join_table.dropped_reply).cast("smallint")
-        of_reply = sf.coalesce(sf.get(self._added("reply verdict"), index), dropped)
+        of_reply = sf.coalesce(sf.get(self._temporary("reply verdict"), index), dropped)
         found = {
-            "final verdict": sf.when(is_reply, of_reply).otherwise(self._added("verdict")),
-            "reply database": sf.when(is_reply, sf.get(self._added("reply target_database"), index)),
+            "final verdict": sf.when(is_reply, of_reply).otherwise(self._temporary("verdict")),
+            "reply database": sf.when(is_reply, sf.get(self._temporary("reply target_database"), index)),
         }
         if self._details:
-            found["final details"] = sf.when(~is_reply, self._added("details"))
+            found["final details"] = sf.when(~is_reply, self._temporary("details"))
         return found
 
 

@@ -123,7 +123,7 @@ def test_a_message_right_after_enabling_the_queue_does_not_overtake(sales: Datab
 def test_a_message_for_a_disabled_queue_is_not_stored_without_parking(sales: Database) -> None:
     dialog_calls.switch(sales, on=False)
     arrival = deliver_messages(sales, number(0), park_if_disabled=False)
-    assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
+    assert (arrival.acknowledged, arrival.error_number) == (0, 11219)
     assert dialog_calls.waiting(sales) == 0
 
 
@@ -170,7 +170,7 @@ def test_an_unknown_service_of_a_local_broker_id_is_an_error(sales: Database) ->
     assert with_broker_id.error.code == -8490
     without_broker_id = deliver_messages(sales, number(0), to_service_name="//Nobody")
     assert without_broker_id.error is None
-    assert without_broker_id.undelivered == 11210
+    assert without_broker_id.error_number == 11210
 
 
 # The cases that neither SEND nor BEGIN DIALOG rejects.
@@ -271,7 +271,7 @@ def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
     arrival = deliver_messages(sales, number(0), **back)
     assert arrival.error is not None
     assert arrival.error.code == -8495
-    assert deliver_messages(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
+    assert deliver_messages(sales, number(0), **{**back, "from_service_name": "//Other"}).error_number == 11222
     own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
     assert deliver_messages(sales, number(0), **own) == DeliveryOutcome(1)
     assert contents_of(drain(sales, dialog_calls.REPLIES)) == [b"0"]
@@ -289,7 +289,7 @@ def test_a_disabled_database_keeps_its_messages_and_creates_no_endpoint(disabled
     dialog = begin(disabled, b"waits")
     assert dialog_calls.waiting(disabled) == 1
     assert dialog_calls.state(disabled, dialog) == "CO"
-    assert deliver_messages(disabled, number(0)).undelivered == 28013
+    assert deliver_messages(disabled, number(0)).error_number == 28013
 
 
 @pytest.mark.rule("P16")

@@ -420,7 +420,7 @@ def _rejection(work: Work, contract: Contract, message: DialogMessage) -> Conver
 
 
 def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
-    return DeliveryOutcome(acknowledged, undelivered=number, reason=error_text(number, **values))
+    return DeliveryOutcome(acknowledged, error_number=number, reason=error_text(number, **values))
 
 
 class PlacedRun(NamedTuple):

@@ -106,13 +106,13 @@ class DeliveryOutcome:
     Attributes:
         acknowledged: All messages with lower numbers were accepted or dropped permanently, so the sender can delete them (P16).
         error: An error to send back, which ends the sender's side.
-        undelivered: The Service Broker number of why the other messages were not accepted; the sender keeps and retries them.
+        error_number: The Service Broker number of why the other messages were not accepted; the sender keeps and retries them.
         reason: The text for `undelivered`.
     """
 
     acknowledged: int
     error: ConversationError | None = None
-    undelivered: int | None = None
+    error_number: int | None = None
     reason: str = ""
 
 

@@ -61,8 +61,8 @@ class SharedOutbox:
         "_is_blocked",
         "_lock",
         "_max_bytes",
+        "_must_notify_drained",
         "_on_drained",
-        "_owes_notification",
         "_rows",
     )
 
@@ -74,7 +74,7 @@ class SharedOutbox:
         self._bytes = 0
         self._accepted = self._finished = first
         self._is_blocked = False
-        self._owes_notification = False
+        self._must_notify_drained = False
 
     @property
     def is_empty(self) -> bool:
@@ -104,12 +104,12 @@ class SharedOutbox:
         with self._lock:
             space = self._max_bytes - self._bytes
             if self._is_blocked or space <= 0:
-                self._owes_notification = True
+                self._must_notify_drained = True
                 return False, min(space, 0)
             self._rows.append((rows, size))
             self._bytes += size
             self._accepted += rows.num_rows
-            self._owes_notification = self._owes_notification or space <= size
+            self._must_notify_drained = self._must_notify_drained or space <= size
             return True, space - size
 
     def take(self) -> pa.Table | None:
@@ -141,15 +141,15 @@ class SharedOutbox:
     def unblock(self) -> None:
         """Accepts rows again and calls `on_drained`."""
         with self._lock:
-            self._is_blocked = self._owes_notification = False
+            self._is_blocked = self._must_notify_drained = False
         self._on_drained()
 
     def notify_if_drained(self) -> None:
         """Calls `on_drained` if rows were refused and the outbox is half empty; call it after `take`."""
         with self._lock:
-            is_due = self._owes_notification and not self._is_blocked and self._bytes <= self._max_bytes // 2
+            is_due = self._must_notify_drained and not self._is_blocked and self._bytes <= self._max_bytes // 2
             if is_due:
-                self._owes_notification = False
+                self._must_notify_drained = False
         if is_due:
             self._on_drained()
 

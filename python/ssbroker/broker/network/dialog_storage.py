@@ -52,7 +52,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
     if isinstance(target, DeliveryOutcome):
         if target.error is not None:
             return _refusal(target.error)
-        return Refusal(-(target.undelivered or 0), target.reason, notifies_sender=False)
+        return Refusal(-(target.error_number or 0), target.reason, notifies_sender=False)
     service, contract = target
     if not may_send(objects, service, endpoint.far_certificate):
         return _refusal(failure(8494, service=service.name))

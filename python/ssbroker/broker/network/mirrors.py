@@ -63,7 +63,7 @@ class MirroredRoutes:
         self._endpoint: Final = endpoint
         self._changed: Final = changed
         self._clock: Final = MonotonicClock()
-        self._known: Final[OrderedDict[MirroredAddresses, _RouteState]] = OrderedDict()
+        self._routes: Final[OrderedDict[MirroredAddresses, _RouteState]] = OrderedDict()
         self._by_address: Final[defaultdict[str, set[MirroredAddresses]]] = defaultdict(set)
         self._due: int | None = None
 
@@ -72,10 +72,10 @@ class MirroredRoutes:
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
-        route = self._known.get(pair)
+        route = self._routes.get(pair)
         if route is None:
             route = self._add(pair)
-        self._known.move_to_end(pair)
+        self._routes.move_to_end(pair)
         now = self._now()
         route.mirroring.mark_used(now=now)
         self._ask(pair, route.mirroring, now=now)
@@ -86,7 +86,7 @@ class MirroredRoutes:
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
-        route = self._known.get(pair)
+        route = self._routes.get(pair)
         principal = None if route is None else route.mirroring.principal
         return None if principal is None else pair.address_of(principal)
 
@@ -109,7 +109,7 @@ class MirroredRoutes:
         for pair in self._pairs(address):
             if pair.broker_instance == broker_instance:
                 for side in pair.sides(address):
-                    self._known[pair].mirroring.role_received(side, role, number, now=now)
+                    self._routes[pair].mirroring.role_received(side, role, number, now=now)
                 self._update(pair, now=now)
 
     def connected(self, address: str) -> None:
@@ -117,7 +117,7 @@ class MirroredRoutes:
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
-                self._known[pair].mirroring.mark_reachable(side, now=now)
+                self._routes[pair].mirroring.mark_reachable(side, now=now)
             self._update(pair, now=now)
 
     def connection_failed(self, address: str) -> None:
@@ -125,7 +125,7 @@ class MirroredRoutes:
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
-                self._known[pair].mirroring.mark_silent(side, now=now)
+                self._routes[pair].mirroring.mark_silent(side, now=now)
             self._update(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
@@ -133,19 +133,19 @@ class MirroredRoutes:
         monotonic = self._clock.monotonic(now)
         if self._due is not None and self._due <= monotonic:
             self._due = None
-            for pair, route in [*self._known.items()]:
+            for pair, route in [*self._routes.items()]:
                 route.mirroring.handle_timeout(now=monotonic)
                 self._update(pair, now=monotonic)
         return None if self._due is None else self._clock.wall_time(self._due)
 
     def _add(self, pair: MirroredAddresses) -> _RouteState:
-        while len(self._known) >= ROUTES_MAX:
-            oldest, _ = self._known.popitem(last=False)
+        while len(self._routes) >= ROUTES_MAX:
+            oldest, _ = self._routes.popitem(last=False)
             for side in MirrorSide:
                 self._by_address[oldest.address_of(side)].discard(oldest)
                 if not self._by_address[oldest.address_of(side)]:
                     del self._by_address[oldest.address_of(side)]
-        route = self._known[pair] = _RouteState(MirroredRoute(random=self._instance.random.random))
+        route = self._routes[pair] = _RouteState(MirroredRoute(random=self._instance.random.random))
         for side in MirrorSide:
             self._by_address[pair.address_of(side)].add(pair)
         return route
@@ -155,7 +155,7 @@ class MirroredRoutes:
 
     def _update(self, pair: MirroredAddresses, *, now: int) -> None:
         """Asks for the roles that are due, and reports a new state."""
-        route = self._known[pair]
+        route = self._routes[pair]
         mirroring = route.mirroring
         self._ask(pair, mirroring, now=now)
         if mirroring.state is route.reported:

@@ -194,7 +194,7 @@ class OutboundSender:
         if next_hop == LOCAL:
             self._loop_back(outbound.rows)
             return
-        if self._is_useless_reply(dialogs, outbound):
+        if self._is_reply_to_refused_address(dialogs, outbound):
             return
         before, _ = self._endpoint.progress(next_hop)
         if self._endpoint.send(next_hop, outbound.rows) > 0:
@@ -207,7 +207,7 @@ class OutboundSender:
         if taken == before:  # retransmit as soon as there is space, without the waits of P17
             dialogs.engine.retransmit(outbound.keys)
 
-    def _is_useless_reply(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
+    def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
         """Whether rows only answer unknown conversations, to an address that a peer named and that refuses connections."""
         next_hop = outbound.next_hop
         if MIRROR_SEPARATOR in next_hop or any(dialogs.engine.is_loaded(key) for key in outbound.keys):
