@@ -48,9 +48,9 @@ def string_list(values: object, *, name: str) -> list[str]:
     """Returns a sequence of strings as a list; a single string is an error, not a sequence of characters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise OptionError(f"{name}: expected a sequence of strings, got {values!r:.80}")
-    wrong = [value for value in values if not is_utf8_text(value)]
-    if wrong:
-        raise OptionError(f"{name}: expected a sequence of strings; one item is {wrong[0]!r:.80}")
+    for position, value in enumerate(values):
+        if not is_utf8_text(value):
+            raise OptionError(f"{name}[{position}]: expected a string that can be encoded as UTF-8, got {value!r:.80}")
     return list(values)
 
 

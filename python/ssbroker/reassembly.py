@@ -115,7 +115,9 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
                 f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} is {type(key).__qualname__}; expected bytes"
             )
         if keys.setdefault(id_bytes, key) != key:
-            raise OptionError(f"{_OPTION}: {uuid.UUID(bytes=id_bytes)} has two different keys")
+            raise OptionError(
+                f"{_OPTION}: the conversation id {uuid.UUID(bytes=id_bytes)} occurs twice, with different keys; give each id once"
+            )
     return keys
 
 

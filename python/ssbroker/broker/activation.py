@@ -188,7 +188,7 @@ class MonitoredQueue:
         return next((self._requests[by] for by in REQUESTED_BY if by in self._requests), None)
 
     def _has_messages(self) -> bool:
-        """Returns whether messages can be received; logs an unreadable file instead of raising, for the sake of other queues."""
+        """Returns whether messages can be received; a file that cannot be read is logged, so that the other queues are still activated."""
         try:
             with self.database.file.read() as connection:
                 objects = self.database.objects(connection)

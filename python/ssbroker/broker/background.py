@@ -120,7 +120,7 @@ def _enter_queues(work: Work) -> None:
 
 
 def _end_lifetimes(work: Work, *, now: int) -> None:
-    """Ends conversations whose lifetime has passed. Each endpoint knows the lifetime, so it ends without a message."""
+    """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so no message is sent."""
     error = failure(_LIFETIME_PASSED)
     for endpoint_id in endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = endpoints.by_id(work.connection, endpoint_id)

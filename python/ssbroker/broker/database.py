@@ -1072,13 +1072,13 @@ class Database:
         )
 
     def export_certificate(self, name: str) -> bytes:
-        """Exports a certificate without its private key, for import by the other instance.
+        """Exports a certificate without its private key, for import into another instance.
 
         Args:
             name: The name of the certificate.
 
         Returns:
-            The certificate in PEM.
+            The certificate in PEM format.
 
         Raises:
             BrokerError: The certificate does not exist (15151).

@@ -187,7 +187,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """How many times messages of this conversation group have been taken since the last acknowledgement: 1 for the first time."""
+        """How many times messages of this conversation group have been taken since it was last acknowledged, this time included: 1 at first."""
         return self._held_lease().attempts
 
     @property
@@ -273,7 +273,7 @@ class Job:
         await async_calls.complete(partial(self.extend, lease))
 
     def retry(self, *, after: float = 0.0) -> None:
-        """Gives the messages back and ends the job. The conversation group then waits; its messages keep their place in the queue.
+        """Returns the messages to the queue, at their previous place, and ends the job. They can be received again after `after` seconds.
 
         It does not count as a failure for poison message handling; `attempt` says how often the messages have been taken.
 
@@ -303,7 +303,7 @@ class Job:
         self._is_over = True
 
     async def aretry(self, *, after: float = 0.0) -> None:
-        """Gives the messages back and ends the job as `retry` does, without blocking the event loop.
+        """Returns the messages to the queue and ends the job as `retry` does, without blocking the event loop.
 
         Args:
             after: Seconds until the messages can be received again.

@@ -127,7 +127,7 @@ class QueueMonitor:
         self._apply(MonitorInput.RECEIVED)
 
     def ended(self, *, has_received: bool, has_progressed: bool, now: int) -> bool:
-        """Records that a reader has ended; returns whether it was needed, but ended without a RECEIVE."""
+        """Records that a reader has ended; returns whether the queue needed it and it never called RECEIVE."""
         is_wasted = not has_received and self.state is MonitorState.NOTIFIED
         self.running -= 1
         if not self.running:

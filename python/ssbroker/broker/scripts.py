@@ -458,10 +458,12 @@ def similar_name(known: Iterable[str], name: str) -> str:
 
 
 def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:
-    """Raises if there is an object whose name differs only in case."""
+    """Raises if there is an object of this name, or of one that differs only in case."""
     found = find_name(name, known)
     if found is not None:
-        raise refusal(f"{kind} {found!r} already exists", number)
+        if found == name:
+            raise refusal(f"{kind} {found!r} already exists", number)
+        raise refusal(f"{kind} {found!r} already exists, and {name!r} differs from it only in case", number)
 
 
 def _similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:

@@ -63,7 +63,7 @@ def set_owner(connection: Connection, objects: Objects, *, name: str, user: str)
     number = existing(objects.services, name, kind="service").service_id
     owner = principal_id(objects, user)
     if owner == PUBLIC:
-        raise refusal(f"service {name!r} cannot be owned by 'public'")
+        raise refusal(f"service {name!r} cannot be owned by 'public'; name a user of the database")
     changes.alter(connection, "ssb_services", number, {"principal_id": owner})
 
 
@@ -358,7 +358,7 @@ def drop_certificate(connection: Connection, objects: Objects, *, name: str) -> 
 def _owner(objects: Objects, name: str, user: str | None) -> int:
     found = principal_id(objects, user)
     if found == PUBLIC:
-        raise refusal(f"certificate {name!r} cannot be owned by 'public'")
+        raise refusal(f"certificate {name!r} cannot be owned by 'public'; name a user of the database")
     return found
 
 

@@ -284,7 +284,7 @@ class Shell:
         self._line(f"{name}: done", "dim")
 
     def quit(self, _: str) -> None:
-        """Does nothing: `run` ends before it."""
+        """Does nothing, because `run` returns at this command; the method lists it in the help."""
 
     def _rows(self, view: str) -> list[dict[str, Any]]:
         return self._instance.view(view).to_pylist()

@@ -58,7 +58,7 @@ def _check_combination(clauses: Clauses) -> None:
     if clauses.broker_instance is not None and clauses.service_name is None:
         raise RefusalError("BROKER_INSTANCE requires SERVICE_NAME", 9662)
     if clauses.service_name == CONFIGURATION_SERVICE and clauses.broker_instance is not None:
-        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE")
+        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE; remove this clause")
 
 
 def _check_addresses(clauses: Clauses) -> None:

@@ -198,7 +198,7 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
     is_empty = not any(f"\n{verb} " in text for verb in ("ALTER", "CREATE", "DROP")) and "-- ssbroker:" not in text
     if REFERENCE.search(text) is not None:
         text = WITHOUT_SQLCMD + text
-    # The annotation tells that the catalog has only what every instance has, and that nothing is missing from the script.
+    # The annotation says that the catalog has only what every instance has, and that nothing is missing from the script.
     return f"{text}-- ssbroker: addresses=\n" if is_empty else text
 
 

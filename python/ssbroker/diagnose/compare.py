@@ -319,7 +319,7 @@ class Comparison:
         return pa.Table.from_pylist(rows, schema=LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the comparison as values that JSON can represent."""
+        """Returns the comparison as a dict that `json.dumps` accepts: `conversations`, `changed_conversations`, `causes`, `changes` and `load`."""
         return {
             "conversations": self.conversations,
             "changed_conversations": self.changed_conversations,

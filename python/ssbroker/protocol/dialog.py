@@ -60,7 +60,7 @@ class Transmission:
         is_dirty: Whether the object has changed since it was packed (P32).
         last_used: The time of the last change.
         last_repaired: The last message that was sent again immediately because the peer had discarded it.
-        window_bytes: How many bytes of a message of several fragments may be in flight; 0 stands for the initial value.
+        window_bytes: How many bytes of a message of several fragments may be in flight; 0 means the initial value.
     """
 
     key: Key

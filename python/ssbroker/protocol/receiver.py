@@ -866,6 +866,6 @@ class ReceivePlanner:
 
 
 def _has_lost_messages(dialog: Dialog, acknowledgements: list[tuple[int, list[AckRange]]]) -> bool:
-    """Returns whether the peer has lost messages that it had acknowledged, unless an error has ended the dialog anyway."""
+    """Returns whether the peer has lost messages that it acknowledged before; False if an error has ended the dialog."""
     forgets = dialog.transmission.shows_data_loss
     return not dialog.ended_with_error and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)

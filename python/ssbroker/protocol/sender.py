@@ -185,7 +185,7 @@ class FragmentCache:
         return rows.add_column(_BODY, schemas.FRAGMENTS.field(_BODY), column)
 
     def drop(self, key: Key, sequence: int) -> None:
-        """Drops a message."""
+        """Removes the cached fragments of a message."""
         dropped = self._messages.pop((key, sequence), None)
         self._fragments -= 0 if dropped is None else _counted_fragments(dropped)
 

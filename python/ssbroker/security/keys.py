@@ -146,9 +146,8 @@ def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: boo
     boolean(is_initiator, name="is_initiator")
     given: object = session_key
     if not isinstance(given, bytes) or len(given) != SESSION_KEY_BYTES:
-        raise OptionError(
-            f"session_key: expected {SESSION_KEY_BYTES} bytes, got {len(given) if isinstance(given, bytes) else type(given).__name__}"
-        )
+        actual = f"{len(given)} bytes" if isinstance(given, bytes) else type(given).__name__
+        raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes, got {actual}")
     library = load_cryptography()
     lengths = (_AES_256, _AES_256_SIV, _HMAC, _AES_256)
     info = _LABEL + (b"initiator\0" if is_initiator else b"target\0") + conversation_id

@@ -151,6 +151,6 @@ class TransferredColumns:
 
 @functools.cache
 def _values_by_code(values: tuple[Any, ...], data_type: pa.DataType, *, unit: int, numbers: int) -> _Column:
-    """Returns, for each code, the value that one of its digits stands for."""
+    """Returns, for each code, the value that its digit at `unit` encodes."""
     by_part = [*values, *[None] * (numbers - len(values))]
     return pa.array([by_part[code // unit % numbers] for code in range(_CODES)], data_type)

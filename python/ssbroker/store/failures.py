@@ -69,7 +69,7 @@ def queue_of_moved(connection: Connection, group: bytes) -> int | None:
 
 
 def forget_moved(connection: Connection, group: bytes) -> None:
-    """Deletes that a conversation group has been moved."""
+    """Removes the record that a conversation group has been moved."""
     connection.execute("DELETE FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,))
 
 

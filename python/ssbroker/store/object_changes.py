@@ -100,7 +100,7 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Moves a service, with its queued messages, to another queue; what has failed there stays where it has been moved."""
+    """Moves a service, with its queued messages, to another queue; conversation groups that failures have moved stay where they are."""
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
         """

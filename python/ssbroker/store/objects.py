@@ -27,7 +27,7 @@ class MirroringRole(NamedTuple):
     role: Role
     """`principal` unless changed."""
     number: int
-    """Number of failovers that the database knows of."""
+    """Number of failovers recorded in the database."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Security:
 
     @cached_property
     def by_principal(self) -> Mapping[int, list[Certificate]]:
-        """Certificates by owner."""
+        """Certificates by the id of the principal that owns them."""
         by_principal: dict[int, list[Certificate]] = {}
         for each in self.certificates.values():
             by_principal.setdefault(each.principal_id, []).append(each)
@@ -219,5 +219,7 @@ def read_or_create_service_master_key(folder: Path, new_key: Callable[[], bytes]
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
     key = read_service_master_key(folder)
     if key is None:
-        raise StorageError(f"{path}: was deleted by another process right after it was created", file=str(path))
+        raise StorageError(
+            f"{path}: is missing, although it was just created; another process may have deleted it", file=str(path)
+        )
     return key

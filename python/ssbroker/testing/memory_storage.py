@@ -33,8 +33,8 @@ class StoredMessage:
         body: The message body.
         message_type: The message type.
         message_id: The message id.
-        is_end: Whether it ends the dialog.
-        is_error: Whether it is an error of the application.
+        is_end: Whether it is an EndDialog message.
+        is_error: Whether it is an Error message.
     """
 
     sequence: int

@@ -92,7 +92,7 @@ pub(crate) const SINES: [u32; 64] = [
     0xeb86_d391,
 ];
 
-/// Expands to all 64 steps. `$step::<STEP>(a, b, c, d, words)` stands for `b + rotate(a + mix(b, c, d) + word +
+/// Expands to all 64 steps. `$step::<STEP>(a, b, c, d, words)` expands to `b + rotate(a + mix(b, c, d) + word +
 /// sine)`; the four words of the state rotate after each step.
 macro_rules! steps {
     ($step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident $(, $groups:ident)?) => {

@@ -57,7 +57,7 @@ pub enum Selection {
 pub struct QueueState {
     /// The id of the queue.
     pub queue_id: i64,
-    /// Whether there are leases, in any queue, also ended ones.
+    /// Whether any queue has a lease, even an ended one.
     pub has_leases: bool,
     /// Whether its number of consecutive rollbacks is not 0.
     pub has_rollbacks: bool,

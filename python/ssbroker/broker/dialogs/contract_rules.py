@@ -92,8 +92,10 @@ class _Limits:
             )
         if value is None:
             return  # an external entity, which is never read
-        if "&" in value or len(value) * self._references > EXPANSION_MAX:
-            raise _LimitError(f"the entity {name!r:.80} may expand to too much text")
+        if "&" in value:
+            raise _LimitError(f"the entity {name!r:.80} refers to other entities, which is not allowed")
+        if len(value) * self._references > EXPANSION_MAX:
+            raise _LimitError(f"the entity {name!r:.80} may expand to more than {EXPANSION_MAX:,} characters")
 
     def _declared_attribute(self, *_: object) -> None:
         # expat compares each declaration with all others, and for each element.

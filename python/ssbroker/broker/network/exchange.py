@@ -135,7 +135,7 @@ class MessageExchange:
         return others
 
     def poll(self) -> None:
-        """Looks soon for messages that another process has committed."""
+        """Wakes the exchange to read messages that another process has committed."""
         self._is_poll_requested = True
         self._wake()
 

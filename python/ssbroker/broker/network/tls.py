@@ -256,7 +256,7 @@ class Channel(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes that wait for the socket."""
+        """The number of encrypted bytes that have not been passed to the socket."""
 
     def received(self, data: Data) -> Data:
         """Returns the decrypted contents of received bytes.

@@ -668,7 +668,7 @@ class Link:
 
     def _check_open(self) -> None:
         if self.is_leaving:
-            raise ProtocolError(f"expected a link that is GREETING or OPEN; it is {self._phase}")
+            raise ProtocolError(f"the link cannot send: it is {self._phase}; expected GREETING or OPEN")
 
     def _handle_frame(self, kind: FrameKind, body: bytes, now: int) -> LinkEvent | None:
         phase = TABLE[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))

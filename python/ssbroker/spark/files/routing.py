@@ -47,8 +47,8 @@ class RoutedFiles:
     """The result of `route_files`.
 
     Attributes:
-        path: The folder.
-        files: Its Parquet files, relative to it.
+        path: The output folder.
+        files: The Parquet files in it, as paths relative to `path`.
         rows: The number of conversations.
         outcomes: The number of conversations with each outcome.
         reasons: The number of conversations with each reason.

@@ -144,7 +144,7 @@ def _subfolders(staging: Path) -> list[Path]:
 
 
 def _check_text(batch: pa.RecordBatch) -> None:
-    """Raises `InputError` for invalid UTF-8, which Spark strings may hold."""
+    """Raises `InputError` for invalid UTF-8, which Spark strings may contain."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             try:

@@ -140,7 +140,7 @@ pub(crate) struct Pair {
     pub(crate) action: Action,
 }
 
-/// The owner of the pairs that tell which databases have a service.
+/// The owner of the pairs that list the databases with a service.
 #[inline]
 pub(crate) fn host_owner(service: NameId) -> u32 {
     service | 1 << 31
