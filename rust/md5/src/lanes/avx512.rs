@@ -1,7 +1,7 @@
 //! 512-bit vectors with 16 lanes each. Rotation and ternary logic are single instructions.
 
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Line, Sources, States};
+use super::{AHEAD, Copies, LANES_MAX, Line, Sources, States};
 use crate::rounds::{BLOCK, Block};
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_loadu_si128, _mm_sfence, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_inserti32x4,

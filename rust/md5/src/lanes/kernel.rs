@@ -36,7 +36,7 @@ macro_rules! kernel {
             let mut words = [[splat(0); 16]; G];
             for at in 0..blocks {
                 for (group, words) in words.iter_mut().enumerate() {
-                    $crate::lanes::prefetch_ahead(&sources[group * WIDTH..][..WIDTH], at);
+                    $crate::lanes::prefetch_block(&sources[group * WIDTH..][..WIDTH], at + AHEAD);
                     load_words(sources, group * WIDTH, at, words);
                     if COPIES && let Some(copies) = &mut copies {
                         copy_lines(copies, group * WIDTH, at);

@@ -139,12 +139,11 @@ pub(crate) fn prefetch(message: &[u8]) {
     }
 }
 
-/// Prefetches what each lane reads [`AHEAD`] blocks after block `at`. A processor follows fewer streams than there
-/// are lanes.
+/// Prefetches block `at` of each lane. A processor follows fewer streams than there are lanes.
 #[inline]
-fn prefetch_ahead(sources: &[&[Block]], at: usize) {
+fn prefetch_block(sources: &[&[Block]], at: usize) {
     for source in sources {
-        prefetch_line(source.as_ptr().wrapping_add(at + AHEAD).cast());
+        prefetch_line(source.as_ptr().wrapping_add(at).cast());
     }
 }
 

@@ -1,7 +1,7 @@
 //! 128-bit vectors on ARM with 4 lanes each. Bitwise selection is a single instruction.
 
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States, copy_line};
+use super::{AHEAD, Copies, LANES_MAX, Sources, States, copy_line};
 use std::arch::aarch64::{
     uint32x4_t, vaddq_u32, vbslq_u32, vdupq_n_u32, veorq_u32, vld1q_u8, vld1q_u32, vornq_u32, vorrq_u32,
     vreinterpretq_u32_u8, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vshlq_n_u32, vshrq_n_u32, vst1q_u32,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States, copy_line};
+use super::{AHEAD, Copies, LANES_MAX, Sources, States, copy_line};
 use crate::scalar::words_of;
 
 const WIDTH: usize = 4;

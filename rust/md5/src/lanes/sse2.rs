@@ -1,7 +1,7 @@
 //! 128-bit vectors with 4 lanes each.
 
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States, copy_line};
+use super::{AHEAD, Copies, LANES_MAX, Sources, States, copy_line};
 use std::arch::x86_64::{
     __m128i, _mm_add_epi32, _mm_and_si128, _mm_andnot_si128, _mm_cvtsi32_si128, _mm_loadu_si128, _mm_or_si128,
     _mm_set1_epi32, _mm_sll_epi32, _mm_srl_epi32, _mm_storeu_si128, _mm_sub_epi32, _mm_unpackhi_epi32,
