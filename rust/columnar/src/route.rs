@@ -45,6 +45,8 @@ struct Conversations<'a> {
 struct BlockInput<'a> {
     block: Block<'a>,
     ids: [Guid; BLOCK],
+    /// Databases read before, by [`database_slot`].
+    recent: [(&'a [u8], u16); RECENT_DATABASES],
 }
 
 impl RouteKernel {
@@ -241,7 +243,7 @@ impl RouteKernel {
             None => 0,
         };
         conversations.read_ids(start, len, self.index.options().tie_break, into)?;
-        let from_outside = self.read_databases(conversations, start, len, &mut into.block.sources)?;
+        let from_outside = self.read_databases(conversations, start, len, into)?;
         into.block.from_target =
             conversations.is_initiator.as_ref().map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
         let outside = self.index.source(None, true, None);
@@ -255,20 +257,20 @@ impl RouteKernel {
     }
 
     /// Determines the database in which each conversation started. Returns a mask of those from other instances.
-    fn read_databases(
+    fn read_databases<'a>(
         &self,
-        conversations: &Conversations<'_>,
+        conversations: &Conversations<'a>,
         start: usize,
         len: usize,
-        into: &mut [u16; BLOCK],
+        into: &mut BlockInput<'a>,
     ) -> Result<u64> {
         let catalog = self.index.catalog();
+        let BlockInput { block: Block { sources: into, .. }, recent, .. } = into;
         let Some(databases) = &conversations.databases else {
             into[..len].fill(conversations.only_database);
             return Ok(0);
         };
         let valid = databases.valid_bits(start, len);
-        let mut recent: [(&[u8], u16); RECENT_DATABASES] = [(&[], 0); RECENT_DATABASES];
         for (destination, table) in into[..len].iter_mut().enumerate() {
             if valid >> destination & 1 == 0 {
                 continue;
@@ -326,7 +328,7 @@ impl<'a> Conversations<'a> {
 impl<'a> BlockInput<'a> {
     fn new() -> Self {
         let block = Block { len: 0, names: [&[]; BLOCK], sources: [0; BLOCK], has_broker: 0, from_target: 0 };
-        Self { block, ids: [Guid::default(); BLOCK] }
+        Self { block, ids: [Guid::default(); BLOCK], recent: [(&[], 0); RECENT_DATABASES] }
     }
 
     fn query(&self, row: usize, answers: &Answers, id: Guid, databases: usize) -> Query<'a> {
@@ -341,10 +343,10 @@ impl<'a> BlockInput<'a> {
     }
 }
 
-/// How many names of databases a block remembers at most.
+/// How many names of databases a batch remembers at most.
 const RECENT_DATABASES: usize = 16;
 
-/// Returns where a block remembers a database, instead of another one with the same slot.
+/// Returns where a batch remembers a database, instead of another one with the same slot.
 #[inline]
 fn database_slot(name: &[u8]) -> usize {
     let ends = name.first().zip(name.last()).map_or(0, |(&first, &last)| usize::from(first) * 3 + usize::from(last));
