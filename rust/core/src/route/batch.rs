@@ -2,15 +2,16 @@
 //!
 //! A block passes through the table in stages. Each stage prefetches what the next one reads, so that the memory
 //! latencies of 64 conversations overlap. Decisions that are finished in the entry are read without branches; the
-//! remaining conversations are grouped by what is to be looked at next. What depends on a service name that is not
-//! listed is left to [`RouteIndex::decide`].
+//! remaining conversations are grouped by what is to be looked at next. What depends on the address in a service name
+//! that is not listed is left to [`RouteIndex::decide`].
 
+use crate::address::next_hop_of_service_name;
 use crate::catalog::NONE;
 use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
 use crate::prefetch::{prefetch, prefetch_line};
 use crate::route::decide::Scratch;
-use crate::route::index::{Action, Cell, Entry, Next, Pair, RouteIndex, Source, host_owner};
+use crate::route::index::{Action, Cell, Entry, Next, Pair, RouteIndex, Source, Target, host_owner};
 use crate::route::tie_break::{TieBreak, TieNumber};
 
 /// The number of conversations in a block: the bits of a word.
@@ -77,7 +78,7 @@ pub struct Stages {
     /// Mask of the names that are too long for `chunks`.
     long: u64,
     /// The unfinished conversations, by what is next.
-    pending: [Rows; 8],
+    pending: [Rows; 9],
     /// For conversations that look up a pair, the slot or number of the pair.
     pairs: [u32; BLOCK],
     /// For conversations that pick, the cell.
@@ -121,7 +122,7 @@ impl Default for Stages {
             keys: [0; BLOCK],
             long: 0,
             actions: [Action::next(Next::Decide); BLOCK],
-            pending: [Rows { rows: [0; BLOCK], len: 0 }; 8],
+            pending: [Rows { rows: [0; BLOCK], len: 0 }; 9],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
             numbers: [TieNumber::default(); BLOCK],
@@ -221,6 +222,17 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
         }
         cell
     }
+
+    /// Picks, and reads the service name if the cell depends on it (R23).
+    fn descend_by_name(&self, row: usize, cell: Cell, cells: &[Cell], number: &mut Option<TieNumber>) -> Cell {
+        let names_address = || next_hop_of_service_name(self.block.names[row]).is_some();
+        let cell = if cell.action == Action::next(Next::Name) && !names_address() {
+            cells[cell.candidates().start]
+        } else {
+            cell
+        };
+        self.descend(row, cell, cells, number)
+    }
 }
 
 impl RouteIndex {
@@ -252,6 +264,12 @@ impl RouteIndex {
             stages.group_by_next(unfinished);
             self.finish_picks(&request, stages, scratch, answers);
             self.finish_pairs(&request, stages, scratch, answers);
+            for row in stages.with(Next::Name).iter() {
+                let target = Target { route_id: answers.route_ids[row], to: answers.to[row] as u32 };
+                let mut number = None;
+                let cell = request.descend_by_name(row, Cell::next(Next::Name, target), &self.cells, &mut number);
+                self.finish(&request, row, cell, number, stages, scratch, answers);
+            }
             for row in stages.with(Next::Long).iter() {
                 let (source, name) = (block.sources[row], block.names[row]);
                 let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
@@ -448,7 +466,7 @@ impl RouteIndex {
                 cell if cell.action == Action::next(Next::Host) => self.other_cell(entry, &self.cells, broker),
                 cell => cell,
             };
-            request.descend(row, cell, &self.cells, &mut number)
+            request.descend_by_name(row, cell, &self.cells, &mut number)
         } else {
             if scratch.entries.get(slot, request.now).is_none() {
                 let live = self.live_entry(slot, request.now, scratch);
@@ -463,7 +481,7 @@ impl RouteIndex {
                 }
                 cell => cell,
             };
-            request.descend(row, cell, &live.cells, &mut number)
+            request.descend_by_name(row, cell, &live.cells, &mut number)
         };
         stages.slots[row] = slot;
         self.finish(request, row, cell, number, stages, scratch, answers);

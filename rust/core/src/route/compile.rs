@@ -476,10 +476,8 @@ impl<'a> Compiler<'a> {
             Found::Brokers | Found::Nothing | Found::Request => return Cell::next(Next::Decide, Target::default()),
         };
         let usable = index.usable(query, context, found, &mut self.scratch);
-        if context.service.is_none() && self.depends_on_name(context, usable.ok()) {
-            return Cell::next(Next::Decide, Target::default());
-        }
-        match usable {
+        let depends_on_name = context.service.is_none() && self.depends_on_name(context, usable.ok());
+        let cell = match usable {
             Ok(_) => {
                 let rows = std::mem::take(&mut self.scratch.rows);
                 let cell = self.pick(&rows, |compiler, &row| {
@@ -495,7 +493,13 @@ impl<'a> Compiler<'a> {
                 cell
             }
             Err(reason) => self.decided(case, unusable_decision(query, context, step, reason)),
+        };
+        if !depends_on_name {
+            return cell;
         }
+        // The query has an empty name, so this is the decision for names without an address.
+        self.cells.push(cell);
+        Cell::next(Next::Name, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
     }
 
     /// Whether a wildcard with the address TRANSPORT might be chosen, depending on the name.
@@ -604,7 +608,7 @@ impl Targets {
     fn place(&mut self, cell: Cell) -> Option<Action> {
         let Cell { target, action, .. } = cell;
         let has_target = [Action::HAS_ROUTE, Action::HAS_HOP, Action::LOCAL].iter().any(|&flag| action.has(flag));
-        if !has_target && action != Action::next(Next::Pick) {
+        if !has_target && !matches!(action.next_of(), Some(Next::Pick | Next::Name)) {
             return Some(action);
         }
         let position = self.targets[..self.count].iter().position(|&known| known == target).unwrap_or(self.count);

@@ -90,8 +90,11 @@ pub(crate) enum Next {
     Expired,
     /// The name is too long to be compared in the entry.
     Long,
-    /// The service name of the conversation, which is not listed: `decide` must handle it.
+    /// The rules, with `decide`.
     Decide,
+    /// The service name, which is not listed and may begin with an address: the cell at the target is for names that do
+    /// not, and `decide` handles the others.
+    Name,
 }
 
 /// A decision, finished or not, with everything that belongs to it.
@@ -200,9 +203,9 @@ impl Action {
     /// What to look at next; `None` if the decision is finished.
     #[inline]
     pub(crate) fn next_of(self) -> Option<Next> {
-        use Next::{Decide, Default, Expired, Host, Long, Pair, Pick, ReEnter};
-        self.has(Self::UNFINISHED)
-            .then(|| [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide][usize::from(self.outcome as u8 & 7)])
+        use Next::{Decide, Default, Expired, Host, Long, Name, Pair, Pick, ReEnter};
+        const ALL: [Next; 9] = [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide, Name];
+        self.has(Self::UNFINISHED).then(|| ALL[self.outcome as usize % ALL.len()])
     }
 }
 
@@ -409,8 +412,8 @@ mod tests {
 
     #[test]
     fn an_action_is_finished_or_names_what_is_next() {
-        use Next::{Decide, Default, Expired, Host, Long, Pair, Pick, ReEnter};
-        for next in [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide] {
+        use Next::{Decide, Default, Expired, Host, Long, Name, Pair, Pick, ReEnter};
+        for next in [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide, Name] {
             assert_eq!(Action::next(next).next_of(), Some(next));
         }
         for outcome in 0..5 {
