@@ -50,7 +50,9 @@ def string_list(values: object, *, name: str) -> list[str]:
         raise OptionError(f"{name}: expected a sequence of strings, got {values!r:.80}")
     for position, value in enumerate(values):
         if not is_utf8_text(value):
-            raise OptionError(f"{name}[{position}]: expected a string that can be encoded as UTF-8, got {value!r:.80}")
+            raise OptionError(
+                f"{name}: expected a sequence of strings that UTF-8 can encode; item {position} is {value!r:.80}"
+            )
     return list(values)
 
 

@@ -42,7 +42,7 @@ def test_routes_are_required() -> None:
     ],
 )
 def test_options_of_wrong_types_are_rejected(option: str, value: object) -> None:
-    with pytest.raises(ssbroker.OptionError, match=rf"^{option}(\[\d\])?: expected"):
+    with pytest.raises(ssbroker.OptionError, match=f"^{option}: expected"):
         full(**{option: value})
 
 

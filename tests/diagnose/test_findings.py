@@ -203,10 +203,7 @@ def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(OptionError, match="expires_within"):
         lint(Fleet({}), expires_within=timedelta(days=-1))
     for services in ("Stock", ["Stock", 5], ["\ud800"], 5):
-        with pytest.raises(
-            OptionError,
-            match=r"services(\[\d\])?: expected a (sequence of strings|string that can be encoded as UTF-8)",
-        ):
+        with pytest.raises(OptionError, match="services: expected a sequence of strings"):
             reachability(fleet(A=here()), services=services)  # type: ignore[arg-type]
     assert reachability(fleet(A=here()), services=(name for name in ["Stock"])).num_rows > 0
     with pytest.raises(OptionError, match="'SSB999' is not a finding code"):

@@ -138,9 +138,6 @@ def test_invalid_fleet_or_services_are_refused() -> None:
     with pytest.raises(SchemaError, match="instances: expected a mapping of instance names to catalogs, got list"):
         Fleet([alone])  # type: ignore[arg-type]
     for services in ("Stock", [b"Stock"]):
-        with pytest.raises(
-            OptionError,
-            match=r"services(\[\d\])?: expected a (sequence of strings|string that can be encoded as UTF-8)",
-        ):
+        with pytest.raises(OptionError, match="services: expected a sequence of strings"):
             reachability(alone, services=services)  # type: ignore[arg-type]
     assert reachability(alone, services=iter(["Stock"]))["service"].to_pylist()
