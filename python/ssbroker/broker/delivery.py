@@ -209,7 +209,7 @@ class DeliveryRound:
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         try:
-            return self._deliver_once(target, broker_instance, batches)
+            return self._deliver_batches(target, broker_instance, batches)
         except StorageError:
             raise
         except Exception:
@@ -221,7 +221,7 @@ class DeliveryRound:
         delivered = []
         for batch in batches:
             try:
-                delivered += self._deliver_once(target, broker_instance, [batch])
+                delivered += self._deliver_batches(target, broker_instance, [batch])
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
@@ -230,7 +230,7 @@ class DeliveryRound:
                 )
         return delivered
 
-    def _deliver_once(
+    def _deliver_batches(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         if target is self._source:
@@ -417,7 +417,7 @@ class Retries:
         self._attempts: dict[SenderKey, _Attempt] = {}
         # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
         self._order: dict[int, list[tuple[int, int]]] = {}
-        self._latest_time = 0
+        self._latest_claim_time = 0
         self._changes = 0
         self._changes_at_claim: dict[int, int] = {}
         """For each database the value of `_changes` at its last claim."""
@@ -440,10 +440,10 @@ class Retries:
             self._changes_at_claim[database_id] = self._changes
             self._reused_sender_ids.pop(database_id, None)
             # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
-            if now + self._backoff.max_wait < self._latest_time:
+            if now + self._backoff.max_wait < self._latest_claim_time:
                 self._move(at=now)
-                self._latest_time = now
-            self._latest_time = max(self._latest_time, now)
+                self._latest_claim_time = now
+            self._latest_claim_time = max(self._latest_claim_time, now)
             found: dict[int, int] = {}
             order = self._order.get(database_id, [])
             while order and order[0][0] <= now:
@@ -556,7 +556,7 @@ class Delivery:
         if self._thread.is_delivering:  # a subscriber sends while it handles an event about a delivery
             self._thread.pending.append(database)
             return False
-        return self._deliver_in_turn(
+        return self._deliver_with_follow_ups(
             database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None
         )
 
@@ -571,7 +571,7 @@ class Delivery:
                 self._scan(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
                 log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
-            self._deliver_in_turn(database, now=now, lock_timeout=None)
+            self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 
     def _scan(self, database: DatabaseContext, *, now: int) -> None:
         """Finds messages left by processes that have ended; gives running processes time to deliver their own."""
@@ -584,15 +584,15 @@ class Delivery:
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 
-    def _deliver_in_turn(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
         self._thread.pending = [database]
         while self._thread.pending:
-            is_left |= self._deliver_alone(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
+            is_left |= self._deliver_exclusively(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
         return is_left
 
-    def _deliver_alone(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers in one thread at a time per database; a waiting thread then finds its own messages delivered."""
         turn = self._turns[database.database_id]
         if not turn.acquire(timeout=-1 if lock_timeout is None else lock_timeout):

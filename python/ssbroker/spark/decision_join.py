@@ -114,19 +114,19 @@ class DecisionJoin:
             rows = self._with(rows, **{f"{name} {step.__name__}": step(text) for name, text in given.items()})
             given = {name: self._temporary(f"{name} {step.__name__}") for name in given}
         rows = self._with(rows, source=self._find_source(), **given)
-        rows = self._with(rows, wrong=self._error_number(self._columns_of_labels()))
+        rows = self._with(rows, wrong=self._message_index(self._columns_of_labels()))
         rows = self._with(rows, key=self._value_or_error(self._columns_of_labels(), "wrong", self._key(), "bigint"))
         rows = rows.join(self._names_build_side(), self._is_row_of_name(), "left")
         others, is_known = self._columns_of_details(), self._temporary("key").isNotNull()
-        rows = self._with(rows, **{"also wrong": self._error_number(others)})
+        rows = self._with(rows, **{"also wrong": self._message_index(others)})
         rows = self._with(rows, valid=self._value_or_error(others, "also wrong", is_known, "boolean"))
         if self._join_table.reads_names:
             rows = self._with(rows, hop=address_in_name(self._text("to_service_name"), only_if=self._reads_name()))
         rows = self._with(rows, kind=self._id_position())
         if self._join_table.candidates_max > 1:
-            rows = self._with(rows, choice=self._choice())
+            rows = self._with(rows, choice=self._candidate_range())
             rows = self._with(rows, hash=self._tie_hash())
-        rows = self._with(rows, position=self._position())
+        rows = self._with(rows, position=self._picked_position())
         rows = self._with(
             rows,
             verdict=self._decision_field("verdict"),
@@ -186,7 +186,7 @@ class DecisionJoin:
     def _key(self) -> Column:
         return _name_hash(self._source(), self._text("to_service_name"))
 
-    def _error_number(self, names: Sequence[str]) -> Column:
+    def _message_index(self, names: Sequence[str]) -> Column:
         """Returns the number of the error message of the first check that a row fails; null if its values are valid."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -373,7 +373,7 @@ class DecisionJoin:
             form = form.when(hop.isin(*own_addresses), 2 * KINDS)
         return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
-    def _choice(self) -> Column:
+    def _candidate_range(self) -> Column:
         """Returns the position of the first candidate, and how many there are; null if each kind of ids has one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -387,7 +387,7 @@ class DecisionJoin:
         candidates = self._temporary("choice").bitwiseAND(CANDIDATES_MAX)
         return sf.when(candidates > 1, sf.xxhash64(self._id_bytes(self._id_columns[0])))
 
-    def _position(self) -> Column:
+    def _picked_position(self) -> Column:
         """Returns the position of the candidate in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
