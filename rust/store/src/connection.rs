@@ -1,10 +1,15 @@
 //! The SQLite library and connection that another extension module (apsw) has opened. Uses `unsafe` because both
-//! are C.
+//! are C, and because the connection is stored beside the statements that refer
+//! to it.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
 
-use rusqlite::{Connection, ffi};
+use rusqlite::{Connection, PrepFlags, Statement, ffi};
 
 use crate::error::Result;
 
@@ -22,9 +27,20 @@ pub unsafe fn init_api(database: *mut Database, error: *mut *mut c_char, api: *m
     unsafe { Connection::extension_init2(database, error, api, |_| Ok(true)) }
 }
 
-/// A connection that someone else opened and will close.
+/// A connection that someone else opened and will close, with its prepared statements. `rusqlite` caches statements
+/// too, but allocates and hashes the SQL text at each use.
 #[derive(Debug)]
-pub struct BorrowedConnection(pub(crate) Connection);
+pub struct BorrowedConnection {
+    /// From `Box::into_raw`; dropped after the statements, which refer to it.
+    connection: NonNull<Connection>,
+    statements: RefCell<Vec<CacheEntry>>,
+}
+
+/// An SQL text and its statement; `None` while the statement is in use.
+type CacheEntry = (&'static str, Option<Statement<'static>>);
+
+// SAFETY: the connection and its statements move to another thread together, and nothing else refers to them.
+unsafe impl Send for BorrowedConnection {}
 
 impl BorrowedConnection {
     /// Wraps a connection handle.
@@ -37,6 +53,71 @@ impl BorrowedConnection {
     /// this is dropped.
     pub unsafe fn new(database: *mut Database) -> Result<Self> {
         // SAFETY: guaranteed by the caller; the wrapper does not close the handle.
-        Ok(Self(unsafe { Connection::from_handle(database) }?))
+        let connection = Box::new(unsafe { Connection::from_handle(database) }?);
+        Ok(Self { connection: NonNull::from(Box::leak(connection)), statements: RefCell::default() })
+    }
+
+    /// Returns the statement of an SQL text, which is prepared at its first use.
+    pub(crate) fn prepare_cached(&self, sql: &'static str) -> rusqlite::Result<CachedStatement<'_>> {
+        let cached = self.statements.borrow_mut().iter_mut().find(|entry| ptr::eq(entry.0, sql)).map(|e| e.1.take());
+        let statement = if let Some(statement) = cached.flatten() {
+            statement
+        } else {
+            // SAFETY: the connection does not move, and is dropped after all statements.
+            let connection: &'static Connection = unsafe { self.connection.as_ref() };
+            connection.prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_PERSISTENT)?
+        };
+        Ok(CachedStatement { sql, statement: ManuallyDrop::new(statement), cache: &self.statements })
+    }
+}
+
+impl Deref for BorrowedConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        // SAFETY: the connection is dropped with `self`.
+        unsafe { self.connection.as_ref() }
+    }
+}
+
+impl Drop for BorrowedConnection {
+    fn drop(&mut self) {
+        self.statements.get_mut().clear();
+        // SAFETY: the pointer is that of a box, and the statements that referred to it are gone.
+        drop(unsafe { Box::from_raw(self.connection.as_ptr()) });
+    }
+}
+
+/// A statement that returns to the cache when it is dropped.
+pub(crate) struct CachedStatement<'c> {
+    sql: &'static str,
+    statement: ManuallyDrop<Statement<'static>>,
+    cache: &'c RefCell<Vec<CacheEntry>>,
+}
+
+impl Deref for CachedStatement<'_> {
+    type Target = Statement<'static>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.statement
+    }
+}
+
+impl DerefMut for CachedStatement<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.statement
+    }
+}
+
+impl Drop for CachedStatement<'_> {
+    fn drop(&mut self) {
+        self.statement.clear_bindings(); // frees the copies of message bodies
+        // SAFETY: the statement is not used again.
+        let statement = unsafe { ManuallyDrop::take(&mut self.statement) };
+        let mut cache = self.cache.borrow_mut();
+        match cache.iter_mut().find(|entry| ptr::eq(entry.0, self.sql)) {
+            Some(entry) => entry.1 = Some(statement),
+            None => cache.push((self.sql, Some(statement))),
+        }
     }
 }

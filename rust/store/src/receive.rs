@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Row, params};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Inbox, Received};
 
+use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 use crate::metadata::MetadataSnapshot;
 use crate::statements::Statements;
@@ -160,7 +161,7 @@ struct Run {
 
 /// A RECEIVE in progress.
 struct Receive<'s, 'p> {
-    db: &'s Connection,
+    db: &'s BorrowedConnection,
     metadata: &'p MetadataSnapshot,
     request: ReceiveRequest,
     /// The number of messages that may still be taken.
@@ -404,7 +405,7 @@ impl<'p> Receive<'_, 'p> {
         Ok(members.next()?.is_none() || members.next()?.is_none())
     }
 
-    fn endpoint_ids(&self, sql: &str, group: Guid) -> Result<Vec<i64>> {
+    fn endpoint_ids(&self, sql: &'static str, group: Guid) -> Result<Vec<i64>> {
         let mut statement = self.db.prepare_cached(sql)?;
         let rows = statement.query_map(params![group.0, self.request.queue_id], |row| row.get(0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)

@@ -4,14 +4,10 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rusqlite::Connection;
-
 use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 use crate::wal_vfs::{defer_sync, sync_deferred_commits};
 
-/// More than there are statements in this crate, so that each is prepared once.
-const STATEMENTS: usize = 40;
 /// How often BEGIN checks that the file still exists.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -36,7 +32,7 @@ pub enum BeginResult {
 /// The prepared statements of a connection.
 #[derive(Debug)]
 pub struct Statements {
-    pub(crate) db: Connection,
+    pub(crate) db: BorrowedConnection,
     file: FileIdentity,
 }
 
@@ -44,8 +40,7 @@ impl Statements {
     /// Creates the statements for a connection to the file at `path`.
     #[must_use]
     pub fn new(connection: BorrowedConnection, path: &Path) -> Self {
-        connection.0.set_prepared_statement_cache_capacity(STATEMENTS);
-        Self { db: connection.0, file: FileIdentity::of(path) }
+        Self { db: connection, file: FileIdentity::of(path) }
     }
 
     /// Starts a write transaction without waiting for the lock.
