@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
+    from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.monitoring import metrics
-    from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Message, Transaction
@@ -129,7 +129,7 @@ _HOMES = {
     "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
     **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),
-    "Server": "broker.network.server",
+    "Server": "broker.network.instance_server",
     "Transaction": "broker.transaction",
     "Trust": "broker.network.tls",
     **dict.fromkeys(("Reassembler", "Reassembly", "fragment", "md5", "reassemble"), "reassembly"),

@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker.broker.network.dialer import EndpointSetup
-from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole

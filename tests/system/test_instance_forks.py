@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.server import read
+from ssbroker.broker.network.instance_server import read
 from ssbroker.broker.serve_lock import ServeLock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -38,8 +38,8 @@ from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
+    from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
-    from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
     from ssbroker.protocol.config import ProtocolSettings
 
@@ -654,8 +654,8 @@ class Instance:
             ...         server.address.startswith("TCP://127.0.0.1:")
             True
         """
+        from ssbroker.broker.network.instance_server import ServeOptions, Server  # noqa: PLC0415
         from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415  # loaded only when serving
-        from ssbroker.broker.network.server import ServeOptions, Server  # noqa: PLC0415
         from ssbroker.protocol.config import ProtocolSettings  # noqa: PLC0415
 
         options = ServeOptions(

@@ -25,7 +25,7 @@ from ssbroker.exceptions import InputError, MissingDependencyError, OptionError,
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-    from ssbroker.broker.network.server import Server
+    from ssbroker.broker.network.instance_server import Server
 
 
 class SignalQueue:

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network.exchange import EndpointEvents
+from ssbroker.broker.network.instance_server import ServeOptions, Server
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.server import ServeOptions, Server
+from ssbroker.broker.network.message_exchange import EndpointEvents
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason

@@ -14,7 +14,7 @@ from pathlib import Path
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.server import Server
+from ssbroker.broker.network.instance_server import Server
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.events import Event
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK

@@ -16,7 +16,7 @@ from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
 from ssbroker.protocol.wire.link import LinkLimits
 from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
-from tests.broker.network.test_endpoint import NO_RETRY, free_port, send_when_free
+from tests.broker.network.test_socket_endpoint import NO_RETRY, free_port, send_when_free
 from tests.protocol.wire.links import BANK, numbered, own
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.exchange import RECEIVE_NOW_BYTES_MAX, RECEIVE_NOW_ROWS_MAX
+from ssbroker.broker.network.message_exchange import RECEIVE_NOW_BYTES_MAX, RECEIVE_NOW_ROWS_MAX
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received_types, waiting
 

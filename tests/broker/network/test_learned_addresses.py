@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.network import dialer, exchange, outbound
+from ssbroker.broker.network import dialer, message_exchange, outbound
 from ssbroker.broker.network.dialer import DialFilter
 from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.instance_server import ServeOptions
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.outbound import ConversationsInTransit
-from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
 from tests.broker.network.forwarded_rows import Outboxes, decisions, peer, row, wire
 from tests.broker.network.recording_endpoints import HOST, QUICK, RecordingEndpoint
 from tests.broker.network.shop_and_bank import shop_and_bank_pair
-from tests.broker.network.test_endpoint import NO_RETRY, free_port
+from tests.broker.network.test_socket_endpoint import NO_RETRY, free_port
 from tests.broker.sample_databases import STOCK
 from tests.protocol.wire.links import numbered
 
@@ -213,7 +213,7 @@ def test_a_silent_name_server_delays_neither_other_names_nor_closing(
 
 def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new own address routes all conversations again, and peers can cause many of them."""
-    monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", 2)
+    monkeypatch.setattr(message_exchange, "OWN_ADDRESSES_MAX", 2)
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         shop_exchange = shop_and_bank.network.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
@@ -228,7 +228,7 @@ def test_forwarded_rows_do_not_wait_for_an_own_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_max: int, error: int
 ) -> None:
     """They are routed again, or dropped if no more own addresses are learned."""
-    monkeypatch.setattr(exchange, "OWN_ADDRESSES_MAX", own_max)
+    monkeypatch.setattr(message_exchange, "OWN_ADDRESSES_MAX", own_max)
     for shop_and_bank in shop_and_bank_pair(tmp_path):
         between = shop_and_bank.network.instance("between")
         between.execute(

@@ -15,6 +15,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import outbound
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs
+from ssbroker.broker.network.instance_server import Server
 from ssbroker.broker.network.outbound import (
     ARRIVING_SHARE_MIN,
     BATCH_BYTES,
@@ -24,7 +25,6 @@ from ssbroker.broker.network.outbound import (
     DELAY_MIN,
     SendDelay,
 )
-from ssbroker.broker.network.server import Server
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK

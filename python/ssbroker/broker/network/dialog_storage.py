@@ -17,7 +17,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import find_target
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
-from ssbroker.broker.network.batch_writer import BatchWriter, StalePlanError, message_header
+from ssbroker.broker.network.inbound_writer import BatchWriter, StalePlanError, message_header
 from ssbroker.broker.security_ddl import may_send
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.protocol.config import END_DIALOG, ERROR, LIFETIME_MAX, SECOND

@@ -14,7 +14,7 @@ from ssbroker.broker import counters
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.poison import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import server
+from ssbroker.broker.network import instance_server
 from ssbroker.ddl.statements import LEVELS
 from ssbroker.ddl.writer import bracket
 from ssbroker.exceptions import MissingDependencyError, SsbrokerError, StorageError
@@ -70,7 +70,8 @@ def overview_of(instance: Instance) -> dict[str, Any]:
             for row in databases.to_pylist()
         ],
         **counted,
-        "serving": (instance.server.status() if instance.server is not None else None) or server.read(instance.folder),
+        "serving": (instance.server.status() if instance.server is not None else None)
+        or instance_server.read(instance.folder),
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network import endpoint
+from ssbroker.broker.network import socket_endpoint
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
@@ -283,7 +283,7 @@ def test_few_rows_are_sent_without_the_thread_of_the_endpoint(
         for number in range(2, 5):
             shop.endpoint.send(bank.address, numbered(1, first=number))
         bank.wait_for(lambda: len(bank.numbers()) == 5)
-        shop.endpoint.send(bank.address, numbered(1, first=5, size=endpoint.SEND_NOW_BYTES_MAX))
+        shop.endpoint.send(bank.address, numbered(1, first=5, size=socket_endpoint.SEND_NOW_BYTES_MAX))
         shop.endpoint.send(bank.address, numbered(1, first=6))
         assert shop.endpoint.progress(bank.address) == (7, 5), "large rows, and those after them, wait for the thread"
     bank.wait_for(lambda: len(bank.numbers()) == 7)
@@ -364,11 +364,11 @@ def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> No
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
-        monkeypatch.setattr(endpoint, "ANSWER_INTERVAL", 3600.0)
+        monkeypatch.setattr(socket_endpoint, "ANSWER_INTERVAL", 3600.0)
         bank.role = ("mirror", 4)
-        for number in range(endpoint.QUERIES_MAX):
+        for number in range(socket_endpoint.QUERIES_MAX):
             shop.endpoint.query_role(bank.address, number.to_bytes(16))
-        shop.wait_for(lambda: len(shop.roles) == 1 + endpoint.QUERIES_MAX)
+        shop.wait_for(lambda: len(shop.roles) == 1 + socket_endpoint.QUERIES_MAX)
         assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
         assert bank.role_reads == 2
 

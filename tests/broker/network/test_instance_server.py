@@ -17,7 +17,7 @@ from ssbroker.broker import serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network import exchange
+from ssbroker.broker.network import message_exchange
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.serve_lock import ServeLock
@@ -76,7 +76,7 @@ def test_a_commit_of_another_process_wakes_the_serving_process(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks for commits only once when it starts, unless something wakes it."""
-    monkeypatch.setattr(exchange, "POLL_INTERVAL", 3600 * SECOND)
+    monkeypatch.setattr(message_exchange, "POLL_INTERVAL", 3600 * SECOND)
     here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
     sales, stock = sample_databases.shop(here), sample_databases.stock(there)
     servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]

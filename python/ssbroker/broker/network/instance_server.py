@@ -24,11 +24,11 @@ from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import ip_of
 from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.dialog_keys import DialogKeys
-from ssbroker.broker.network.endpoint import SocketEndpoint
-from ssbroker.broker.network.exchange import EndpointEvents, MessageExchange
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange
 from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
