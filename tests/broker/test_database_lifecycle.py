@@ -352,7 +352,10 @@ def test_an_existing_file_in_place_of_a_new_database_is_not_changed(instance: In
     assert set(database_context(instance.attach_database("Sales", path)).objects().services) == {"//Orders", "//Shop"}
 
 
-@pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.record_owner"])
+@pytest.mark.parametrize(
+    "step",
+    ["database_registry.add", "changes.set_broker", "database_registry.set_broker", "database_registry.record_owner"],
+)
 def test_a_full_disk_during_a_change_leaves_no_partial_change(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

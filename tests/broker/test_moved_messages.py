@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, WorkQueue
 from ssbroker.broker.database import context_of
-from ssbroker.broker.dialogs import poison
+from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.network.monitoring import Metrics, overview_of
 from ssbroker.protocol.events import ConversationMoved, Event, QueueDisabled
 from tests.broker.conftest import QUEUE, START, TARGET, Clock
@@ -144,7 +144,9 @@ def test_a_group_that_a_job_has_taken_meanwhile_is_not_moved(instance: Instance,
     for _ in range(4):
         fail_transaction(sales)
     with sales.take(QUEUE, timeout=0) as job:
-        poison.count_rollbacks(context_of(sales), {queue_id: message["conversation_handle"]}, "an error")
+        poison_message_handling.count_rollbacks(
+            context_of(sales), {queue_id: message["conversation_handle"]}, "an error"
+        )
         job.retry()
     assert (queued(instance), queued(instance, FAILED)) == ([b"poison"], [])
     fail_transaction(sales)

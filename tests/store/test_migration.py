@@ -15,7 +15,7 @@ from ssbroker.broker import views
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import StorageError
 from ssbroker.store.database_file import DatabaseFile
-from ssbroker.store.registry import MSDB_MIGRATIONS
+from ssbroker.store.database_registry import MSDB_MIGRATIONS
 from ssbroker.store.schema import DATABASE
 from tests.broker.conftest import Clock
 

@@ -11,7 +11,7 @@ from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery, Retries, SenderKey
-from ssbroker.broker.dialogs import poison
+from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import free_ended
@@ -222,10 +222,10 @@ class Background:
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
         """Counts the rollback, for poison message handling too, and checks for needed readers."""
         self._instance.counters.rolled_back()
-        received = poison.received_from(effects)
+        received = poison_message_handling.received_from(effects)
         if received:
             try:
-                poison.count_rollbacks(database, received, effects.error)
+                poison_message_handling.count_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
                 log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)

@@ -23,7 +23,7 @@ from ssbroker.broker.definition_checks import (
     queue_key,
     refusal,
 )
-from ssbroker.broker.dialogs import poison
+from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.security_ddl import GivenCertificate
@@ -34,8 +34,8 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
+from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import Objects, Role
-from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
 
@@ -571,7 +571,7 @@ class Database:
             [b'two chairs'] ['ValueError: no price']
             1
         """
-        return poison.requeue(self._context, queue, conversation_handle)
+        return poison_message_handling.requeue(self._context, queue, conversation_handle)
 
     def drop_queue(self, name: str) -> None:
         """Drops a queue with its messages.

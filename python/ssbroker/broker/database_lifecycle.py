@@ -21,12 +21,12 @@ from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.statements import BrokerOption, EndpointSettings
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
+from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
-from ssbroker.store import registry
 from ssbroker.store.database_file import DatabaseFile
+from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import BrokerEndpoint
-from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, is_missing
 
@@ -42,7 +42,7 @@ def create(instance: InstanceContext, change: InstanceChange, name: str) -> Data
     with ExitStack() as undo:
         undo.callback(databases.remove_files, file.path)
         undo.callback(file.close)
-        database_id = registry.add(
+        database_id = database_registry.add(
             listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True
         )
         undo.pop_all()
@@ -65,7 +65,7 @@ def attach(
         undo.callback(file.close)
         with file.read() as connection:
             broker = stored.load(connection).broker
-        database_id = registry.add(
+        database_id = database_registry.add(
             listing,
             name=name,
             file=_registry_path(instance, path),
@@ -77,11 +77,15 @@ def attach(
     change.add(database, created=False)
     connection = change.connection(database)
     _check_not_attached(instance, connection, path)
-    registry.record_owner(connection, attached_to=instance.instance_id, identity=registry.file_identity(path))
+    database_registry.record_owner(
+        connection, attached_to=instance.instance_id, identity=database_registry.file_identity(path)
+    )
     changes.set_honor_broker_priority(connection, is_on=False)
     forget_route_requests(change.work(database))
     effective = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
-    duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=broker.service_broker_guid, name=name)
+    duplicate = database_registry.find_enabled_duplicate(
+        listing, service_broker_guid=broker.service_broker_guid, name=name
+    )
     if duplicate is not None and effective in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
         warnings.warn(
             f"9773: the broker of {name!r} was disabled, because {duplicate!r} is enabled with the same broker id; "
@@ -104,8 +108,10 @@ def detach(change: InstanceChange, name: str, *, is_dropped: bool = False) -> No
     database = change.database(name)
     connection = change.connection(database)
     change.objects(database)  # raises if another process has detached it meanwhile
-    registry.record_owner(connection, attached_to=registry.DROPPED if is_dropped else None, identity=None)
-    registry.remove(change.listing(), name=change.row(database).name)
+    database_registry.record_owner(
+        connection, attached_to=database_registry.DROPPED if is_dropped else None, identity=None
+    )
+    database_registry.remove(change.listing(), name=change.row(database).name)
     change.remove(database, is_dropped=is_dropped)
 
 
@@ -116,7 +122,7 @@ def rename(change: InstanceChange, name: str, new: str) -> None:
     database = change.database(name)
     listing = change.listing()
     _check_free(listing, new)
-    registry.rename(listing, name=change.row(database).name, new_name=new)
+    database_registry.rename(listing, name=change.row(database).name, new_name=new)
     change.renamed(database, new)
 
 
@@ -141,7 +147,7 @@ def set_broker(
     if option in ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"):
         end_all_conversations(change.work(database), notify_remote=not is_new)
     changes.set_broker(connection, is_broker_enabled=is_enabled, service_broker_guid=guid)
-    registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
+    database_registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
 def set_guid(change: InstanceChange, database: DatabaseContext, guid: bytes) -> None:
@@ -158,12 +164,14 @@ def set_guid(change: InstanceChange, database: DatabaseContext, guid: bytes) -> 
         _check_no_duplicate(listing, name, guid)
         change.commit_after_registry(database)
     changes.set_broker(connection, is_broker_enabled=broker.is_broker_enabled, service_broker_guid=guid)
-    registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled)
+    database_registry.set_broker(
+        listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled
+    )
 
 
 def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
     """Raises if another database of the instance is enabled with the broker id (I7)."""
-    duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
+    duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
     if duplicate is not None:
         raise refusal(
             f"{name!r} has the same broker id as {duplicate!r}, which is enabled; use NEW_BROKER for one of them", 9772
@@ -178,23 +186,25 @@ def _check_option(option: object) -> None:
 
 def _check_free(listing: Connection, name: str) -> None:
     check_object_name(name)
-    if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in registry.load(listing)}:
+    if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in database_registry.load(listing)}:
         raise refusal(f"the database {name!r} already exists", 1801)
 
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
     """Raises if the instance already has the file, by any path."""
-    identity = registry.file_identity(path)
-    for row in registry.load(listing):
+    identity = database_registry.file_identity(path)
+    for row in database_registry.load(listing):
         listed = instance.folder / row.file
-        if listed == path or (identity is not None and registry.file_identity(listed) == identity):
+        if listed == path or (identity is not None and database_registry.file_identity(listed) == identity):
             raise refusal(f"{path} is already attached as the database {row.name!r}", 5120)
 
 
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Raises if the file is attached to another instance; a copy is a different file."""
-    owner = registry.read_owner(connection)
-    if owner.attached_to not in (None, instance.instance_id) and owner.identity == registry.file_identity(path):
+    owner = database_registry.read_owner(connection)
+    if owner.attached_to not in (None, instance.instance_id) and owner.identity == database_registry.file_identity(
+        path
+    ):
         raise refusal(f"{path} is attached to another instance; detach it there, or attach a copy", 5120)
 
 
@@ -208,7 +218,7 @@ def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     except StorageError as error:
         raise refusal(f"{path} is not a database file that can be attached: {error}", 5171) from error
     with file.read() as connection:
-        is_msdb = registry.is_msdb(connection)
+        is_msdb = database_registry.is_msdb(connection)
     if is_msdb:
         file.close()
         raise refusal(f"{path} is the msdb of an instance, which cannot be attached", 5171)

@@ -31,19 +31,19 @@ from ssbroker.exceptions import (
     StorageError,
     UnknownDatabaseError,
 )
+from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
-from ssbroker.store import registry
 from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile, Session
+from ssbroker.store.database_registry import MSDB_NAME, FileOwner, RegisteredDatabase
 from ssbroker.store.objects import Objects
-from ssbroker.store.registry import MSDB_NAME, FileOwner, RegisteredDatabase
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
     """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
-    expected_owner = FileOwner(instance_id, registry.file_identity(file.path))
+    expected_owner = FileOwner(instance_id, database_registry.file_identity(file.path))
     with msdb.read() as listing, file.read() as connection:
         if _is_consistent(connection, _row(listing, database_id), expected_owner):
             return
@@ -52,25 +52,25 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
         row = _row(listing, database_id)
         if row is None or _is_consistent(connection, row, expected_owner):
             return
-        owner, broker = registry.read_owner(connection), stored.load(connection).broker
+        owner, broker = database_registry.read_owner(connection), stored.load(connection).broker
         if owner.attached_to not in (None, instance_id) and owner.identity == expected_owner.identity:
             raise StorageError(f"{file.path}: is attached to another instance", file=str(file.path))
         guid = broker.service_broker_guid
-        duplicate = registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
+        duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
         is_enabled = broker.is_broker_enabled and row.is_broker_enabled and duplicate is None
-        registry.record_owner(connection, attached_to=instance_id, identity=expected_owner.identity)
+        database_registry.record_owner(connection, attached_to=instance_id, identity=expected_owner.identity)
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
-        registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
+        database_registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
 def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
-    return next((row for row in registry.load(listing) if row.database_id == database_id), None)
+    return next((row for row in database_registry.load(listing) if row.database_id == database_id), None)
 
 
 def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expected_owner: FileOwner) -> bool:
     broker = stored.load(connection).broker  # raises for a foreign file before anything is written to it
-    if row is None or registry.read_owner(connection) != expected_owner:
+    if row is None or database_registry.read_owner(connection) != expected_owner:
         return False
     return (broker.service_broker_guid, broker.is_broker_enabled) == (row.service_broker_guid, row.is_broker_enabled)
 
@@ -128,11 +128,11 @@ class Databases:
 
     def _refresh(self) -> dict[str, DatabaseContext]:
         """Reads the registry if it has changed, with the lock held."""
-        if self._version is not None and self._msdb.query(registry.version_of) == self._version:
+        if self._version is not None and self._msdb.query(database_registry.version_of) == self._version:
             return self._by_name
         with self._msdb.read() as connection:
-            version = registry.version_of(connection)
-            listed = registry.load(connection)
+            version = database_registry.version_of(connection)
+            listed = database_registry.load(connection)
         before = {one.database_id: one for one in (*self._by_name.values(), *self._suspended.values())}
         suspended, self._suspended = self._suspended, {}
         databases: dict[str, DatabaseContext] = {}
@@ -246,14 +246,20 @@ def create_msdb(
     instance_id = random_guid(random).bytes
 
     def fill(connection: Connection) -> None:
-        registry.create_instance_row(connection, name=name, instance_id=instance_id)
+        database_registry.create_instance_row(connection, name=name, instance_id=instance_id)
         _fill(connection, path, service_broker_guid=guid, attached_to=instance_id)
-        registry.add(
-            connection, name=registry.MSDB_NAME, file=path.name, service_broker_guid=guid, is_broker_enabled=True
+        database_registry.add(
+            connection,
+            name=database_registry.MSDB_NAME,
+            file=path.name,
+            service_broker_guid=guid,
+            is_broker_enabled=True,
         )
 
     try:
-        return DatabaseFile.create(path, registry.MSDB_MIGRATIONS, fill=fill, lock_timeout=lock_timeout, vfs=vfs)
+        return DatabaseFile.create(
+            path, database_registry.MSDB_MIGRATIONS, fill=fill, lock_timeout=lock_timeout, vfs=vfs
+        )
     except LockTimeoutError:
         raise
     except StorageError as error:
@@ -277,7 +283,7 @@ def create_msdb_if_missing(
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
     """Opens the msdb file, or raises if the folder is not an instance."""
     try:
-        return DatabaseFile.open(path, registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
+        return DatabaseFile.open(path, database_registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
     except StorageError as error:
         if not is_missing(path):
             raise
@@ -292,9 +298,9 @@ def create_database(
     instance: InstanceContext, listing: Connection, *, name: str, service_broker_guid: bytes
 ) -> DatabaseFile:
     """Creates the file of a database in the instance folder."""
-    listed = {row.file for row in registry.load(listing)}
+    listed = {row.file for row in database_registry.load(listing)}
     with instance.msdb.file.read() as committed:  # includes databases that this change drops
-        listed |= {row.file for row in registry.load(committed)}
+        listed |= {row.file for row in database_registry.load(committed)}
     path = next(
         instance.folder / candidate
         for number in count(1)
@@ -342,7 +348,7 @@ def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) ->
     """
     try:
         with msdb.write() as listing:
-            if all(instance.folder / row.file != path for row in registry.load(listing)):
+            if all(instance.folder / row.file != path for row in database_registry.load(listing)):
                 remove_files(path)
     except OSError as error:
         _log.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
@@ -356,11 +362,11 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         return False
     try:
         with file.read() as connection:
-            owner = registry.read_owner(connection)
-            return owner.attached_to == registry.DROPPED or (
-                owner == registry.FileOwner(instance.instance_id, registry.file_identity(path))
+            owner = database_registry.read_owner(connection)
+            return owner.attached_to == database_registry.DROPPED or (
+                owner == database_registry.FileOwner(instance.instance_id, database_registry.file_identity(path))
                 and not stored.load(connection).queues
-                and registry.has_only_broker_tables(connection)
+                and database_registry.has_only_broker_tables(connection)
             )
     finally:
         file.close()
@@ -370,7 +376,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     changes.create_database_row(
         connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
     )
-    registry.record_owner(connection, attached_to=attached_to, identity=registry.file_identity(path))
+    database_registry.record_owner(connection, attached_to=attached_to, identity=database_registry.file_identity(path))
     object_ddl.create_default_objects(connection)
 
 
@@ -447,10 +453,10 @@ class InstanceChange:
 
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
         """Records the instance as owner again if a crash left the database half detached."""
-        if registry.read_owner(connection).attached_to != self._instance.instance_id:
+        if database_registry.read_owner(connection).attached_to != self._instance.instance_id:
             self.row(database)
-            identity = registry.file_identity(database.file.path)
-            registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
+            identity = database_registry.file_identity(database.file.path)
+            database_registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
 
     def work(self, database: DatabaseContext) -> Work:
         """Returns the work of a database, whose effects are announced after the commit."""
@@ -479,7 +485,7 @@ class InstanceChange:
 
     def row(self, database: DatabaseContext) -> RegisteredDatabase:
         """Returns the registry row of a database."""
-        for row in registry.load(self.listing()):
+        for row in database_registry.load(self.listing()):
             if row.database_id == database.database_id:
                 return row
         raise _detached_error(database)
@@ -511,9 +517,9 @@ class InstanceChange:
 
     def remove_unavailable(self, name: str) -> None:
         """Removes a database whose file cannot be used from the registry; does not touch the file."""
-        if all(row.name != name for row in registry.load(self.listing())):
+        if all(row.name != name for row in database_registry.load(self.listing())):
             raise UnknownDatabaseError(f"the database {name!r} no longer exists", value=name)
-        registry.remove(self.listing(), name=name)
+        database_registry.remove(self.listing(), name=name)
         self.lost.discard(name)
 
     def renamed(self, database: DatabaseContext, new: str) -> None:

@@ -33,9 +33,9 @@ from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, UnknownDatabaseError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.store import registry
+from ssbroker.store import database_registry
 from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
-from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.instance_server import Server
@@ -76,7 +76,7 @@ class Instance:
         vfs: str | None,
     ) -> None:
         with file.read() as connection:
-            name, instance_id = registry.instance_row(connection)
+            name, instance_id = database_registry.instance_row(connection)
         context = InstanceContext(
             folder,
             name=name,

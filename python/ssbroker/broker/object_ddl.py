@@ -23,8 +23,8 @@ from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.store import failures
 from ssbroker.store import object_changes as changes
+from ssbroker.store import poison_messages
 from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import (
     ContractMessage,
@@ -213,7 +213,7 @@ def alter_queue(
         values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
         values["rollbacks"] = 0
-        failures.forget(connection, queue.queue_id)
+        poison_messages.forget_failure(connection, queue.queue_id)
     changes.alter(connection, "ssb_queues", queue.queue_id, values)
 
 
@@ -226,9 +226,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     for other in objects.queues.values():
         if other.poison_queue_id == queue.queue_id:
             raise refusal(f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it")
-    if failures.is_moved_to(connection, queue.queue_id):
+    if poison_messages.has_moved_to(connection, queue.queue_id):
         raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
-    failures.forget(connection, queue.queue_id)  # another queue may get its number
+    poison_messages.forget_failure(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 

@@ -57,8 +57,8 @@ from ssbroker.ddl.system_objects import (
 from ssbroker.exceptions import BrokerError, DdlError, InputError, UnknownDatabaseError
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
 from ssbroker.store import object_changes as changes
+from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import ContractMessage, Objects, Route, lazy_objects
-from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
 _FILE_BYTES_MAX: Final = 64 * 1024

@@ -19,7 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
 from ssbroker.broker.definition_checks import existing, queue_key
-from ssbroker.broker.dialogs import begin_end, poison, receive, send
+from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
@@ -806,7 +806,7 @@ class Transaction:
             raise _rolled_back(self._context)
         self._reclaim_connection()
         self._work = None
-        self._session.commit(received_from=poison.received_from(self._collected_effects()))
+        self._session.commit(received_from=poison_message_handling.received_from(self._collected_effects()))
 
     def _commit_failed(self, error: BaseException) -> None:
         """Ends the transaction after the fast path has failed to commit it."""

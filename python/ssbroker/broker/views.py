@@ -17,7 +17,7 @@ from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
 from ssbroker.schemas import GUID
 from ssbroker.security.key_exchange import DialogCertificate
-from ssbroker.store import queues, registry, views
+from ssbroker.store import database_registry, queues, views
 from ssbroker.store.objects import BrokerEndpoint
 from ssbroker.store.queues import QueueSlice
 
@@ -407,7 +407,7 @@ def _array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array[Any]:
 def _databases(instance: InstanceContext) -> Iterator[Row]:
     brokers = {database.database_id: objects.broker for database, objects in instance.databases_list.readable()}
     with instance.msdb.file.read() as connection:
-        listed = registry.load(connection)
+        listed = database_registry.load(connection)
     for row in listed:
         broker = brokers.get(row.database_id)
         if broker is not None:

@@ -13,7 +13,7 @@ from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.definition_checks import queue_key, queue_text
-from ssbroker.broker.dialogs import begin_end, lease, poison, single_message
+from ssbroker.broker.dialogs import begin_end, lease, poison_message_handling, single_message
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
@@ -209,7 +209,7 @@ class WorkQueue:
             b'resize cat.png'
             0
         """
-        return poison.requeue(self._context, self._name, conversation_handle)
+        return poison_message_handling.requeue(self._context, self._name, conversation_handle)
 
     def _set_poison_handling(
         self, connection: Connection, objects: Objects, *, on_poison: str | None, poison_queue: str | None

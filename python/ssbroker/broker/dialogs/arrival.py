@@ -34,7 +34,7 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
-from ssbroker.store import endpoints, failures, queues, transmission_queue
+from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -105,7 +105,7 @@ def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
             emit_group_event(work, group, GroupStep.DROP)
             if is_moved:
-                failures.forget_moved(work.connection, group)
+                poison_messages.forget_moved_group(work.connection, group)
 
 
 def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -19,7 +19,7 @@ from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.security import keys
-from ssbroker.store import endpoints, failures, queues, transmission_queue
+from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store import security as stored
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
@@ -206,7 +206,7 @@ def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
         )
     endpoints.set_group(work.connection, endpoint.endpoint_id, group)
     if not endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):
-        failures.forget_moved(work.connection, endpoint.conversation_group_id)
+        poison_messages.forget_moved_group(work.connection, endpoint.conversation_group_id)
 
 
 _LOCAL_END: Final = 9719

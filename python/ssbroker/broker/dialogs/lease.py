@@ -7,7 +7,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import poison, receive
+from ssbroker.broker.dialogs import poison_message_handling, receive
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import LeaseLostError
@@ -136,7 +136,7 @@ def free_ended(work: Work, *, now: int) -> None:
 
 def fail(work: Work, lease: Lease, error: str) -> None:
     """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
-    counted = poison.count_failure(work, lease, error)
+    counted = poison_message_handling.count_failure(work, lease, error)
     if counted is not None:
         _free(work, counted)
 

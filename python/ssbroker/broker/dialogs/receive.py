@@ -11,7 +11,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._arguments import guid_bytes
 from ssbroker.broker.definition_checks import existing, queue_key
-from ssbroker.broker.dialogs import poison
+from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work
@@ -105,7 +105,7 @@ def next_group(work: Work, queue_name: str) -> bytes | None:
 def check_enabled(connection: Connection, queue: Queue) -> None:
     """Raises error 9617 if the queue is disabled."""
     if not queue.is_receive_enabled:
-        raise poison.disabled_error(connection, queue)
+        raise poison_message_handling.disabled_error(connection, queue)
 
 
 def enabled_queue(work: Work, name: str) -> Queue:

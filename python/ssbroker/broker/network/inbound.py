@@ -37,7 +37,7 @@ from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, Sessio
 from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
-from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, Peer

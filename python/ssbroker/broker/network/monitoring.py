@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker import counters
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.poison import describe_failure
+from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import instance_server
 from ssbroker.ddl.statements import LEVELS
@@ -29,7 +29,7 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
 )
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
-from ssbroker.store import failures, views
+from ssbroker.store import poison_messages, views
 from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _seconds_since(time: int | None, now: int) -> int | None:
 
 def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
     """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
-    failure = failures.last_of(connection, queue_id)
+    failure = poison_messages.failure_of_queue(connection, queue_id)
     if failure is None:
         return None
     return f"{describe_failure(failure)}. To enable it again: ALTER QUEUE {name} WITH STATUS = ON"

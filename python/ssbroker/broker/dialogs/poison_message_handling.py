@@ -16,10 +16,10 @@ from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
-from ssbroker.store import endpoints, failures, leases, object_changes, queues, transmission_queue
-from ssbroker.store.failures import Failure
+from ssbroker.store import endpoints, leases, object_changes, poison_messages, queues, transmission_queue
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
+from ssbroker.store.poison_messages import Failure
 from ssbroker.store.sqlite import Connection
 
 FAILURES_MAX: Final = 5
@@ -36,16 +36,16 @@ def received_from(effects: Effects) -> dict[int, bytes | None]:
 def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
     """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
     with instance_transaction(database) as work:
-        for queue_id, named in received.items():
+        for queue_id, named_handle in received.items():
             if queues.count_rollback(work.connection, queue_id) < FAILURES_MAX:
                 continue
-            following = queues.next_endpoint(work.connection, queue_id, now=work.now())
-            endpoint = endpoints.by_handle(work.connection, named) if named else following
+            next_endpoint = queues.next_endpoint(work.connection, queue_id, now=work.now())
+            endpoint = endpoints.by_handle(work.connection, named_handle) if named_handle else next_endpoint
             group = None if endpoint is None else endpoint.conversation_group_id
-            if group is not None and _running(work, group) is not None:
+            if group is not None and _active_lease(work, group) is not None:
                 group = None
-            handle = named or (following and following.conversation_handle)
-            if _handle(work, queue_id, group, handle, error):
+            handle = named_handle or (next_endpoint and next_endpoint.conversation_handle)
+            if _handle_poison_message(work, queue_id, group, handle, error):
                 queues.reset_rollbacks(work.connection, [queue_id])
 
 
@@ -55,20 +55,20 @@ def count_failure(work: Work, lease: Lease, error: str) -> Lease | None:
     if count < FAILURES_MAX:
         return lease._replace(failures=count)
     group = lease.conversation_group_id
-    handle = failures.first_handle(work.connection, group)
-    return None if _handle(work, lease.queue_id, group, handle, error) else lease._replace(failures=0)
+    handle = poison_messages.first_ready_handle(work.connection, group)
+    return None if _handle_poison_message(work, lease.queue_id, group, handle, error) else lease._replace(failures=0)
 
 
 def requeue(database: DatabaseContext, name: str, conversation_handle: object) -> int:
     """Implements `Database.requeue`."""
     handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
     with instance_transaction(database) as work:
-        return _put_back(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
+        return _return_groups(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
 
 
-def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
-    """Puts groups back, except those that a job has leased now; returns the number of ready messages."""
-    groups = failures.moved_away(work.connection, queue.queue_id)
+def _return_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
+    """Returns groups to a queue, except those that a job has leased now; returns the number of ready messages."""
+    groups = poison_messages.groups_moved_from(work.connection, queue.queue_id)
     if handle is not None:
         endpoint = endpoints.by_handle(work.connection, handle)
         if endpoint is None or endpoint.conversation_group_id not in groups:
@@ -79,19 +79,19 @@ def _put_back(work: Work, queue: Queue, handle: bytes | None) -> int:
         groups = [endpoint.conversation_group_id]
     ready = 0
     for group in groups:
-        lease = _running(work, group)
+        lease = _active_lease(work, group)
         if lease is not None:
             if handle is not None:
                 raise BrokerError(
                     f"conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
                 )
             continue
-        failures.forget_moved(work.connection, group)
+        poison_messages.forget_moved_group(work.connection, group)
         ready += _requeue_group(work, group)
     return ready
 
 
-def _running(work: Work, group: bytes) -> Lease | None:
+def _active_lease(work: Work, group: bytes) -> Lease | None:
     """Returns the lease of the job that has a group now; None if there is none."""
     lease = leases.of_group(work.connection, group)
     return lease if lease is not None and lease.lease_id is not None and lease.until > work.now() else None
@@ -100,7 +100,7 @@ def _running(work: Work, group: bytes) -> Lease | None:
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
     """Returns error 9617, which says why the queue was disabled."""
     error = broker_error(9617, queue=queue.name)
-    failure = failures.last_of(connection, queue.queue_id)
+    failure = poison_messages.failure_of_queue(connection, queue.queue_id)
     return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
 
 
@@ -112,22 +112,24 @@ def describe_failure(failure: Failure) -> str:
     return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last failure{last}: {failure.error}"
 
 
-def _handle(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:
+def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:
     """Moves the group or disables the queue, as the queue says; returns whether the group has been moved."""
     queue = work.objects.queues_by_id.get(queue_id)
     if queue is None or not queue.is_poison_message_handling_enabled:
         return False
     if queue.poison_queue_id is None:
-        _disable(work, queue, handle, error)
+        _disable_queue(work, queue, handle, error)
         return False
     if group is None:  # others have taken the messages meanwhile
         return False
-    _move(work, queue, work.objects.queues_by_id[queue.poison_queue_id], group, handle, error)
+    _move_group(work, queue, work.objects.queues_by_id[queue.poison_queue_id], group, handle, error)
     return True
 
 
-def _move(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
-    failures.record(work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id))
+def _move_group(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
+    poison_messages.record_failure(
+        work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id)
+    )
     work.group_moved()
     _requeue_group(work, group)
     work.effects.events.append(
@@ -150,20 +152,20 @@ def _requeue_group(work: Work, group: bytes) -> int:
     ready = 0
     for endpoint in endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)
-        ready += failures.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
+        ready += poison_messages.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
         if queue.is_enqueue_enabled and transmission_queue.has_parked(work.connection, endpoint.endpoint_id):
             release_for(work, endpoint, queue)
         work.effects.arrived.add(queue.queue_id)
     return ready
 
 
-def _disable(work: Work, queue: Queue, handle: bytes | None, error: str) -> None:
+def _disable_queue(work: Work, queue: Queue, handle: bytes | None, error: str) -> None:
     if not queue.is_receive_enabled:
         return
     disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
     object_changes.alter(work.connection, "ssb_queues", queue.queue_id, disabled)
     work.effects.is_catalog_changed = True
-    failures.record(work.connection, Failure(queue.queue_id, handle, work.now(), error))
+    poison_messages.record_failure(work.connection, Failure(queue.queue_id, handle, work.now(), error))
     work.effects.events.append(
         QueueDisabled(
             at=work.now(),

@@ -1,4 +1,4 @@
-"""What failed too often: why queues are disabled, and which conversation groups have been moved to another queue."""
+"""Poison messages: why queues are disabled, and which conversation groups have been moved to another queue."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Failure(NamedTuple):
     """The queue that has the messages of the group now; None if the queue is disabled."""
 
 
-def record(connection: Connection, failure: Failure) -> None:
+def record_failure(connection: Connection, failure: Failure) -> None:
     """Inserts a failure, which replaces that of the same queue or group."""
     if failure.conversation_group_id is None:
-        forget(connection, failure.queue_id)
+        forget_failure(connection, failure.queue_id)
     else:
-        forget_moved(connection, failure.conversation_group_id)
+        forget_moved_group(connection, failure.conversation_group_id)
     connection.execute(
         "INSERT INTO ssb_failures VALUES (?, ?, ?, ?, ?, ?)", failure._replace(error=failure.error[:ERROR_MAX])
     )
 
 
-def last_of(connection: Connection, queue_id: int) -> Failure | None:
+def failure_of_queue(connection: Connection, queue_id: int) -> Failure | None:
     """Returns why a queue is disabled; None if there is no failure."""
     row = connection.execute(
         "SELECT * FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,)
@@ -44,23 +44,23 @@ def last_of(connection: Connection, queue_id: int) -> Failure | None:
     return None if row is None else Failure._make(row)
 
 
-def forget(connection: Connection, queue_id: int) -> None:
+def forget_failure(connection: Connection, queue_id: int) -> None:
     """Deletes why a queue is disabled."""
     connection.execute("DELETE FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,))
 
 
-def first_handle(connection: Connection, group: bytes) -> bytes | None:
+def first_ready_handle(connection: Connection, group: bytes) -> bytes | None:
     """Returns the endpoint of the first ready message of a conversation group; None if it has none."""
-    row = connection.execute(_FIRST_HANDLE, (group,)).fetchone()
+    row = connection.execute(_FIRST_READY_HANDLE, (group,)).fetchone()
     return None if row is None else row[0]
 
 
-def has_moved(connection: Connection) -> bool:
+def has_moved_groups(connection: Connection) -> bool:
     """Whether any conversation group has been moved."""
     return connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to IS NOT NULL LIMIT 1").fetchone() is not None
 
 
-def queue_of_moved(connection: Connection, group: bytes) -> int | None:
+def queue_of_moved_group(connection: Connection, group: bytes) -> int | None:
     """Returns the queue to which a conversation group has been moved; None if it has not."""
     row = connection.execute(
         "SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,)
@@ -68,14 +68,14 @@ def queue_of_moved(connection: Connection, group: bytes) -> int | None:
     return None if row is None else row[0]
 
 
-def forget_moved(connection: Connection, group: bytes) -> None:
+def forget_moved_group(connection: Connection, group: bytes) -> None:
     """Removes the record that a conversation group has been moved."""
     connection.execute("DELETE FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,))
 
 
-def moved_away(connection: Connection, queue_id: int) -> list[bytes]:
+def groups_moved_from(connection: Connection, queue_id: int) -> list[bytes]:
     """Returns the conversation groups of the services of a queue that have been moved, the longest moved first."""
-    return [group for (group,) in connection.execute(_MOVED_AWAY, (queue_id,))]
+    return [group for (group,) in connection.execute(_GROUPS_MOVED_FROM, (queue_id,))]
 
 
 def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> int:
@@ -87,17 +87,17 @@ def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> in
     return ready
 
 
-def is_moved_to(connection: Connection, queue_id: int) -> bool:
+def has_moved_to(connection: Connection, queue_id: int) -> bool:
     """Whether a queue has conversation groups of other queues."""
     return (
         connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to = ? LIMIT 1", (queue_id,)).fetchone() is not None
     )
 
 
-_FIRST_HANDLE: Final = """
+_FIRST_READY_HANDLE: Final = """
     SELECT e.conversation_handle FROM ssb_conversation_endpoints AS e JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT 1"""
-_MOVED_AWAY: Final = """
+_GROUPS_MOVED_FROM: Final = """
     SELECT conversation_group_id FROM ssb_failures AS f WHERE moved_to IS NOT NULL AND EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS e JOIN ssb_services AS s USING (service_id)
         WHERE e.conversation_group_id = f.conversation_group_id AND e.state <> 'CD' AND s.queue_id = ?
