@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from ssbroker.spark.streams import state
+from ssbroker.spark.streams import bucket_state
 
 FILES: Final = 4
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -70,7 +70,7 @@ def cpu_seconds() -> float:
 
 def state_bytes(spark: SparkSession, checkpoint: Path) -> int:
     """Returns the size of the state of an ssbroker stream in a checkpoint."""
-    kept = spark.read.format("statestore").option("stateVarName", state.STATE_VARIABLE).load(str(checkpoint))
+    kept = spark.read.format("statestore").option("stateVarName", bucket_state.STATE_VARIABLE).load(str(checkpoint))
     return int(kept.selectExpr("coalesce(sum(length(user_map_value.state)), 0)").collect()[0][0])
 
 

@@ -23,7 +23,7 @@ import ssbroker
 import ssbroker.spark
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.engines import Engine
+from ssbroker.spark.engine_choice import Engine
 from tests.oracle.routing import Conversation, Oracle, Route, World
 from tests.spark.frames import frame_in_order, session_builder
 from tests.worlds.arrow import batch_of, catalog_of

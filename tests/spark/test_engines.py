@@ -12,8 +12,8 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, OptionError, schemas
-from ssbroker.spark import columns, decision_join, decision_join_table, engines
-from ssbroker.spark.engines import Engine
+from ssbroker.spark import columns, decision_join, decision_join_table, engine_choice
+from ssbroker.spark.engine_choice import Engine
 from tests.spark import engine_worlds, query_runs
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.spark.test_route import one_route, plan_of
@@ -369,7 +369,7 @@ def test_auto_follows_the_catalog_and_the_session(
     assert chosen() == "native: a broadcast join with the decisions for each service name"
     assert [chosen(engine) for engine in BOTH] == [f"{engine}: engine='{engine}' was given" for engine in BOTH]
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "_ROUTES_MAX", 2)
+        patch.setattr(engine_choice, "_ROUTES_MAX", 2)
         assert chosen() == "arrow: the catalog has 3 routes, more than the 2 for which a join is used"
     configure("spark.sql.autoBroadcastJoinThreshold", "-1")
     assert chosen() == "arrow: spark.sql.autoBroadcastJoinThreshold switches broadcasts off"
@@ -380,7 +380,7 @@ def test_auto_follows_the_catalog_and_the_session(
 def test_the_decisions_are_made_again_only_if_a_route_has_expired(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_join_tables", {})
+    monkeypatch.setattr(engine_choice, "_join_tables", {})
     made: list[object] = []
     original = decision_join_table.DecisionJoinTable.of
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Router
 from ssbroker.router import Routed, TieBreak
-from ssbroker.spark.engines import Engine
+from ssbroker.spark.engine_choice import Engine
 from tests.spark.frames import decisions_of, frame
 from tests.spark.test_route import one_route
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from benches.fragments import Shape, traffic
 from ssbroker.spark.reassembly import ShardBy
-from ssbroker.spark.streams.step import StepOutput, step
+from ssbroker.spark.streams.bucket_step import StepOutput, run_step
 from ssbroker.spark.streams.task import AssemblySettings, StreamTask
 from tests.spark import scale
 from tests.spark.frames import Configure
@@ -54,10 +54,10 @@ def test_the_state_per_conversation_is_bounded() -> None:
 
 def state_size(fragments: pa.Table) -> int:
     """Returns the state size of a bucket after fragments that arrived in one batch."""
-    return len(run_step(fragments, max_message_bytes=1 << 20).state or b"")
+    return len(run_one_step(fragments, max_message_bytes=1 << 20).state or b"")
 
 
-def run_step(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
+def run_one_step(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
     """Runs one step of a bucket with fragments."""
     assembly = AssemblySettings(
         in_order=True,
@@ -69,7 +69,7 @@ def run_step(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
         acknowledgements=False,
     )
     task = StreamTask(fixed={}, assembly=assembly, routing=None, has_metrics=False, extra_names=())
-    return step(task, None, fragments.combine_chunks().to_batches(), now_us=1)
+    return run_step(task, None, fragments.combine_chunks().to_batches(), now_us=1)
 
 
 def test_a_million_routes(spark: SparkSession, tmp_path: Path) -> None:
@@ -85,6 +85,6 @@ def test_a_large_message_through_files_dataframes_and_streams(spark: SparkSessio
 
 def test_messages_beyond_the_limit_are_rejected() -> None:
     """A stream rejects its fragments as `limit_exceeded` and continues."""
-    output = run_step(scale.skewed(400), max_message_bytes=500)
+    output = run_one_step(scale.skewed(400), max_message_bytes=500)
     reasons = {reason for kind, rows in output.rows if kind == "rejected" for reason in rows["reason"].to_pylist()}
     assert reasons == {"limit_exceeded"}

@@ -12,16 +12,16 @@ from ssbroker.spark.compat import MissingSparkError, check_spark_version
 
 if TYPE_CHECKING:
     from ssbroker.spark.comparison import SparkComparison, compare
-    from ssbroker.spark.engines import RouteEngine
+    from ssbroker.spark.engine_choice import RouteEngine
     from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
     from ssbroker.spark.files.routing import RoutedFiles, route_files
     from ssbroker.spark.pipelines import Pipeline, pipeline
     from ssbroker.spark.reassembly import SparkReassembly, reassemble
     from ssbroker.spark.routing import route, route_engine, route_udf
-    from ssbroker.spark.streams.inspection import stream_state
-    from ssbroker.spark.streams.layout import StreamKinds
     from ssbroker.spark.streams.routing import route_stream
     from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
+    from ssbroker.spark.streams.stream_rows import StreamKinds
+    from ssbroker.spark.streams.stream_state import stream_state
 
 __all__ = [
     "MissingSparkError",
@@ -57,10 +57,10 @@ _HOMES = {
     **dict.fromkeys(("SparkReassembly", "reassemble"), "reassembly"),
     **dict.fromkeys(("route", "route_engine", "route_udf"), "routing"),
     **dict.fromkeys(("Stream", "reassemble_stream", "stream"), "streams.stream"),
-    "RouteEngine": "engines",
-    "StreamKinds": "streams.layout",
+    "RouteEngine": "engine_choice",
+    "StreamKinds": "streams.stream_rows",
     "route_stream": "streams.routing",
-    "stream_state": "streams.inspection",
+    "stream_state": "streams.stream_state",
 }
 """The module of each name."""
 

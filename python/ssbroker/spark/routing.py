@@ -17,10 +17,10 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, check_option, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import columns, compat, engines
+from ssbroker.spark import columns, compat, engine_choice
 from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
 from ssbroker.spark.decision_join import DecisionJoin
-from ssbroker.spark.engines import Engine, RouteEngine
+from ssbroker.spark.engine_choice import Engine, RouteEngine
 from ssbroker.spark.invalid_rows import split_invalid
 from ssbroker.spark.shared_values import SharedValue, share_catalog
 from ssbroker.spark.transferred_columns import TransferredColumns
@@ -390,7 +390,7 @@ def _decided(
     pending_request: PendingRequest,
     engine: Engine,
 ) -> DataFrame:
-    _, join_table = engines.choose_engine(
+    _, join_table = engine_choice.choose_engine(
         conversations_df,
         types,
         catalog,
@@ -459,7 +459,7 @@ def route_engine(
     """
     moment = utc_datetime(now)
     types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
-    chosen, _ = engines.choose_engine(
+    chosen, _ = engine_choice.choose_engine(
         conversations_df,
         types,
         catalog,

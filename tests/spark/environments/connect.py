@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from ssbroker.spark import routing
-from ssbroker.spark.engines import Engine
+from ssbroker.spark.engine_choice import Engine
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
 from tests.spark.test_pipeline import catalog_messages_and_fragments
 from tests.spark.traffic import PLANS, collect_all, expected_rows, fragment_table, random_fragments, session_keys_for

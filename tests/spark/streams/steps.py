@@ -13,10 +13,10 @@ import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
 from ssbroker.spark import columns
 from ssbroker.spark.shared_values import SharedValue
-from ssbroker.spark.streams import layout
-from ssbroker.spark.streams.inspection import waiting_rows
-from ssbroker.spark.streams.state import state_from_bytes
-from ssbroker.spark.streams.step import StepOutput, step
+from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.bucket_state import state_from_bytes
+from ssbroker.spark.streams.bucket_step import StepOutput, run_step
+from ssbroker.spark.streams.stream_state import waiting_rows
 from ssbroker.spark.streams.task import AssemblySettings, CatalogLocation, RoutingSettings, StreamTask
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
@@ -124,7 +124,7 @@ class BucketRunner:
 
     def run(self, *batches: pa.RecordBatch, now_us: int = START) -> dict[str, list[Row]]:
         """Runs a step; returns its output rows by kind."""
-        done = step(self.task, self.state, batches, now_us=now_us)
+        done = run_step(self.task, self.state, batches, now_us=now_us)
         assert done.due_us is None or done.due_us > now_us
         self.state, self.last = done.state, done
         output: dict[str, list[Row]] = {}
@@ -144,4 +144,4 @@ def select(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
 
 
 def bodies(output: dict[str, list[Row]]) -> list[bytes]:
-    return [row["message_body"] for row in output.get(layout.MESSAGE, [])]
+    return [row["message_body"] for row in output.get(stream_rows.MESSAGE, [])]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ssbroker
-from ssbroker.spark.streams import layout
+from ssbroker.spark.streams import stream_rows
 from tests.oracle.traffic import Fragment, Row
 from tests.rules.fragments import A, B, single
 from tests.spark.streams.steps import (
@@ -144,7 +144,7 @@ def check(seed: int, *, in_order: bool, moves: list[int]) -> None:
         ]
         changed = bool(queue.waiting) and last != routes
         expected = queue.step(new, now_us, changed=changed)
-        rows = runner.run(*([service_batch(*arrived)] if arrived else []), now_us=now_us).get(layout.MESSAGE, [])
+        rows = runner.run(*([service_batch(*arrived)] if arrived else []), now_us=now_us).get(stream_rows.MESSAGE, [])
         assert numbers_by_key(rows, in_order=in_order) == expected
         assert runner.last is not None
         dues = [due for due, _ in queue.due.values()]
@@ -200,7 +200,7 @@ def test_a_delayed_message_is_emitted_once_with_its_final_decision() -> None:
     catalogs_of(runner)[:] = [catalog(ROUTED, LATE)]
     output = runner.run(now_us=START + 2 * SECOND)
     assert bodies(output) == [b"//Late 0", b"//Routed 1", b"//Routed 2"]
-    assert {row["next_hop_address"] for row in output[layout.MESSAGE]} == {"TCP://far.example:4022"}
+    assert {row["next_hop_address"] for row in output[stream_rows.MESSAGE]} == {"TCP://far.example:4022"}
     assert runner.waiting() == []
     assert runner.run(now_us=START + 100 * SECOND) == {}
 
@@ -224,7 +224,7 @@ def test_messages_beyond_the_limit_are_emitted_as_delayed_oldest_first() -> None
     assert first == {}
     second = runner.run(service_batch(message_to(LATE, 3), message_to(ROUTED, 4)), now_us=START + SECOND)
     assert bodies(second) == [b"//Late 0", b"//Late 1"]
-    assert [row["next_hop_address"] for row in second[layout.MESSAGE]] == [None, None]
+    assert [row["next_hop_address"] for row in second[stream_rows.MESSAGE]] == [None, None]
     assert [row["message_sequence_number"] for row in runner.waiting()] == [2, 3, 4]
 
 

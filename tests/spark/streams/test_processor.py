@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import Row
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.spark.streams import state
-from ssbroker.spark.streams import state as state_module
+from ssbroker.spark.streams import bucket_state
+from ssbroker.spark.streams import bucket_state as state_module
+from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.options import BucketCount, StreamLimits
-from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.stream import processor
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
-    return Row(bucket=3, place=place, cell=state.to_ipc(batch_of(fragments)))
+    return Row(bucket=3, place=place, cell=bucket_state.to_ipc(batch_of(fragments)))
 
 
 def new_tester(**changed: Any) -> Any:
@@ -48,7 +48,7 @@ def new_tester(**changed: Any) -> Any:
 
 
 def output_rows(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, state.from_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, bucket_state.from_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def stored_state(of: Any) -> bytes | None:
@@ -113,7 +113,7 @@ def test_a_large_state_is_stored_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_parts_are_joined_in_any_order() -> None:
-    one, other = state.text_from_bytes(b"a state"), state.text_from_bytes(b"another")
+    one, other = bucket_state.text_from_bytes(b"a state"), bucket_state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
     assert list(state_module.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
     with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
@@ -138,13 +138,13 @@ def test_rows_are_packed_by_bucket_in_order() -> None:
     numbers = [value % 7 for value in range(100)]
     rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
     batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
-    (packed,) = state.pack_rows(["number"], iter(batches), partition=2)
+    (packed,) = bucket_state.pack_rows(["number"], iter(batches), partition=2)
     assert packed["bucket"].to_pylist() == list(range(7))
     assert set(packed["place"].to_pylist()) == {2 << 40}
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert state.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert bucket_state.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

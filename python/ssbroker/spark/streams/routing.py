@@ -10,7 +10,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns
 from ssbroker.spark.columns import bucket_column
-from ssbroker.spark.streams import layout, stream
+from ssbroker.spark.streams import stream, stream_rows
 from ssbroker.spark.streams.options import BucketCount
 from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
 from ssbroker.spark.streams.task import StreamTask
@@ -96,7 +96,7 @@ def route_stream(
         bucket_column(sf.col(names[column_names[0]]), count=bucket_count.count, key=bucket_count.key or b""),
         *worker_names,
     )
-    output_fields = layout.without_watermark(fields.fields)
+    output_fields = stream_rows.without_watermark(fields.fields)
     extra = dict(zip(worker_names, output_fields, strict=True))
     rows = stream.process_buckets(
         with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint
@@ -104,4 +104,4 @@ def route_stream(
     rows = stream.with_metrics(rows, observe)
     output_columns = columns.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
-    return rows.select(*output_columns, *layout.decision_columns(task.routing.labels))
+    return rows.select(*output_columns, *stream_rows.decision_columns(task.routing.labels))

@@ -21,11 +21,11 @@ from ssbroker.spark import columns
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
 from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.shared_values import share_catalog, share_session_keys
-from ssbroker.spark.streams import layout, state, task
-from ssbroker.spark.streams.layout import StreamKinds
+from ssbroker.spark.streams import bucket_state, stream_rows, task
+from ssbroker.spark.streams.bucket_state import StateParts
+from ssbroker.spark.streams.bucket_step import run_step
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
-from ssbroker.spark.streams.state import StateParts
-from ssbroker.spark.streams.step import step
+from ssbroker.spark.streams.stream_rows import StreamKinds
 from ssbroker.spark.streams.task import (
     AssemblySettings,
     CatalogLocation,
@@ -53,18 +53,18 @@ class BucketStore:
         self._handle: Final = handle
         self._parts: Final = StateParts(handle)
 
-    def step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
+    def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
         state_before = self._parts.get()
-        batches = [batch for cell in cells for batch in state.from_ipc(cell).to_batches()]
-        output = step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
+        batches = [batch for cell in cells for batch in bucket_state.from_ipc(cell).to_batches()]
+        output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
         if output.state is None:
             self._parts.clear()
         elif output.state is not state_before:
             self._parts.put(output.state)
         if output.due_us is not None:
             self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
-        return list(state.to_cells(output.rows))
+        return list(bucket_state.to_cells(output.rows))
 
     def _set_timer(self, due_ms: int, now_ms: int) -> None:
         """Keeps one timer in the future, at the due time or earlier."""
@@ -101,10 +101,10 @@ def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
             # Restores the order of arrival, so that a task that runs again does the same.
             cells = [bytes(row.cell) for row in sorted(from_rows(rows), key=lambda row: int(row.place))]
-            return to_rows(self._store.step(cells, timerValues.getCurrentProcessingTimeInMs()))
+            return to_rows(self._store.run_step(cells, timerValues.getCurrentProcessingTimeInMs()))
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - the same
-            return to_rows(self._store.step([], timerValues.getCurrentProcessingTimeInMs()))
+            return to_rows(self._store.run_step([], timerValues.getCurrentProcessingTimeInMs()))
 
         def close(self) -> None:
             """Does nothing."""
@@ -192,7 +192,7 @@ def build_stream(
     """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
     spark = check_stream(fragments, name=name, observe=observe)
     fragment_columns = columns.read_fragment_columns(fragments, limits.session_keys)
-    output_fields = layout.without_watermark(fragment_columns.extra)
+    output_fields = stream_rows.without_watermark(fragment_columns.extra)
     extra = {columns.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:
@@ -245,26 +245,26 @@ def process_buckets(
     columns by worker name. With `spark_4_0_checkpoint`, the state is kept by the operator that Spark 4.0 has.
     """
     boolean(spark_4_0_checkpoint, name="spark_4_0_checkpoint")
-    own = layout.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
+    own = stream_rows.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
     worker_names = tuple(extra)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
 
         context: Any = TaskContext.get()
-        return state.pack_rows(names, batches, partition=context.partitionId())
+        return bucket_state.pack_rows(names, batches, partition=context.partitionId())
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return state.unpack_rows(own, worker_names, batches)
+        return bucket_state.unpack_rows(own, worker_names, batches)
 
-    schema = layout.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
-    grouped: Any = with_buckets.mapInArrow(on_workers(pack), state.PACKED_SCHEMA).groupBy("bucket")
+    schema = stream_rows.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
+    grouped: Any = with_buckets.mapInArrow(on_workers(pack), bucket_state.PACKED_SCHEMA).groupBy("bucket")
     # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
     in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
     transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
     stateful: DataFrame = transform(
         statefulProcessor=processor(task, in_pandas=in_pandas),
-        outputStructType=state.OUTPUT_SCHEMA,
+        outputStructType=bucket_state.OUTPUT_SCHEMA,
         outputMode="Append",
         timeMode="ProcessingTime",
     )
@@ -277,14 +277,14 @@ def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
 
     if name is None:
         return rows
-    kind = sf.col(layout.KIND)
-    kinds = [layout.MESSAGE, layout.REJECTION, layout.ACKNOWLEDGEMENT, layout.EXPIRY]
+    kind = sf.col(stream_rows.KIND)
+    kinds = [stream_rows.MESSAGE, stream_rows.REJECTION, stream_rows.ACKNOWLEDGEMENT, stream_rows.EXPIRY]
     counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in kinds]
-    sums = [sf.sum(figure).alias(figure) for figure in layout.METRIC_COLUMNS]
+    sums = [sf.sum(figure).alias(figure) for figure in stream_rows.METRIC_COLUMNS]
     if "message_body" in rows.columns:
         sums.append(sf.sum(sf.length("message_body")).alias("message_bytes"))
-    buckets = sf.count(sf.when(kind == layout.METRICS, True)).alias("buckets")
-    return rows.observe(name, *counts, *sums, buckets).where(kind != layout.METRICS)
+    buckets = sf.count(sf.when(kind == stream_rows.METRICS, True)).alias("buckets")
+    return rows.observe(name, *counts, *sums, buckets).where(kind != stream_rows.METRICS)
 
 
 def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:

@@ -15,9 +15,9 @@ from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session, to_spark_type
 from ssbroker.spark.compat import check_spark_version
-from ssbroker.spark.streams import step
-from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat
-from ssbroker.spark.streams.state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
+from ssbroker.spark.streams import bucket_step
+from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
+from ssbroker.spark.streams.stream_rows import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def _pending_columns(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColu
     columns = {name: column(waits, name) for name in waits.schema.names}
     is_complete = pc.is_null(columns["first_missing_fragment"])
     columns["waits_for"] = pc.if_else(is_complete, "message", "fragment")
-    columns["since"] = columns.pop(step.WAITING_SINCE).cast(_TIMESTAMP)
-    last_growth = columns.pop(step.LAST_GROWTH)
+    columns["since"] = columns.pop(bucket_step.WAITING_SINCE).cast(_TIMESTAMP)
+    last_growth = columns.pop(bucket_step.LAST_GROWTH)
     if age_us is not None:
         columns["until"] = pc.add(last_growth, age_us).cast(_TIMESTAMP)
     return columns
@@ -153,9 +153,9 @@ def _delayed_columns(queue: pa.Table, state: BucketState) -> dict[str, ArrowColu
     if "message_body" in queue.schema.names:
         columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
     columns["waits_for"] = repeat("route", pa.string(), queue.num_rows)
-    columns["tries"] = column(queue, step.TRIES).cast(pa.int32())
-    columns["since"] = column(queue, step.DELAYED_SINCE).cast(_TIMESTAMP)
-    columns["until"] = column(queue, step.DUE).cast(_TIMESTAMP)
+    columns["tries"] = column(queue, bucket_step.TRIES).cast(pa.int32())
+    columns["since"] = column(queue, bucket_step.DELAYED_SINCE).cast(_TIMESTAMP)
+    columns["until"] = column(queue, bucket_step.DUE).cast(_TIMESTAMP)
     return columns
 
 

@@ -1,4 +1,4 @@
-"""Layout of the rows between the operators of a stream: one struct for all kinds of rows, and extra columns."""
+"""Rows between the operators of a stream: one struct for all kinds of rows, and extra columns."""
 
 from __future__ import annotations
 

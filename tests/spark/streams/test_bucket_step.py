@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ssbroker._arguments import EPOCH
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
-from ssbroker.spark.streams import layout
+from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.options import AGE_MAX
-from ssbroker.spark.streams.state import state_from_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.property.traffic_replay import charge_of
@@ -103,10 +103,10 @@ def check(traffic: Traffic, *, age_us: int | None, moves: list[int]) -> None:
             batches.append(batch_of(fragments, has_extra=traffic.has_extra, key_column=traffic.keys == "column"))
         output = runner.run(*batches, now_us=now_us)
         expected = oracle.push(fragments)
-        assert select(output.get(layout.MESSAGE, []), MESSAGES, *extra_names) == expected.messages
-        assert select(output.get(layout.REJECTION, []), REJECTED) == expected.rejected
-        assert select(output.get(layout.ACKNOWLEDGEMENT, []), ACKNOWLEDGEMENTS) == expected.acknowledgements
-        assert select(output.get(layout.EXPIRY, []), layout.EXPIRED) == model.step(now_us)
+        assert select(output.get(stream_rows.MESSAGE, []), MESSAGES, *extra_names) == expected.messages
+        assert select(output.get(stream_rows.REJECTION, []), REJECTED) == expected.rejected
+        assert select(output.get(stream_rows.ACKNOWLEDGEMENT, []), ACKNOWLEDGEMENTS) == expected.acknowledgements
+        assert select(output.get(stream_rows.EXPIRY, []), stream_rows.EXPIRED) == model.step(now_us)
         waiting = runner.waiting()
         assert select(waiting, PENDING) == oracle.pending()
         assert [row["since"] for row in waiting] == [timestamp(since) for since, _, _ in model.waiting.values()]
@@ -145,7 +145,7 @@ def test_a_thousand_conversations_in_one_bucket() -> None:
     random.shuffle(fragments)
     runner, found = BucketRunner(task(assembly(acknowledgements=False))), []
     for first in range(0, len(fragments), 1500):
-        found += runner.run(batch_of(fragments[first : first + 1500])).get(layout.MESSAGE, [])
+        found += runner.run(batch_of(fragments[first : first + 1500])).get(stream_rows.MESSAGE, [])
     bodies: dict[bytes, list[bytes]] = {}
     for row in found:
         bodies.setdefault(row["conversation_id"], []).append(row["message_body"])
@@ -159,10 +159,10 @@ def test_a_thousand_conversations_in_one_bucket() -> None:
 def test_duplicates_are_detected_after_any_time() -> None:
     """Nothing of the direction is pending, but its next number is still known."""
     runner = BucketRunner(task(assembly()))
-    assert runner.run(batch_of([single(0)]))[layout.MESSAGE]
+    assert runner.run(batch_of([single(0)]))[stream_rows.MESSAGE]
     output = runner.run(batch_of([single(0)]), now_us=START + 10**9 * SECOND)
-    assert [row["reason"] for row in output[layout.REJECTION]] == ["duplicate"]
-    assert layout.MESSAGE not in output
+    assert [row["reason"] for row in output[stream_rows.REJECTION]] == ["duplicate"]
+    assert stream_rows.MESSAGE not in output
 
 
 def test_expired_messages_may_be_sent_again() -> None:
@@ -173,7 +173,7 @@ def test_expired_messages_may_be_sent_again() -> None:
     assert runner.last.due_us == START + 60 * SECOND
     assert runner.run(now_us=START + 59 * SECOND) == {}
     output = runner.run(now_us=START + 60 * SECOND)
-    assert select(output[layout.EXPIRY], layout.EXPIRED) == [
+    assert select(output[stream_rows.EXPIRY], stream_rows.EXPIRED) == [
         {
             "conversation_id": A.bytes,
             "is_initiator": True,
@@ -188,7 +188,7 @@ def test_expired_messages_may_be_sent_again() -> None:
     ]
     assert runner.state is None
     whole = runner.run(batch_of([first_of_two(0), second_of_two(first_of_two(0))]), now_us=START + 61 * SECOND)
-    assert len(whole[layout.MESSAGE]) == 1
+    assert len(whole[stream_rows.MESSAGE]) == 1
 
 
 def test_the_end_of_the_longest_wait_is_a_valid_date() -> None:
@@ -204,15 +204,15 @@ def test_growing_messages_do_not_expire() -> None:
     runner = BucketRunner(task(assembly(max_pending_age_us=60 * SECOND)))
     for place, fragment in enumerate(fragments):
         output = runner.run(batch_of([fragment]), now_us=START + place * 50 * SECOND)
-    assert [row["message_body"] for row in output[layout.MESSAGE]] == [b"abcdefgh"]
+    assert [row["message_body"] for row in output[stream_rows.MESSAGE]] == [b"abcdefgh"]
 
 
 def test_duplicates_are_not_growth() -> None:
     """Repeating a fragment does not keep a message alive."""
     runner = BucketRunner(task(assembly(max_pending_age_us=60 * SECOND)))
     runner.run(batch_of([first_of_two(0)]), now_us=START)
-    assert layout.EXPIRY not in runner.run(batch_of([first_of_two(0)]), now_us=START + 40 * SECOND)
-    assert layout.EXPIRY in runner.run(batch_of([first_of_two(0)]), now_us=START + 60 * SECOND)
+    assert stream_rows.EXPIRY not in runner.run(batch_of([first_of_two(0)]), now_us=START + 40 * SECOND)
+    assert stream_rows.EXPIRY in runner.run(batch_of([first_of_two(0)]), now_us=START + 60 * SECOND)
 
 
 def test_a_clock_set_back_does_not_delay_expiry_forever() -> None:
@@ -220,7 +220,7 @@ def test_a_clock_set_back_does_not_delay_expiry_forever() -> None:
     runner = BucketRunner(task(assembly(max_pending_age_us=60 * SECOND)))
     runner.run(batch_of([first_of_two(0)]), now_us=START + 10**6 * SECOND)
     runner.run(batch_of([single(0, conversation=B)]), now_us=START)
-    assert layout.EXPIRY in runner.run(now_us=START + 60 * SECOND)
+    assert stream_rows.EXPIRY in runner.run(now_us=START + 60 * SECOND)
 
 
 def test_a_step_without_changes_keeps_the_same_bytes() -> None:
@@ -274,7 +274,7 @@ def test_checkpoints_without_names_can_be_resumed() -> None:
     assert kept.extra is not None
     runner.state = replace(kept, extra=pa.schema([field.remove_metadata() for field in kept.extra])).to_bytes()
     output = runner.run(batch_of([with_extra(single(0, conversation=B))], has_extra=True))
-    assert [row["further_0"] for row in output[layout.MESSAGE]] == ["a"]
+    assert [row["further_0"] for row in output[stream_rows.MESSAGE]] == ["a"]
 
 
 @pytest.mark.parametrize("began_large", [False, True])
@@ -298,7 +298,7 @@ def test_types_that_depend_on_the_session_are_equivalent(*, began_large: bool) -
     runner = BucketRunner(task(assembly(), extra_names=(*EXTRA_COLUMNS, "nested")))
     runner.run(with_nested(batch, is_large=began_large))
     output = runner.run(with_nested(rest, is_large=not began_large))
-    assert [(row["message_body"], row["further_0"], row["further_2"]) for row in output[layout.MESSAGE]] == [
+    assert [(row["message_body"], row["further_0"], row["further_2"]) for row in output[stream_rows.MESSAGE]] == [
         (b"a body", "a", value[0])
     ]
 
@@ -307,8 +307,8 @@ def test_metrics_are_emitted_if_enabled() -> None:
     runner = BucketRunner(task(assembly(), has_metrics=True))
     output = runner.run(batch_of([first_of_two(0), single(0, conversation=B)]))
     assert runner.state is not None
-    assert [row["state_bytes"] for row in output[layout.METRICS]] == [len(runner.state)]
-    assert [row["incomplete_messages"] for row in output[layout.METRICS]] == [1]
+    assert [row["state_bytes"] for row in output[stream_rows.METRICS]] == [len(runner.state)]
+    assert [row["incomplete_messages"] for row in output[stream_rows.METRICS]] == [1]
 
 
 def test_the_state_of_an_idle_direction_is_small() -> None:
@@ -328,5 +328,5 @@ def test_limits_apply_to_one_bucket() -> None:
     """Fragments beyond the limit are rejected and may be sent again."""
     runner = BucketRunner(task(assembly(Limits(max_pending_bytes=1000))))
     output = runner.run(batch_of([first_of_two(0, body=bytes(600))]))
-    assert [row["reason"] for row in output[layout.REJECTION]] == ["limit_exceeded"]
+    assert [row["reason"] for row in output[stream_rows.REJECTION]] == ["limit_exceeded"]
     assert runner.state is None

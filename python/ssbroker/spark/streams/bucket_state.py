@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.spark.columns import to_spark_type
-from ssbroker.spark.streams import layout
-from ssbroker.spark.streams.layout import ArrowColumn, nulls, pc, repeat
+from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.stream_rows import ArrowColumn, nulls, pc, repeat
 
 
 def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
@@ -76,8 +76,8 @@ class BucketState:
         arrivals: How many messages have arrived since the first one was delayed.
         extra: The extra columns; None before the first row.
         assembler: The checkpoint of the reassembler, empty before the first fragment.
-        waits: The messages that are incomplete or behind a gap: `step.WAITING_SCHEMA`; None for none.
-        delayed: The messages that wait for a route, with `step.RETRY_COLUMNS`; None for none.
+        waits: The messages that are incomplete or behind a gap: `bucket_step.WAITING_SCHEMA`; None for none.
+        delayed: The messages that wait for a route, with `bucket_step.RETRY_COLUMNS`; None for none.
     """
 
     fixed: Mapping[str, str | int | bool | None]
@@ -385,12 +385,12 @@ def _with_all_columns(
 ) -> pa.RecordBatch:
     count = rows.num_rows
     present: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    columns: dict[str, ArrowColumn] = {layout.KIND: repeat(kind, pa.string(), count)}
+    columns: dict[str, ArrowColumn] = {stream_rows.KIND: repeat(kind, pa.string(), count)}
     for name, arrow_type in own.items():
         columns[name] = _cast(present[name], arrow_type) if name in present else nulls(arrow_type, count)
     for name in extra:
         columns[name] = _cast(present[name], to_spark_type(present[name].type))
-    fields = [pa.field(name, column.type, nullable=name != layout.KIND) for name, column in columns.items()]
+    fields = [pa.field(name, column.type, nullable=name != stream_rows.KIND) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
 
 

@@ -17,9 +17,9 @@ from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
 from ssbroker.spark.shared_values import SharedValue
-from ssbroker.spark.streams import layout
-from ssbroker.spark.streams.layout import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
-from ssbroker.spark.streams.state import BucketState, state_from_bytes
+from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
+from ssbroker.spark.streams.stream_rows import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 
 WAITING_SINCE: Final = "since_us"
@@ -145,7 +145,7 @@ class DelayedQueue:
         """Routes the new messages and the delayed ones that are due, or all of them if the catalog has changed."""
         if queue is not None and arrived is None and not changed and self._is_early(queue, now_us):
             return RetryResult([], queue, arrivals)
-        waiting, due = self._separate(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
+        waiting, due = self._split_due(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
         arrivals += arrived.num_rows if arrived is not None else 0
         released: list[pa.RecordBatch] = []
         if due is not None:
@@ -159,7 +159,7 @@ class DelayedQueue:
             released.append(self.decide(rows)[0])
         return RetryResult(released, waiting, arrivals)
 
-    def _separate(
+    def _split_due(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
     ) -> tuple[pa.Table | None, pa.Table | None]:
         """Returns the messages that keep waiting, and those that are routed now, oldest first."""
@@ -196,7 +196,7 @@ class DelayedQueue:
             return [messages for messages, _ in decided], None
         is_held, tries = is_delayed, column(rows, TRIES)
         if self.direction is not None:
-            is_held, tries = _held_back(row_keys(rows, self.direction), is_delayed, tries)
+            is_held, tries = _follows_delayed(row_keys(rows, self.direction), is_delayed, tries)
         released, first = [], 0
         for messages, _ in decided:
             kept = messages.filter(pc.invert(is_held.slice(first, messages.num_rows)))
@@ -223,7 +223,7 @@ def _with_retry_columns(messages: pa.Table, *, arrivals: int, now_us: int) -> pa
     return messages
 
 
-def _held_back(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
+def _follows_delayed(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
     """Returns whether each row is DELAYED or follows such a row of its direction, and how often that row was tried."""
     position = pa.array(range(len(keys)), pa.int64())
     # index_in finds the first position of a key, which is the first delayed row of each direction.
@@ -325,7 +325,7 @@ class StepOutput:
     """The output of one step.
 
     Attributes:
-        rows: Rows with their kind (`row_kinds.MESSAGE` and others), in order.
+        rows: Rows with their kind (`stream_rows.MESSAGE` and others), in order.
         state: The new state, None for none; the same bytes as before if nothing has changed.
         due_us: When the next step is due, in microseconds since 1970; None for never.
     """
@@ -335,7 +335,7 @@ class StepOutput:
     due_us: int | None
 
 
-def step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
+def run_step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
     """Processes what has arrived for a bucket and what is due.
 
     Args:
@@ -356,8 +356,8 @@ def step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch
         if state is None
         else state_from_bytes(state).with_options(task.fixed)
     )
-    if before.extra is not None and not layout.have_names(before.extra, task.extra_names):
-        raise _columns_changed(layout.describe(before.extra), ", ".join(task.extra_names) or "none")
+    if before.extra is not None and not stream_rows.have_names(before.extra, task.extra_names):
+        raise _columns_changed(stream_rows.describe(before.extra), ", ".join(task.extra_names) or "none")
     if before.delayed is not None and task.routing is None:
         raise OptionError(
             "catalog: messages in this checkpoint wait for a route, and later ones must not overtake them; pass a catalog, "
@@ -389,7 +389,7 @@ class _StepRun:
         if self._task.routing is not None:
             self._route(self._task.routing, messages)
         elif messages is not None:
-            self._emit(layout.MESSAGE, messages)
+            self._emit(stream_rows.MESSAGE, messages)
 
     def finish(self, state_before: bytes | None) -> StepOutput:
         """Returns the output of the step."""
@@ -400,18 +400,18 @@ class _StepRun:
             is_unchanged = state_before is not None and state is self._before
             after = state_before if is_unchanged else state.to_bytes()
         if self._task.has_metrics:
-            self._emit_batch(layout.METRICS, self._metrics(0 if after is None else len(after)))
+            self._emit_batch(stream_rows.METRICS, self._metrics(0 if after is None else len(after)))
         return StepOutput(self._rows, after, min(self._due, default=None))
 
     def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
         """Returns the rows if their extra columns are those of the state."""
-        extra, before = layout.select_extra(rows.schema, self._task.extra_names), self._state.extra
+        extra, before = stream_rows.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
             return rows
-        if not layout.have_types(before, extra):
-            raise _columns_changed(layout.describe(before), layout.describe(extra))
-        return layout.cast_to(rows, before)
+        if not stream_rows.have_types(before, extra):
+            raise _columns_changed(stream_rows.describe(before), stream_rows.describe(extra))
+        return stream_rows.cast_to(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
         """Returns the messages that are now complete and in order."""
@@ -421,9 +421,9 @@ class _StepRun:
             with error_row_described(fragments, FRAGMENT_KEYS):
                 pushed = assembler.push(fragments)
             messages, pending = pushed.messages, pushed.pending
-            self._emit(layout.REJECTION, pushed.rejected)
+            self._emit(stream_rows.REJECTION, pushed.rejected)
             if assembly.acknowledgements:
-                self._emit(layout.ACKNOWLEDGEMENT, pushed.acknowledgements)
+                self._emit(stream_rows.ACKNOWLEDGEMENT, pushed.acknowledgements)
         found = update_waiting(self._state.waits, pending, max_age_us=assembly.max_pending_age_us, now_us=self._now_us)
         if found.expired is not None:
             assembler = _restore_reassembler(assembly, self._state.assembler) if assembler is None else assembler
@@ -444,7 +444,7 @@ class _StepRun:
             assembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=number)
         since = column(expired, WAITING_SINCE).cast(pa.timestamp("us", tz="UTC"))
         expired = expired.drop_columns([WAITING_SINCE, LAST_GROWTH])
-        self._emit(layout.EXPIRY, expired.append_column(layout.EXPIRED.names[-1], since))
+        self._emit(stream_rows.EXPIRY, expired.append_column(stream_rows.EXPIRED.names[-1], since))
 
     def _route(self, routing: RoutingSettings, messages: pa.Table | None) -> None:
         """Routes the new messages and the delayed ones that are due."""
@@ -455,7 +455,7 @@ class _StepRun:
             return
         router, fingerprint = routing.source.router(routing.tie_break, routing.pending_request, now_us=self._now_us)
         delayed_queue = DelayedQueue(
-            decide=_Decide(router, routing, now_us=self._now_us),
+            decide=_MessageRouter(router, routing, now_us=self._now_us),
             direction=routing.direction,
             max_bytes=routing.max_delayed_bytes,
         )
@@ -464,7 +464,7 @@ class _StepRun:
             state.delayed, messages, arrivals=state.arrivals, changed=changed, now_us=self._now_us
         )
         for rows in result.released:
-            self._emit_batch(layout.MESSAGE, rows)
+            self._emit_batch(stream_rows.MESSAGE, rows)
         if result.queue is not state.delayed:
             self._state = replace(
                 state, delayed=result.queue, arrivals=result.arrivals, catalog=fingerprint, names=routing.names
@@ -490,13 +490,13 @@ class _StepRun:
         waits, queue = self._state.waits, self._state.delayed
         counts = (state_bytes, 0 if waits is None else waits.num_rows, 0 if queue is None else queue.num_rows)
         return pa.RecordBatch.from_arrays(
-            [pa.array([count], pa.int64()) for count in counts], names=list(layout.METRIC_COLUMNS)
+            [pa.array([count], pa.int64()) for count in counts], names=list(stream_rows.METRIC_COLUMNS)
         )
 
 
 @dataclass(frozen=True)
-class _Decide:
-    """Adds the decision to messages."""
+class _MessageRouter:
+    """Adds decisions to messages, and returns which of them are DELAYED."""
 
     router: Router
     routing: RoutingSettings

@@ -13,9 +13,9 @@ import pytest
 
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.reassembly import Reassembler
-from ssbroker.spark.streams import state
-from ssbroker.spark.streams.state import MAGIC, VERSION, BucketState, state_from_bytes
-from ssbroker.spark.streams.step import step
+from ssbroker.spark.streams import bucket_state
+from ssbroker.spark.streams.bucket_state import MAGIC, VERSION, BucketState, state_from_bytes
+from ssbroker.spark.streams.bucket_step import run_step
 from tests.rules.fragments import A, first_of_two, single
 from tests.spark.streams.steps import FIXED, START, BucketRunner, assembly, batch_of, task
 from tests.spark.streams.test_delayed_messages import LATE, ROUTED, catalog, message_to, runner_with, service_batch
@@ -120,14 +120,14 @@ def test_changed_fixed_options_are_refused(name: str, value: Any) -> None:
     with pytest.raises(
         OptionError, match=rf"^{name}: this checkpoint was created with .*, but the query now has {value}"
     ):
-        step(other, runner.state, [], now_us=START)
+        run_step(other, runner.state, [], now_us=START)
 
 
 @pytest.mark.rule("P11")
 def test_waiting_messages_are_not_overtaken() -> None:
     """Without a catalog, new messages would be emitted before the waiting ones, which would never be."""
     with pytest.raises(OptionError, match=r"^catalog: messages in this checkpoint wait for a route"):
-        step(task(assembly()), full_state(), [], now_us=START)
+        run_step(task(assembly()), full_state(), [], now_us=START)
 
 
 def test_other_options_may_change() -> None:
@@ -142,22 +142,22 @@ def test_other_options_may_change() -> None:
 def test_large_cells_are_split() -> None:
     """A cell of Spark holds up to 2 GiB; a single row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
-    cut = list(state.split_by_size(rows, max_bytes=200))
+    cut = list(bucket_state.split_by_size(rows, max_bytes=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
-    assert list(state.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
+    assert list(bucket_state.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
 def test_bytes_round_trip_as_text(size: int) -> None:
     data = Random(size).randbytes(size)
-    assert state.text_to_bytes(state.text_from_bytes(data)) == data
-    assert state.text_from_bytes(data).isascii()
+    assert bucket_state.text_to_bytes(bucket_state.text_from_bytes(data)) == data
+    assert bucket_state.text_from_bytes(data).isascii()
 
 
 def test_text_that_is_not_ascii_is_refused() -> None:
     with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
-        state.text_to_bytes("\u00e9")
+        bucket_state.text_to_bytes("\u00e9")
 
 
 def test_an_empty_state_is_short() -> None:
