@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
+    from ssbroker.broker.metrics import metrics
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
-    from ssbroker.broker.network.monitoring import metrics
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Message, Transaction
@@ -122,7 +122,7 @@ _HOMES = {
     "Job": "broker.job",
     "LinkLimits": "protocol.wire.link",
     "Message": "broker.transaction",
-    "metrics": "broker.network.monitoring",
+    "metrics": "broker.metrics",
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.config",
     "ObjectChange": "broker.ensure",

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, WorkQueue
 from ssbroker.broker.database import context_of
 from ssbroker.broker.dialogs import poison_message_handling
-from ssbroker.broker.network.monitoring import Metrics, overview_of
+from ssbroker.broker.metrics import Metrics
+from ssbroker.broker.overview import overview_of
 from ssbroker.protocol.events import ConversationMoved, Event, QueueDisabled
 from tests.broker.conftest import QUEUE, START, TARGET, Clock
 

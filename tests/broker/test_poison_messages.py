@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.events import Event, QueueDisabled
 from tests.broker import sample_databases

@@ -12,9 +12,10 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network.monitoring import overview_of, problems
+from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import sample_databases

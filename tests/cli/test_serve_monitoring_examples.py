@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ssbroker import Instance
-from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.metrics import Metrics
 from tests.broker.network.recording_endpoints import Authority
 from tests.guards.repository import ROOT
 

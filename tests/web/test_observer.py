@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network import monitoring
+from ssbroker.broker import overview
 from ssbroker.exceptions import InputError, UnknownDatabaseError
 from ssbroker.web import observer
 from ssbroker.web.observer import Observer, explain_waiting
@@ -84,7 +84,7 @@ def test_states_are_made_at_most_once_in_an_interval(shop: Instance, monkeypatch
 
     def counted(instance: Instance) -> dict[str, Any]:
         made.append(instance)
-        return monitoring.overview_of(instance)
+        return overview.overview_of(instance)
 
     monkeypatch.setattr(observer, "overview_of", counted)
     clock = Clock()
@@ -102,7 +102,7 @@ def test_slow_states_are_made_less_often(shop: Instance, monkeypatch: pytest.Mon
 
     def slow(instance: Instance) -> dict[str, Any]:
         clock.seconds += 0.5
-        return monitoring.overview_of(instance)
+        return overview.overview_of(instance)
 
     monkeypatch.setattr(observer, "overview_of", slow)
     observed = Observer(shop, clock=clock)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import EndpointError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, ConversationEvent, MessageClassify, QueueDisabled
 from ssbroker.web import feed, observer, server

@@ -167,7 +167,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
     if not is_instance_folder(path):
         return catalog
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - only for instance folders
-    from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
+    from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(path, background=False) as instance:
         rows = overview_of(instance)["conversations"]

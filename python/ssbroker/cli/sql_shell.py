@@ -19,7 +19,7 @@ from rich.text import Text
 from ssbroker._arrow import guid_text
 from ssbroker._text import count_of, terminal_safe
 from ssbroker.broker.instance import context_of
-from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
 from ssbroker.cli.sql_query import (

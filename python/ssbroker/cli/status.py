@@ -38,7 +38,7 @@ def status(
     `ssbroker watch` shows them as they change.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
+    from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(folder, background=False) as instance:
         found = overview_of(instance)

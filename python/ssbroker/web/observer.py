@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.monitoring import QueueName, forwarding_of, overview_of, problems
+from ssbroker.broker.overview import QueueName, forwarding_of, overview_of
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.exceptions import InputError
 from ssbroker.store import views

@@ -25,8 +25,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import serve_lock
+from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.monitoring import Metrics, problems
+from ssbroker.broker.metrics import Metrics
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
 from ssbroker.web.observer import Observer, explain_waiting

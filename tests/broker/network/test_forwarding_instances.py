@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.metrics import Metrics
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
 from tests.broker.network import socket_instances
 from tests.broker.network.socket_instances import (

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.network import inbox
-from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from tests.broker.network import socket_instances
 from tests.broker.network.socket_instances import order, receive_count, wait_until_sent

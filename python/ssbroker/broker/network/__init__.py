@@ -1,1 +1,1 @@
-"""Connects the instance to its peers: connections, dialog exchange, forwarding, monitoring."""
+"""Connects the instance to its peers: connections, dialogs, keys, forwarding."""

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.network.instance_server import Server
-from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
 from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
-from tests.broker.network.test_monitoring_metrics import numbers
+from tests.broker.test_metrics import numbers
 from tests.protocol.wire.links import numbered
 
 

@@ -1,24 +1,17 @@
-"""Prometheus metrics, health, and an overview of a served instance."""
+"""Prometheus metrics of an instance."""
 
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker import counters
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import instance_server
+from ssbroker.broker.overview import QueueName, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
-from ssbroker.ddl.writer import bracket
-from ssbroker.exceptions import MissingDependencyError, SsbrokerError, StorageError
-from ssbroker.protocol.config import SECOND
+from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
     ActivationEvent,
     ActivationStep,
@@ -28,156 +21,11 @@ from ssbroker.protocol.events import (
     Event,
     MessageUndeliverable,
 )
-from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
-from ssbroker.store import poison_messages, views
-from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-
-
-Rows = list[dict[str, Any]]
-
-
-def overview_of(instance: Instance) -> dict[str, Any]:
-    """Returns the databases, queues, failed messages, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
-
-    A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
-    """
-    counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
-    unread: dict[str, str] = {}
-    for database in instance.databases:
-        try:
-            for name, rows in _counted(database).items():
-                counted[name] += rows
-        except StorageError as error:  # report the other databases
-            unread[database.name] = str(error)
-    databases = instance.view("sys.databases").select(
-        ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]
-    )
-    return {
-        "instance": instance.name,
-        "databases": [
-            {
-                **row,
-                "state_desc": "SUSPECT" if row["name"] in unread else row["state_desc"],
-                "service_broker_guid": str(uuid.UUID(bytes=row["service_broker_guid"])),
-                "problem": unread.get(row["name"]),
-            }
-            for row in databases.to_pylist()
-        ],
-        **counted,
-        "serving": (instance.server.status() if instance.server is not None else None)
-        or instance_server.read(instance.folder),
-    }
-
-
-def forwarding_of(instance: Instance) -> dict[str, int] | None:
-    """Returns the messages and bytes that this process has forwarded and dropped, and those waiting to be forwarded; None if it does not serve."""
-    if instance.server is None:
-        return None
-    done = instance.server.forwarding.counters
-    messages, held = instance.server.forwarding.pending
-    return {
-        "messages": done.messages,
-        "bytes": done.bytes,
-        "messages_discarded": done.discarded,
-        "pending_messages": messages,
-        "pending_bytes": held,
-    }
-
-
-def _counted(database: Database) -> dict[str, Rows]:
-    """Counts the rows of a database in one snapshot."""
-    name, now = database.name, epoch_microseconds(database_context(database).instance.clock())
-    with database_context(database).file.read() as connection:
-        return {
-            "queues": [
-                {
-                    "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "is_receive_enabled": bool(receives),
-                    "is_enqueue_enabled": bool(enqueues),
-                    "ready": ready,
-                    "incomplete": incomplete,
-                    "retained": retained,
-                    "oldest_seconds": _seconds_since(oldest, now),
-                    "problem": None
-                    if receives
-                    else _problem(connection, queue_id, f"{bracket(schema)}.{bracket(queue)}"),
-                }
-                for (
-                    queue_id,
-                    schema,
-                    queue,
-                    receives,
-                    enqueues,
-                    ready,
-                    incomplete,
-                    retained,
-                    oldest,
-                ) in views.queue_counts(connection)
-            ],
-            "moved": [
-                {
-                    "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "moved_to": f"{to_schema}.{to}",
-                    "groups": groups,
-                    "last_failed_at": str(EPOCH + timedelta(microseconds=failed_at)),
-                    "error": error,
-                }
-                for schema, queue, to_schema, to, groups, failed_at, error in views.moved_counts(connection)
-            ],
-            "leases": [
-                {
-                    "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "state": state,
-                    "groups": groups,
-                    "attempts": attempts,
-                    "failures": failed,
-                }
-                for schema, queue, state, groups, attempts, failed in views.lease_counts(connection)
-            ],
-            "conversations": [
-                {
-                    "database": name,
-                    "state": state,
-                    "state_desc": DESCRIPTIONS[ConversationState(state)],
-                    "count": count,
-                    "oldest_seconds": _seconds_since(oldest, now),
-                }
-                for state, count, oldest in views.conversation_counts(connection)
-            ],
-            "transmission_queue": [
-                {
-                    "database": name,
-                    "to_service_name": service,
-                    "messages": messages,
-                    "conversations": dialogs,
-                    "oldest_seconds": _seconds_since(oldest, now),
-                    "transmission_status": status,
-                }
-                for service, status, messages, dialogs, oldest in views.transmission_counts(connection)
-            ],
-        }
-
-
-def _seconds_since(time: int | None, now: int) -> int | None:
-    """Returns the age of something, 0 if the clock was set back; None if its time is not known."""
-    return None if time is None else max(0, (now - time) // SECOND)
-
-
-def _problem(connection: Connection, queue_id: int, name: str) -> str | None:
-    """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
-    failure = poison_messages.failure_of_queue(connection, queue_id)
-    if failure is None:
-        return None
-    return f"{describe_failure(failure)}. To enable it again: ALTER QUEUE {name} WITH STATUS = ON"
 
 
 _TRANSPORT: Final = {
@@ -216,10 +64,6 @@ _STATES: Final = ("ready", "incomplete", "retained")
 SERVICES_MAX: Final = 1000
 """The services to count separately in metrics of the transmission queue; peers can choose service names."""
 _OTHERS: Final = "(others)"
-
-
-QueueName: TypeAlias = tuple[str, str]
-"""The database and the queue."""
 
 
 def metrics(instance: Instance) -> Metrics:
@@ -494,38 +338,3 @@ def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
         count.add_metric(key, number_of)
         age.add_metric(key, oldest[key])
     yield from (count, age)
-
-
-def problems(instance: Instance) -> dict[str, str]:
-    """Returns the problems of an instance by subject. An unreachable peer is not a problem.
-
-    Examples:
-        >>> import tempfile
-        >>> from ssbroker import Instance
-        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-        ...     problems(instance)
-        {'endpoint': 'no thread of this process serves the instance'}
-    """
-    found: dict[str, str] = {}
-    if instance.server is None or not instance.server.is_alive:
-        found["endpoint"] = "no thread of this process serves the instance"
-    credentials = None if instance.server is None else instance.server.credentials
-    if credentials is not None and (trouble := credentials.validity_problem()) is not None:
-        found["certificate"] = trouble
-    try:
-        for row in instance.view("sys.databases").to_pylist():
-            if row["state_desc"] != "ONLINE":
-                found[f"database {row['name']}"] = "its file is missing or cannot be used"
-        for database in instance.databases:
-            # Otherwise the failure would be reported until something is written again.
-            database_context(database).file.retry_failed_write()
-            trouble = database_context(database).file.read_failure
-            if trouble is not None:
-                found.setdefault(f"database {database.name}", trouble)
-            if database_context(database).file.failure is not None:
-                found.setdefault(
-                    f"database {database.name}", f"cannot be written: {database_context(database).file.failure}"
-                )
-    except SsbrokerError as error:
-        found["databases"] = str(error)
-    return found

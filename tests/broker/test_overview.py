@@ -11,7 +11,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.broker.overview import overview_of
 from ssbroker.store import views
 from ssbroker.store.sqlite import Connection
 from tests.broker.conftest import QUEUE, Clock

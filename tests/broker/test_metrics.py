@@ -15,8 +15,7 @@ import ssbroker
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import monitoring as service_metrics
-from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.metrics import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable
 from tests.broker import sample_databases
@@ -115,7 +114,7 @@ def test_service_names_of_peers_create_a_limited_number_of_series(
     sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Services with a series keep it; all others share one with their sum and oldest message."""
-    monkeypatch.setattr(service_metrics, "SERVICES_MAX", 3)
+    monkeypatch.setattr("ssbroker.broker.metrics.SERVICES_MAX", 3)
 
     def waiting() -> dict[str, float]:
         name = "ssbroker_transmission_queue_messages["
