@@ -297,6 +297,20 @@ def test_a_failing_conversation_does_not_delay_others(
     assert row.transmission_status.startswith("9798: the message could not be delivered: ZeroDivisionError: no number.")
 
 
+def test_a_detached_database_leaves_nothing_behind(instance: Instance, sales: Database, stock: Database) -> None:
+    send(sales, b"two chairs")
+    instance.run_due()
+    detached, delivering = database_context(sales).database_id, background_of(instance).delivery
+    assert detached in delivering._scanned
+    assert detached in delivering._turns
+    instance.detach_database("Sales")
+    instance.run_due()
+    left = {each.database_id for each in instance_context(instance).databases}
+    assert database_context(stock).database_id in left
+    assert delivering._scanned.keys() == left
+    assert delivering._turns.keys() <= left
+
+
 def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance: Instance, sales: Database) -> None:
     """A recording transport takes the place of the network."""
     sales.create_route("Far", address="TCP://far:4022", service_name="//Far")

@@ -114,6 +114,22 @@ def test_conversations_are_removed_with_their_database() -> None:
     assert waiting.next_time() is None
 
 
+def test_dropped_databases_use_no_memory() -> None:
+    waiting = retries()
+    tracemalloc.start()
+    try:
+        for number in range(5_000):
+            key = SenderKey(number, 1)
+            waiting.add([key], at=0)
+            waiting.claim(number, now=0)
+            waiting.forget(key)
+            waiting.claim(number + 1, now=0)
+            waiting.keep_databases([])
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.rule("P17")
 def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
     """The failed attempt may not have seen the change."""

@@ -476,11 +476,13 @@ class Retries:
         """Forgets the conversations of all other databases, which the instance no longer has."""
         kept = set(database_ids)
         with self._guard:
-            if self._order.keys() <= kept:
+            dropped = (self._order.keys() | self._changes_at_claim.keys()) - kept
+            if not dropped:
                 return
             self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
-            self._order = {number: each for number, each in self._order.items() if number in kept}
-            self._changes_at_claim = {number: each for number, each in self._changes_at_claim.items() if number in kept}
+            for database_id in dropped:
+                for by_database in (self._order, self._changes_at_claim, self._claimed, self._reused_sender_ids):
+                    by_database.pop(database_id, None)
 
     def retry_all(self, *, now: int) -> None:
         """Schedules all conversations immediately, after a change that may have fixed their problem."""
@@ -565,13 +567,20 @@ class Delivery:
         if self._thread.is_delivering:  # called by a subscriber during a delivery
             return
         databases = self._instance.databases
-        self._retries.keep_databases(each.database_id for each in databases)
+        self._keep_databases({each.database_id for each in databases})
         for database in databases:
             try:
                 self._scan(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
                 log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
+
+    def _keep_databases(self, database_ids: Collection[int]) -> None:
+        """Forgets all other databases, which the instance no longer has."""
+        self._retries.keep_databases(database_ids)
+        for by_database in (self._scanned, self._turns):  # a thread that delivers still releases its lock
+            for dropped in set(by_database).difference(database_ids):  # other threads may add databases
+                by_database.pop(dropped, None)
 
     def _scan(self, database: DatabaseContext, *, now: int) -> None:
         """Finds messages left by processes that have ended; gives running processes time to deliver their own."""
