@@ -301,14 +301,14 @@ def test_a_detached_database_leaves_nothing_behind(instance: Instance, sales: Da
     send(sales, b"two chairs")
     instance.run_due()
     detached, delivering = database_context(sales).database_id, background_of(instance).delivery
-    assert detached in delivering._scanned
-    assert detached in delivering._turns
+    assert detached in delivering._last_scans
+    assert detached in delivering._delivery_locks
     instance.detach_database("Sales")
     instance.run_due()
     left = {each.database_id for each in instance_context(instance).databases}
     assert database_context(stock).database_id in left
-    assert delivering._scanned.keys() == left
-    assert delivering._turns.keys() <= left
+    assert delivering._last_scans.keys() == left
+    assert delivering._delivery_locks.keys() <= left
 
 
 def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance: Instance, sales: Database) -> None:
@@ -319,11 +319,11 @@ def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance:
     transported: list[OutgoingConversation] = []
 
     class RecordingTransport:
-        def carry(self, conversations: Sequence[OutgoingConversation]) -> dict[int, TransmissionStatus]:
+        def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> dict[int, TransmissionStatus]:
             transported.extend(conversations)
             return {}
 
-        def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
+        def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
             return endpoint_ids
 
     background_of(instance).delivery.transport = RecordingTransport()

@@ -26,7 +26,7 @@ def test_waits_double_up_to_about_a_minute() -> None:
     waits = []
     for _ in range(7):
         (attempt,) = waiting.claim(5, now=now).values()
-        waiting.failed(ONE, attempt=attempt, now=now)
+        waiting.schedule_retry(ONE, attempt=attempt, now=now)
         next_time = waiting.next_time()
         assert next_time is not None
         waits.append((next_time - now) // SECOND)
@@ -38,7 +38,7 @@ def test_waits_double_up_to_about_a_minute() -> None:
 def test_each_wait_has_a_jitter_of_an_eighth() -> None:
     waiting = Retries(Backoff(random=random.Random(1).random))
     for number in range(1000):
-        waiting.failed(SenderKey(1, number), attempt=0, now=0)
+        waiting.schedule_retry(SenderKey(1, number), attempt=0, now=0)
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
     assert 450 < len(waiting.claim(1, now=4 * SECOND)) < 550
     waiting.claim(1, now=int(4.5 * SECOND))
@@ -47,14 +47,14 @@ def test_each_wait_has_a_jitter_of_an_eighth() -> None:
 
 def test_new_conversations_are_tried_immediately_and_known_ones_keep_their_time() -> None:
     waiting = retries()
-    waiting.failed(ONE, attempt=0, now=0)
+    waiting.schedule_retry(ONE, attempt=0, now=0)
     waiting.add([ONE, TWO], at=0)
     assert waiting.claim(5, now=0) == {2: 0}
 
 
 def test_a_reused_endpoint_id_has_no_wait() -> None:
     waiting = retries()
-    waiting.failed(ONE, attempt=3, now=0)
+    waiting.schedule_retry(ONE, attempt=3, now=0)
     waiting.forget(ONE)
     assert waiting.next_time() is None
     waiting.add([ONE], at=0)
@@ -65,14 +65,14 @@ def test_a_reused_endpoint_id_has_no_wait() -> None:
 def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
     """Otherwise the first message of the new conversation could wait for up to a minute."""
     waiting = retries()
-    waiting.failed(ONE, attempt=8, now=0)
+    waiting.schedule_retry(ONE, attempt=8, now=0)
     now = 64 * SECOND
     assert waiting.claim(5, now=now) == {1: 9}
     waiting.forget(ONE)
     waiting.add([ONE], at=now)
-    waiting.failed(ONE, attempt=9, now=now)
+    waiting.schedule_retry(ONE, attempt=9, now=now)
     assert waiting.claim(5, now=now) == {1: 0}
-    waiting.failed(ONE, attempt=0, now=now)
+    waiting.schedule_retry(ONE, attempt=0, now=now)
     assert waiting.next_time() == now + 4 * SECOND
 
 
@@ -91,10 +91,10 @@ def test_conversations_that_were_never_retried_use_no_memory() -> None:
 @pytest.mark.rule("P17")
 def test_a_change_retries_everything_immediately_and_waits_still_grow() -> None:
     waiting = retries()
-    waiting.failed(ONE, attempt=0, now=0)
-    waiting.retry_all(now=SECOND)
+    waiting.schedule_retry(ONE, attempt=0, now=0)
+    waiting.schedule_all_now(now=SECOND)
     assert waiting.claim(5, now=SECOND) == {1: 1}
-    waiting.failed(ONE, attempt=1, now=SECOND)
+    waiting.schedule_retry(ONE, attempt=1, now=SECOND)
     assert waiting.next_time() == 9 * SECOND
 
 
@@ -136,16 +136,16 @@ def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
     waiting = retries()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
-    waiting.retry_all(now=0)
-    waiting.failed(ONE, attempt=0, now=0)
+    waiting.schedule_all_now(now=0)
+    waiting.schedule_retry(ONE, attempt=0, now=0)
     assert waiting.claim(5, now=0) == {1: 1}
-    waiting.failed(ONE, attempt=1, now=0)
+    waiting.schedule_retry(ONE, attempt=1, now=0)
     assert waiting.next_time() == 8 * SECOND
 
 
 def test_a_clock_set_back_does_not_prolong_a_wait() -> None:
     waiting = retries()
-    waiting.failed(ONE, attempt=9, now=3600 * SECOND)
+    waiting.schedule_retry(ONE, attempt=9, now=3600 * SECOND)
     assert waiting.claim(5, now=3600 * SECOND) == {}
     assert waiting.claim(5, now=0) == {1: 10}
 
@@ -155,7 +155,7 @@ def test_threads_with_different_times_cause_no_early_retry() -> None:
     """Otherwise two threads that send would cause all waiting messages to be retried with each send."""
     waiting = retries()
     for number in range(100):
-        waiting.failed(SenderKey(5, number), attempt=0, now=SECOND)
+        waiting.schedule_retry(SenderKey(5, number), attempt=0, now=SECOND)
     assert waiting.claim(5, now=SECOND + 50) == {}
     for late in (50, SECOND, 50):
         assert waiting.claim(5, now=SECOND + 50 - late) == {}

@@ -14,7 +14,7 @@ from ssbroker.broker.delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
-from ssbroker.broker.dialogs.lease import free_ended
+from ssbroker.broker.dialogs.lease import release_ended
 from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
@@ -40,7 +40,7 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
             _enter_queues(work)
             if not _fire_timers(work, now=now):  # timers never outlast the lifetime of their conversation
                 _end_lifetimes(work, now=now)
-    _free_ended_leases(database, now=now)
+    _release_ended_leases(database, now=now)
     if is_delivered:
         _remove_closed(database, now=now)
     with database.file.read() as connection:
@@ -50,13 +50,13 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
         return min((each for each in times if each is not None), default=None)
 
 
-def _free_ended_leases(database: DatabaseContext, *, now: int) -> None:
+def _release_ended_leases(database: DatabaseContext, *, now: int) -> None:
     """Makes messages available whose lease or wait has ended."""
     with database.file.read() as connection:
         if not leases.ended(connection, now=now):
             return
     with instance_transaction(database) as work:
-        free_ended(work, now=now)
+        release_ended(work, now=now)
 
 
 def enter_queues(database: DatabaseContext) -> None:
@@ -233,7 +233,7 @@ class Background:
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
         self.change_count += 1
-        self._retries.retry_all(now=self._now())
+        self._retries.schedule_all_now(now=self._now())
         self._apply_changes(database)
         self._wake(None)
 
@@ -243,7 +243,7 @@ class Background:
         for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:
                 if before:
-                    self._retries.retry_all(now=self._now())
+                    self._retries.schedule_all_now(now=self._now())
                 if not self._apply_changes(database):
                     continue
             self._versions[database.database_id] = objects.version

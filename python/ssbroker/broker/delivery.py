@@ -16,8 +16,8 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
+from ssbroker.broker.dialogs.delivery_outcome import apply_outcome
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
-from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
 from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
@@ -175,35 +175,35 @@ class DeliveryRound:
     """Delivers waiting messages of a database, in one transaction of a target after the other.
 
     Attributes:
-        statuses: Why messages were not delivered, by sender id.
+        problems: Why messages were not delivered, by sender id.
         deferred: Senders whose target was locked for longer than `lock_timeout`; a caller with more time delivers them.
     """
 
     def __init__(self, source: DatabaseContext, *, lock_timeout: float | None) -> None:
         self._source: Final = source
         self._lock_timeout: Final = lock_timeout
-        self.statuses: dict[int, TransmissionStatus] = {}
+        self.problems: dict[int, TransmissionStatus] = {}
         self.deferred: set[int] = set()
 
     def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
         """Delivers the waiting messages of conversations to one database, each conversation in order."""
-        left = list(endpoint_ids)
-        while left:
-            batches, rest = read_batches(self._source, left)
+        remaining = list(endpoint_ids)
+        while remaining:
+            batches, rest = read_batches(self._source, remaining)
             try:
                 delivered = self._deliver_isolating_failures(target, broker_instance, batches)
             except LockTimeoutError:
                 if self._lock_timeout is None:
-                    self.statuses |= dict.fromkeys(left, transmission_status.busy(target.name))
+                    self.problems |= dict.fromkeys(remaining, transmission_status.busy(target.name))
                 else:
-                    self.deferred |= set(left)
+                    self.deferred |= set(remaining)
                 return
             except StorageError as error:
-                self.statuses |= dict.fromkeys(left, transmission_status.unavailable(target.name, str(error)))
+                self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))
                 return
             if target is not self._source and delivered and broker_instance is not None:
                 acknowledge(self._source, delivered, broker_instance=broker_instance)
-            left = rest + self._record_results(target, batches, delivered)
+            remaining = rest + self._record_results(target, batches, delivered)
 
     def _deliver_isolating_failures(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
@@ -225,7 +225,7 @@ class DeliveryRound:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
-                self.statuses[batch.sender.endpoint_id] = transmission_status.unclassified(
+                self.problems[batch.sender.endpoint_id] = transmission_status.unclassified(
                     f"{type(error).__name__}: {error}"
                 )
         return delivered
@@ -245,20 +245,20 @@ class DeliveryRound:
         for each in delivered:
             endpoint_id = each.batch.sender.endpoint_id
             if each.is_stuck:
-                self.statuses[endpoint_id] = _status_of(target, each)
+                self.problems[endpoint_id] = _why_stuck(target, each)
             elif not each.batch.is_all and each.outcome.error is None:
                 unfinished.append(endpoint_id)
         delivered_ids = {each.batch.sender.endpoint_id for each in delivered}
         for batch in batches:
             endpoint_id = batch.sender.endpoint_id
             if endpoint_id not in delivered_ids:
-                self.statuses.setdefault(
+                self.problems.setdefault(
                     endpoint_id, transmission_status.unclassified(f"the broker of {target.name!r} has just changed")
                 )
         return unfinished
 
 
-def _status_of(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
+def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
     """Returns why the target did not accept a batch."""
     number = delivered.outcome.error_number
     if number is None:
@@ -295,15 +295,15 @@ class OutgoingConversation:
 class Transport(Protocol):
     """Sends messages to other instances and receives acknowledgements."""
 
-    def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
+    def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.
 
-        It is called after each commit that sends on a conversation, unless `more` suffices, after changes that may affect its route, and again after the
-        retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns known problems by sender id.
+        It is called after each commit that sends on a conversation, unless `announce_more` suffices, after changes that may affect its route, and again after the
+        retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns problems that are known already, by sender id.
         """
 
-    def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
-        """Announces new messages of conversations; returns those that still need `carry`, which is more expensive."""
+    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
+        """Announces new messages of conversations; returns those that still need `send_waiting`, which is more expensive."""
 
 
 _SENDER_DISABLED: Final = "sender_disabled"
@@ -317,7 +317,7 @@ class DeliveryPlan:
     """Conversations for each database of this instance, by its name and broker id."""
     outgoing: list[OutgoingConversation] = field(default_factory=list)
     """Conversations for other instances."""
-    statuses: dict[int, TransmissionStatus] = field(default_factory=dict)
+    problems: dict[int, TransmissionStatus] = field(default_factory=dict)
     """Why the other conversations wait, by sender id."""
     route_requests: dict[RouteRequest, list[int]] = field(default_factory=dict)
     """The routes to request (R14), with the ids of the senders that need them."""
@@ -347,7 +347,7 @@ def plan(
                 if is_mirror
                 else transmission_status.classified(explained[destination])
             )
-            found.statuses[sender.endpoint_id] = why or transmission_status.unclassified("the route has just changed")
+            found.problems[sender.endpoint_id] = why or transmission_status.unclassified("the route has just changed")
             if needs_route_request(explained[destination]):
                 request = RouteRequest(
                     database_missing_route(explained[destination]), sender.far_service, sender.far_broker_instance
@@ -406,7 +406,7 @@ class Retries:
         >>> retries.add([SenderKey(5, 1)], at=0)
         >>> retries.claim(5, now=0)
         {1: 0}
-        >>> retries.failed(SenderKey(5, 1), attempt=0, now=0)
+        >>> retries.schedule_retry(SenderKey(5, 1), attempt=0, now=0)
         >>> retries.next_time() // 1_000_000
         4
     """
@@ -416,7 +416,7 @@ class Retries:
         self._guard: Final = threading.RLock()
         self._attempts: dict[SenderKey, _Attempt] = {}
         # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
-        self._order: dict[int, list[tuple[int, int]]] = {}
+        self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._latest_claim_time = 0
         self._changes = 0
         self._changes_at_claim: dict[int, int] = {}
@@ -430,9 +430,9 @@ class Retries:
         """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
         with self._guard:
             for key in keys:
-                known = self._attempts.get(key)
-                if known is None or (known.is_in_transit and at < known.at):
-                    self._put(key, _Attempt(0, at))
+                scheduled = self._attempts.get(key)
+                if scheduled is None or (scheduled.is_in_transit and at < scheduled.at):
+                    self._schedule(key, _Attempt(0, at))
 
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
         """Takes out the due conversations of a database, with their failed attempts; all of them if the clock was set back."""
@@ -441,19 +441,19 @@ class Retries:
             self._reused_sender_ids.pop(database_id, None)
             # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
             if now + self._backoff.max_wait < self._latest_claim_time:
-                self._move(at=now)
+                self._bring_forward(at=now)
                 self._latest_claim_time = now
             self._latest_claim_time = max(self._latest_claim_time, now)
             found: dict[int, int] = {}
-            order = self._order.get(database_id, [])
-            while order and order[0][0] <= now:
-                at, endpoint_id = heapq.heappop(order)
+            heap = self._heaps.get(database_id, [])
+            while heap and heap[0][0] <= now:
+                at, endpoint_id = heapq.heappop(heap)
                 if self._is_current(SenderKey(database_id, endpoint_id), at):
                     found[endpoint_id] = self._attempts.pop(SenderKey(database_id, endpoint_id)).attempt
             self._claimed[database_id] = set(found)
             return dict(sorted(found.items()))
 
-    def failed(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
+    def schedule_retry(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
         """Schedules a retry after a longer interval; immediately if something has changed since the claim.
 
         A conversation that was removed since then is not retried, and does not delay a new one with the same id.
@@ -463,7 +463,7 @@ class Retries:
                 return
             is_changed = self._changes_at_claim.get(key.database_id, self._changes) != self._changes
             at = now if is_changed else now + self._backoff.wait(attempt)
-            self._put(key, _Attempt(attempt + 1, at, is_in_transit))
+            self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
 
     def forget(self, key: SenderKey) -> None:
         """Forgets a removed conversation, whose id a new one has now."""
@@ -476,42 +476,42 @@ class Retries:
         """Forgets the conversations of all other databases, which the instance no longer has."""
         kept = set(database_ids)
         with self._guard:
-            dropped = (self._order.keys() | self._changes_at_claim.keys()) - kept
+            dropped = (self._heaps.keys() | self._changes_at_claim.keys()) - kept
             if not dropped:
                 return
             self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
             for database_id in dropped:
-                for by_database in (self._order, self._changes_at_claim, self._claimed, self._reused_sender_ids):
+                for by_database in (self._heaps, self._changes_at_claim, self._claimed, self._reused_sender_ids):
                     by_database.pop(database_id, None)
 
-    def retry_all(self, *, now: int) -> None:
+    def schedule_all_now(self, *, now: int) -> None:
         """Schedules all conversations immediately, after a change that may have fixed their problem."""
         with self._guard:
             self._changes += 1
-            self._move(at=now)
+            self._bring_forward(at=now)
 
     def next_time(self) -> int | None:
         """Returns the time of the next attempt, past or future; None if nothing waits."""
         with self._guard:
-            orders = list(self._order.items())  # a signal handler may change them
-            for database_id, order in orders:
-                while order and not self._is_current(SenderKey(database_id, order[0][1]), order[0][0]):
-                    heapq.heappop(order)
-            return min((order[0][0] for _, order in orders if order), default=None)
+            heaps = list(self._heaps.items())  # a signal handler may change them
+            for database_id, heap in heaps:
+                while heap and not self._is_current(SenderKey(database_id, heap[0][1]), heap[0][0]):
+                    heapq.heappop(heap)
+            return min((heap[0][0] for _, heap in heaps if heap), default=None)
 
-    def _put(self, key: SenderKey, new: _Attempt) -> None:
-        self._attempts[key] = new
-        heapq.heappush(self._order.setdefault(key.database_id, []), (new.at, key.endpoint_id))
+    def _schedule(self, key: SenderKey, attempt: _Attempt) -> None:
+        self._attempts[key] = attempt
+        heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
 
-    def _move(self, *, at: int) -> None:
-        """Moves all attempts that are due later to a time."""
-        before, self._attempts, self._order = self._attempts, {}, {}
+    def _bring_forward(self, *, at: int) -> None:
+        """Makes attempts that are due later than a time due at that time."""
+        before, self._attempts, self._heaps = self._attempts, {}, {}
         for key, each in before.items():
-            self._put(key, each._replace(at=min(each.at, at)))
+            self._schedule(key, each._replace(at=min(each.at, at)))
 
     def _is_current(self, key: SenderKey, at: int) -> bool:
-        known = self._attempts.get(key)
-        return known is not None and known.at == at
+        scheduled = self._attempts.get(key)
+        return scheduled is not None and scheduled.at == at
 
 
 SHORT_LOCK_TIMEOUT: Final = 0.1
@@ -534,8 +534,8 @@ class Delivery:
         self._retries: Final = retries
         self._routes: Final = routes
         self._dynamic_routing: Final = dynamic_routing
-        self._scanned: dict[int, int] = {}
-        self._turns: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
+        self._last_scans: dict[int, int] = {}
+        self._delivery_locks: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
         self._thread: Final = _ThreadState()
         self.transport: Transport | None = None
 
@@ -548,7 +548,7 @@ class Delivery:
         if self.transport is None:
             self._instance.msdb.arrivals.notify([TRANSMISSIONS])
         elif not self._instance.events.wants(MessageClassify):
-            endpoint_ids = self.transport.more(database, endpoint_ids)
+            endpoint_ids = self.transport.announce_more(database, endpoint_ids)
             if not endpoint_ids:
                 return False
         now = epoch_microseconds(self._instance.clock())
@@ -570,7 +570,7 @@ class Delivery:
         self._keep_databases({each.database_id for each in databases})
         for database in databases:
             try:
-                self._scan(database, now=now)
+                self._scan_if_due(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
                 log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
@@ -578,16 +578,16 @@ class Delivery:
     def _keep_databases(self, database_ids: Collection[int]) -> None:
         """Forgets all other databases, which the instance no longer has."""
         self._retries.keep_databases(database_ids)
-        for by_database in (self._scanned, self._turns):  # a thread that delivers still releases its lock
+        for by_database in (self._last_scans, self._delivery_locks):  # a thread that delivers still releases its lock
             for dropped in set(by_database).difference(database_ids):  # other threads may add databases
                 by_database.pop(dropped, None)
 
-    def _scan(self, database: DatabaseContext, *, now: int) -> None:
-        """Finds messages left by processes that have ended; gives running processes time to deliver their own."""
-        before = self._scanned.get(database.database_id)
+    def _scan_if_due(self, database: DatabaseContext, *, now: int) -> None:
+        """Finds messages left by processes that have ended, every few seconds; gives running processes time to deliver their own."""
+        before = self._last_scans.get(database.database_id)
         if before is not None and 0 <= now - before < SCAN_EVERY:
             return
-        self._scanned[database.database_id] = now
+        self._last_scans[database.database_id] = now
         with database.file.read() as connection:
             found = endpoints.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
@@ -603,8 +603,8 @@ class Delivery:
 
     def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers in one thread at a time per database; a waiting thread then finds its own messages delivered."""
-        turn = self._turns[database.database_id]
-        if not turn.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
+        delivery_lock = self._delivery_locks[database.database_id]
+        if not delivery_lock.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
             return True
         self._thread.is_delivering = True
         try:
@@ -616,7 +616,7 @@ class Delivery:
             )
         finally:
             self._thread.is_delivering = False
-            turn.release()
+            delivery_lock.release()
         self._retries.add((SenderKey(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
 
@@ -636,7 +636,7 @@ class Delivery:
         finally:
             for endpoint_id in (*failed, *in_transit):
                 key, is_in_transit = SenderKey(database.database_id, endpoint_id), endpoint_id in in_transit
-                self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
+                self._retries.schedule_retry(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
         return deferred
 
     def _route_and_deliver(
@@ -646,19 +646,23 @@ class Delivery:
         senders = _senders(database, endpoint_ids)
         has_transport = self.transport is not None or self._is_served_elsewhere()
         planned = plan(self._routes, database, list(senders.values()), has_transport=has_transport)
-        problems = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
-        deliveries = DeliveryRound(database, lock_timeout=lock_timeout)
-        deliveries.statuses |= planned.statuses
-        deliveries.statuses |= self._request_routes(planned, lock_timeout=lock_timeout)
+        transport_problems = (
+            self.transport.send_waiting(planned.outgoing) if planned.outgoing and self.transport is not None else {}
+        )
+        delivery_round = DeliveryRound(database, lock_timeout=lock_timeout)
+        delivery_round.problems |= planned.problems
+        delivery_round.problems |= self._request_routes(planned, lock_timeout=lock_timeout)
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
-            deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
+            delivery_round.deliver(target, broker_instance, [each.endpoint_id for each in group])
         in_transit = {each.endpoint_id for each in planned.outgoing}
-        statuses = {endpoint_id: str(why) for endpoint_id, why in {**deliveries.statuses, **problems}.items()}
+        statuses = {
+            endpoint_id: str(why) for endpoint_id, why in {**delivery_round.problems, **transport_problems}.items()
+        }
         if self.transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, DELIVERED) | statuses
         write_statuses(database, senders, statuses)
-        return {*deliveries.statuses}, in_transit, deliveries.deferred
+        return {*delivery_round.problems}, in_transit, delivery_round.deferred
 
     def _is_served_elsewhere(self) -> bool:
         """Returns whether another process serves the instance; it notices commits of this process on its own."""

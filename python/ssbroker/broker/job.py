@@ -366,7 +366,7 @@ class Job:
         self._is_over = True
         try:
             with instance_transaction(self._context) as work:
-                leasing.give_back(work, self._held_lease(), error=failed_with)
+                leasing.release(work, self._held_lease(), error=failed_with)
         except SsbrokerError as failure:
             log_failure(
                 self._context, "a job could not be given back; it is received again when its lease ends", failure

@@ -46,12 +46,12 @@ class Decision(NamedTuple):
         return self.outcome == _LOCAL
 
     @property
-    def is_requested(self) -> bool:
+    def is_route_requested(self) -> bool:
         """Whether no route was found, and one must be requested (R14)."""
         return self.reason == _ROUTE_REQUESTED
 
     @property
-    def is_nowhere(self) -> bool:
+    def has_no_route(self) -> bool:
         """Whether no route was found."""
         return not self.is_local and self.next_hop_address is None
 
@@ -114,45 +114,45 @@ class LiveRoutes:
         self, database: str, objects: Objects
     ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
         """Returns a function that routes endpoints of a database; it reads the catalog once, when a conversation may leave the database."""
-        known: _DecisionCache | None = None
+        cache: _DecisionCache | None = None
         broker_instance = objects.broker.service_broker_guid
 
         def route(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
-            nonlocal known
-            local_services = self._locally_routed(database, objects)
+            nonlocal cache
+            local_services = self._local_services(database, objects)
             if all(
                 each.far_broker_instance == broker_instance and each.far_service in local_services for each in endpoints
             ):
                 return [LocalRoute(database, broker_instance)] * len(endpoints)
-            if known is None:
-                known = self._cache_for(database)
-            return [decision.local_route for decision in known.decisions(database, endpoints)]
+            if cache is None:
+                cache = self._cache_for(database)
+            return [decision.local_route for decision in cache.decisions(database, endpoints)]
 
         return route
 
     def _cache_for(self, database: str) -> _DecisionCache:
         """Returns the current decision cache, which must include a database."""
-        known = self._current()
-        if database not in known.databases:
+        cache = self._current()
+        if database not in cache.databases:
             self._instance.database(database)  # raises the reason, or the database is readable again
-            known = self._current()
-        if database not in known.databases:
+            cache = self._current()
+        if database not in cache.databases:
             raise StorageError(f"the database {database!r} cannot be read")
-        return known
+        return cache
 
-    def _locally_routed(self, database: str, objects: Objects) -> frozenset[str]:
-        seen = self._services_routed_locally.get(database)
-        if seen is None or seen[0] is not objects:
-            seen = self._services_routed_locally[database] = (objects, services_routed_locally(objects))
-        return seen[1]
+    def _local_services(self, database: str, objects: Objects) -> frozenset[str]:
+        cached = self._services_routed_locally.get(database)
+        if cached is None or cached[0] is not objects:
+            cached = self._services_routed_locally[database] = (objects, services_routed_locally(objects))
+        return cached[1]
 
     def _current(self) -> _DecisionCache:
-        router, known, now = self.router(), self._decision_cache, self._instance.clock()
-        if known is None or known.router is not router or not known.is_valid(now):
-            known = self._decision_cache = _DecisionCache(router, now)
-            for gone in [name for name in list(self._services_routed_locally) if name not in known.databases]:
-                self._services_routed_locally.pop(gone, None)
-        return known
+        router, cache, now = self.router(), self._decision_cache, self._instance.clock()
+        if cache is None or cache.router is not router or not cache.is_valid(now):
+            cache = self._decision_cache = _DecisionCache(router, now)
+            for dropped in [name for name in list(self._services_routed_locally) if name not in cache.databases]:
+                self._services_routed_locally.pop(dropped, None)
+        return cache
 
 
 class _DecisionCache:
@@ -172,18 +172,18 @@ class _DecisionCache:
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
         """Returns cached or new decisions. Clearing the cache replaces the dictionary, so concurrent readers keep the old one."""
-        kept = self._decisions
+        cached = self._decisions
         keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
-        new = {key: each for key, each in zip(keys, senders, strict=True) if key not in kept}
+        new = {key: each for key, each in zip(keys, senders, strict=True) if key not in cached}
         if not new:
-            return [kept[key] for key in keys]
+            return [cached[key] for key in keys]
         found = dict(zip(new, decide(self.router, database, list(new.values()), now=self._valid_from), strict=True))
-        listed = [found[key] if key in found else kept[key] for key in keys]
-        if len(kept) + len(found) > CACHED_MAX:
+        decisions = [found[key] if key in found else cached[key] for key in keys]
+        if len(cached) + len(found) > CACHED_MAX:
             self._decisions = found
         else:
-            kept.update(found)
-        return listed
+            cached.update(found)
+        return decisions
 
 
 def decide(router: Router, database: str, endpoints: Sequence[RoutedSender], *, now: datetime) -> list[Decision]:

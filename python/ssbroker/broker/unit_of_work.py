@@ -35,12 +35,12 @@ class Work:
         effects: What to announce after the transaction has ended.
     """
 
-    __slots__ = ("_database", "_has_moved_groups", "_local_routes", "connection", "database", "effects", "objects")
+    __slots__ = ("_database", "_has_moved_groups", "_local_router", "connection", "database", "effects", "objects")
 
     def __init__(self, database: DatabaseContext, connection: Connection, effects: Effects) -> None:
         self._database: Final = database
         self._has_moved_groups: bool | None = None
-        self._local_routes: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
+        self._local_router: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
         self.database: Final = database.name
         self.connection: Final = connection
         self.objects: Final[Objects] = database.objects(connection)
@@ -78,11 +78,11 @@ class Work:
         """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
-    def route_locally(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
+    def local_routes(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
         """Returns the local route of each endpoint of this database."""
-        if self._local_routes is None:
-            self._local_routes = self._database.instance.routes.local_router(self.database, self.objects)
-        return self._local_routes(endpoints)
+        if self._local_router is None:
+            self._local_router = self._database.instance.routes.local_router(self.database, self.objects)
+        return self._local_router(endpoints)
 
 
 _SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"

@@ -11,8 +11,8 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.arrival import arrive, end_with_error
+from ssbroker.broker.dialogs.delivery_outcome import apply_outcome
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
-from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work

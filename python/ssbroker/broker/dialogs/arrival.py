@@ -114,7 +114,7 @@ def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
     transmission_queue.remove_parked(work.connection, endpoint.endpoint_id)
 
 
-class InboundDialog:
+class EndpointDelivery:
     """Delivers one run of messages to an endpoint; used once."""
 
     def __init__(
@@ -125,7 +125,7 @@ class InboundDialog:
         self._queue = queue
         self._is_first_validated = is_first_validated
         self._state = ConversationState(endpoint.state)
-        self._next = endpoint.receive_sequence
+        self._next_number = endpoint.receive_sequence
         self._entries: list[QueueEntry] = []
         self._checked_types: dict[str, MessageType | ConversationError] = {}
         self._early = self._read_early()
@@ -136,12 +136,12 @@ class InboundDialog:
         dropped = 0
         for message in messages:
             number = message.message_sequence_number
-            if number < self._next:
+            if number < self._next_number:
                 continue  # a duplicate (P18)
             if message.is_conversation_error:
                 return self._deliver_error(message)
-            is_early = number > self._next
-            state = next_state(self._state, _input(message, is_early=is_early))
+            is_early = number > self._next_number
+            state = next_state(self._state, _state_input(message, is_early=is_early))
             if isinstance(state, int):
                 dropped = number + 1
                 emit_undeliverable_event(
@@ -155,7 +155,7 @@ class InboundDialog:
                 return self.refuse(refused)
             # An early message that is rejected stays with its sender until its turn.
         self._write()
-        return DeliveryOutcome(max(self._next, dropped))
+        return DeliveryOutcome(max(self._next_number, dropped))
 
     def _accept(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
         number, message_type, body = message[:3]
@@ -166,9 +166,9 @@ class InboundDialog:
             return
         self._entries.append(QueueEntry(number, message_type, body))
         self._state = state
-        self._next += 1
-        while self._next in self._early:
-            self._promote(self._next)
+        self._next_number += 1
+        while self._next_number in self._early:
+            self._promote(self._next_number)
 
     def _promote(self, number: int) -> None:
         """Makes an early message ready when its turn has come."""
@@ -186,7 +186,7 @@ class InboundDialog:
         else:
             self._promoted.append(queuing_order)
         self._state = state
-        self._next = number + 1
+        self._next_number = number + 1
 
     def _check(self, message: DialogMessage) -> ConversationError | None:
         """Returns the error to send back for a message; None if it is accepted."""
@@ -210,11 +210,11 @@ class InboundDialog:
         """Ends the conversation because of a rejected message; if no message was complete before, removes the endpoint instead."""
         if self._state is ConversationState.SI:
             remove(self._work, self._endpoint)
-            return DeliveryOutcome(self._next, error=refused)
+            return DeliveryOutcome(self._next_number, error=refused)
         self._write()
         end_with_error(self._work, self._current_endpoint(), refused.body())
         self._emit_event(ConversationStep.BROKER_INITIATED_ERROR, ConversationState.ER, refused)
-        return DeliveryOutcome(self._next, error=refused)
+        return DeliveryOutcome(self._next_number, error=refused)
 
     def _deliver_error(self, message: DialogMessage) -> DeliveryOutcome:
         """Accepts an Error message immediately, because missing earlier messages will never arrive."""
@@ -238,8 +238,8 @@ class InboundDialog:
             queues.make_ready(connection, self._promoted)
             self._work.effects.arrived.add(self._queue.queue_id)
         enqueue(self._work, endpoint, self._queue, self._entries)
-        if self._next != endpoint.receive_sequence:
-            endpoints.set_receive_sequence(connection, endpoint.endpoint_id, receive_sequence=self._next)
+        if self._next_number != endpoint.receive_sequence:
+            endpoints.set_receive_sequence(connection, endpoint.endpoint_id, receive_sequence=self._next_number)
         if self._state != endpoint.state:
             endpoints.set_state(connection, endpoint.endpoint_id, self._state)
         if self._work.effects.wants(ConversationEvent):
@@ -275,13 +275,13 @@ class InboundDialog:
         emit_conversation_event(self._work, self._endpoint, step, state=state, error=code, text=description)
 
     def _current_endpoint(self) -> ConversationEndpoint:
-        return self._endpoint._replace(state=self._state, receive_sequence=self._next)
+        return self._endpoint._replace(state=self._state, receive_sequence=self._next_number)
 
     def _read_early(self) -> dict[int, tuple[int | None, str]]:
         """Returns queuing order and type of early messages by number; those that wait for a disabled queue have no order yet."""
         connection, endpoint_id = self._work.connection, self._endpoint.endpoint_id
         if not self._queue.is_enqueue_enabled:
-            waiting = transmission_queue.early_messages(connection, endpoint_id, self._next)
+            waiting = transmission_queue.early_messages(connection, endpoint_id, self._next_number)
             return {number: (None, name) for number, name in waiting}
         if transmission_queue.has_parked(connection, endpoint_id):
             # The queue was just enabled; messages that waited for it come first.
@@ -293,7 +293,7 @@ class InboundDialog:
         }
 
 
-def _input(message: DialogMessage, *, is_early: bool) -> ConversationInput:
+def _state_input(message: DialogMessage, *, is_early: bool) -> ConversationInput:
     if is_early:
         return ConversationInput.PART
     return ConversationInput.END_DIALOG if message.is_end_of_dialog else ConversationInput.MESSAGE
@@ -324,16 +324,16 @@ def _deliver_next(
     park_if_disabled: bool,
 ) -> DeliveryOutcome:
     if endpoint.far_service != envelope.from_service_name:
-        return _undelivered(endpoint.receive_sequence, 11222)
+        return _not_accepted(endpoint.receive_sequence, 11222)
     if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
     if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in _RECEIVING:
-        return _undelivered(endpoint.receive_sequence, 11219, queue=queue.name)
+        return _not_accepted(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=envelope.from_broker_instance)
-    return InboundDialog(work, endpoint, queue).deliver(messages)
+    return EndpointDelivery(work, endpoint, queue).deliver(messages)
 
 
 def _deliver_first(
@@ -352,25 +352,25 @@ def _deliver_first(
     service, contract = found
     queue = work.objects.queues_by_id[service.queue_id]
     if not queue.is_enqueue_enabled and not park_if_disabled:
-        return _undelivered(0, 11219, queue=queue.name)
+        return _not_accepted(0, 11219, queue=queue.name)
     is_first = messages[0].message_sequence_number == 0
     if is_first:
-        refused = _rejection(work, contract, messages[0])
+        refused = _first_message_error(work, contract, messages[0])
         if refused is not None:
             return DeliveryOutcome(0, error=refused)
     endpoint = create_target_endpoint(work, envelope, service, contract, is_whole=is_first)
-    return InboundDialog(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
+    return EndpointDelivery(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
 
 
 def find_target(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
     """Returns the service and contract for a new conversation, or the outcome that prevents it."""
     if not objects.broker.is_delivering:
-        return _undelivered(0, 28013)
+        return _not_accepted(0, 28013)
     service = objects.services.get(envelope.to_service_name)
     if service is None:
         if envelope.to_broker_instance == objects.broker.service_broker_guid:
             return DeliveryOutcome(0, error=failure(8490, service=envelope.to_service_name))
-        return _undelivered(0, 11210, service=envelope.to_service_name)
+        return _not_accepted(0, 11210, service=envelope.to_service_name)
     contract = objects.contracts.get(envelope.service_contract_name)
     if contract is None or contract.service_contract_id not in service.contracts:
         return DeliveryOutcome(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
@@ -410,7 +410,7 @@ def create_target_endpoint(
     return endpoint
 
 
-def _rejection(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
+def _first_message_error(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
     message_type = contract_rules.receivable(work.objects, contract, message.message_type_name, from_initiator=True)
     return (
         message_type
@@ -419,7 +419,7 @@ def _rejection(work: Work, contract: Contract, message: DialogMessage) -> Conver
     )
 
 
-def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
+def _not_accepted(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
     return DeliveryOutcome(acknowledged, error_number=number, reason=error_text(number, **values))
 
 
@@ -439,7 +439,7 @@ def enqueue_runs(
 ) -> dict[int, int]:
     """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
 
-    The messages of an endpoint are enqueued completely or not at all; the others need `InboundDialog`. Returns the next receive sequence
+    The messages of an endpoint are enqueued completely or not at all; the others need `EndpointDelivery`. Returns the next receive sequence
     of each endpoint whose messages were enqueued, which is not stored yet.
     """
     enqueued: dict[int, int] = {}

@@ -39,7 +39,7 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
             if not leases.ended(work.connection, now=now):
                 return _claim_next(work, queue, top=top, microseconds=microseconds, now=now)
         with instance_transaction(database) as work:  # a failure may disable the queue, and must stay counted
-            free_ended(work, now=work.now())
+            release_ended(work, now=work.now())
 
 
 def _claim_next(work: Work, queue: Queue, *, top: int | None, microseconds: int, now: int) -> Claim | None:
@@ -75,11 +75,11 @@ def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
 
 def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     """Removes the messages of a lease from the queue, and ends the lease; raises `LeaseLostError` if others have taken any of them."""
-    _held(work, lease)
+    _stored_lease(work, lease)
     queue = work.objects.queues_by_id.get(lease.queue_id)
     is_retained = queue is not None and queue.is_retention_enabled
     if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
-        raise _lost(lease)
+        raise _lease_lost_error(lease)
     leases.remove(work.connection, lease.conversation_group_id)
     work.connection.statements.reset_rollback_count(lease.queue_id)
     work.effects.received.append(ReceiveCall(lease.queue_id, is_empty=False, is_named=True, is_leased=True))
@@ -90,7 +90,7 @@ def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
 def extend(work: Work, lease: Lease, *, microseconds: int) -> Lease:
     """Extends a lease to `microseconds` from now."""
     now = work.now()
-    extended = _held(work, lease)._replace(since=now, until=now + microseconds)
+    extended = _stored_lease(work, lease)._replace(since=now, until=now + microseconds)
     leases.store(work.connection, extended)
     work.effects.set_due(extended.until)
     return extended
@@ -99,16 +99,16 @@ def extend(work: Work, lease: Lease, *, microseconds: int) -> Lease:
 def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
     """Ends a lease, and hides the messages of the group for a while."""
     now = work.now()
-    held = _held(work, lease)
+    stored = _stored_lease(work, lease)
     until = now + microseconds if microseconds else 0
-    leases.store(work.connection, held._replace(lease_id=None, process_id=None, since=now, until=until))
+    leases.store(work.connection, stored._replace(lease_id=None, process_id=None, since=now, until=until))
     if microseconds:
         work.effects.set_due(until)
     else:
         _announce_ready(work, lease)
 
 
-def give_back(work: Work, lease: Lease, *, error: str | None) -> None:
+def release(work: Work, lease: Lease, *, error: str | None) -> None:
     """Ends a lease without acknowledging its messages, unless it is over already; an error counts for poison message handling."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was counted already
@@ -116,15 +116,15 @@ def give_back(work: Work, lease: Lease, *, error: str | None) -> None:
     if error is not None:
         fail(work, found, error)
     else:
-        _free(work, found)
+        _make_available(work, found)
 
 
-def free_ended(work: Work, *, now: int) -> None:
-    """Frees groups whose lease or wait has ended, and counts lost leases as failures."""
+def release_ended(work: Work, *, now: int) -> None:
+    """Releases groups whose lease or wait has ended, and counts lost leases as failures."""
     ended = leases.ended(work.connection, now=now)
     for lease in ended:
         if lease.lease_id is None:
-            _free(work, lease)
+            _make_available(work, lease)
             continue
         process = lease.process_id
         fail(
@@ -138,18 +138,18 @@ def fail(work: Work, lease: Lease, error: str) -> None:
     """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
     counted = poison_message_handling.count_failure(work, lease, error)
     if counted is not None:
-        _free(work, counted)
+        _make_available(work, counted)
 
 
-def _held(work: Work, lease: Lease) -> Lease:
+def _stored_lease(work: Work, lease: Lease) -> Lease:
     """Returns a lease as it is stored, also after its end; raises `LeaseLostError` if another holder has replaced it."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id:
-        raise _lost(lease)
+        raise _lease_lost_error(lease)
     return found
 
 
-def _lost(lease: Lease) -> LeaseLostError:
+def _lease_lost_error(lease: Lease) -> LeaseLostError:
     group = uuid.UUID(bytes=lease.conversation_group_id)
     return LeaseLostError(
         f"the lease of conversation group {group} is lost: another receiver took its messages, or their conversation was ended. "
@@ -157,7 +157,7 @@ def _lost(lease: Lease) -> LeaseLostError:
     )
 
 
-def _free(work: Work, lease: Lease) -> None:
+def _make_available(work: Work, lease: Lease) -> None:
     """Makes the messages of a group available. The holder keeps its claim until another receiver takes them."""
     if lease.attempts:
         leases.store(work.connection, lease._replace(process_id=None, until=0))

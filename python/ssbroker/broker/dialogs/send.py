@@ -1,4 +1,4 @@
-"""SEND: checks messages, writes them to target queues or the transmission queue, and applies the outcome of a delivery."""
+"""SEND: checks messages, and writes them to target queues or the transmission queue."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
 from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker.broker.context import LocalRoute
-from ssbroker.broker.dialogs.arrival import arrive, close, end_with_error
+from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.contract_rules import check_sendable
-from ssbroker.broker.dialogs.enqueue import (
-    delete_acknowledged,
-    delete_unacknowledged,
-    queue_for_transmission,
-    queue_of,
-)
-from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, envelope_of, read_failure
+from ssbroker.broker.dialogs.delivery_outcome import update_sender
+from ssbroker.broker.dialogs.enqueue import queue_for_transmission, queue_of
+from ssbroker.broker.dialogs.message import DialogMessage, envelope_of
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.config import BODY_MAX, DEFAULT
@@ -112,7 +108,7 @@ def send(
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
     endpoints.set_send_sequences(work.connection, numbers)
-    routes = work.route_locally([sender for sender, _ in sends])
+    routes = work.local_routes([sender for sender, _ in sends])
     transmit(work, [(*each, route) for each, route in zip(sends, routes, strict=True)])
 
 
@@ -127,7 +123,7 @@ def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[Di
         left = [message for message in messages if message.message_sequence_number >= outcome.acknowledged]
         if left and outcome.error is None:
             waiting.append((endpoint, left))
-        _finish_sender(work, endpoint, outcome, broker_instance=work.broker_instance)
+        update_sender(work, endpoint, outcome, broker_instance=work.broker_instance)
     queue_for_transmission(work, waiting)
 
 
@@ -135,40 +131,6 @@ def _is_direct(work: Work, endpoint: ConversationEndpoint, route: LocalRoute) ->
     if not work.objects.broker.is_delivering or route.target_database != work.database:
         return False
     return not transmission_queue.has_outgoing(work.connection, endpoint.endpoint_id)
-
-
-def apply_outcome(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
-    """Applies the outcome of a delivery at the sender: removes accepted messages from the transmission queue (P16)."""
-    endpoint = endpoints.by_id(work.connection, endpoint_id)
-    if endpoint is None:
-        delete_unacknowledged(work, endpoint_id)
-        return
-    delete_acknowledged(work, [(endpoint_id, outcome.acknowledged)])
-    _finish_sender(work, endpoint, outcome, broker_instance=broker_instance)
-
-
-def _finish_sender(
-    work: Work, endpoint: ConversationEndpoint, outcome: DeliveryOutcome, *, broker_instance: bytes
-) -> None:
-    if outcome.error is not None:
-        end_with_broker_error(work, endpoint, outcome.error.body())
-        return
-    if not endpoint.is_bound and outcome.acknowledged:
-        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
-    if endpoint.end_dialog_sequence is not None and outcome.acknowledged > endpoint.end_dialog_sequence:
-        state = next_state(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
-        if state != endpoint.state and not isinstance(state, int):
-            emit_conversation_event(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
-            close(work, endpoint)
-
-
-def end_with_broker_error(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
-    """Ends an endpoint with an error that the broker of the remote endpoint has sent back."""
-    end_with_error(work, endpoint, body, cause=ConversationInput.ERROR)
-    error = read_failure(body) or ConversationError(0, "")
-    emit_conversation_event(
-        work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=error.code, text=error.description
-    )
 
 
 def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:

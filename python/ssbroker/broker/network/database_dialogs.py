@@ -229,7 +229,7 @@ class RouteRequester:
         missing = {
             (each.far_service, each.far_broker_instance): (each, decision)
             for each, decision in decided
-            if decision.is_nowhere
+            if decision.has_no_route
         }
         if not missing:
             return
@@ -241,7 +241,7 @@ class RouteRequester:
             explanations = {
                 service: explain(router, self._database.name, query, now=now)
                 for service, (query, decision) in missing.items()
-                if decision.is_requested or query.far_service in pending
+                if decision.is_route_requested or query.far_service in pending
             }
             requests = [
                 RouteRequest(database_missing_route(decision), *service)

@@ -9,16 +9,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.broker.dialogs.arrival import (
-    InboundDialog,
+    EndpointDelivery,
     PlacedRun,
     create_target_endpoint,
     enqueue_runs,
     find_target,
 )
 from ssbroker.broker.dialogs.begin_end import end_after_data_loss
+from ssbroker.broker.dialogs.delivery_outcome import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
-from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.envelope import column_values
@@ -175,7 +175,7 @@ class BatchWriter:
 
     def _deliver(self, key: Key, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
-        if InboundDialog(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
+        if EndpointDelivery(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
             raise StalePlanError((key,))
 
     def _store_fragments(self, enqueued: dict[int, int]) -> None:
@@ -234,7 +234,7 @@ class BatchWriter:
             row = self._row_now(key)
             # An application that has received the end needs no error.
             if row is not None and row.state not in fragments.ENDED_STATES:
-                InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
+                EndpointDelivery(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
 

@@ -119,13 +119,13 @@ class MessageExchange:
             loop_back=partial(self._inbox.put, this_instance),
         )
 
-    def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
+    def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """See `Transport`."""
         blocked = self._in_transit.add(conversations, now=self._now())
         self._wake()
         return blocked
 
-    def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> list[int]:
+    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> list[int]:
         """See `Transport`."""
         others = self._in_transit.add_more(database.database_id, endpoint_ids)
         if (
