@@ -25,7 +25,7 @@ const VERSION: u16 = 1;
 const WRONG_COUNT: &str = "wrong number of extra columns";
 
 /// The extra columns of each message, as stored by the assembler.
-type Kept = Vec<Box<[u8]>>;
+type StoredRows = Vec<Box<[u8]>>;
 
 impl ReassemblyKernel {
     /// Writes a checkpoint.
@@ -110,7 +110,7 @@ fn write_extra_columns(extra_schema: &ExtraSchema, stored: &[&[u8]]) -> std::res
     writer.into_inner()
 }
 
-fn read_extra_columns(bytes: &[u8], count: usize) -> std::result::Result<(ExtraSchema, Kept), String> {
+fn read_extra_columns(bytes: &[u8], count: usize) -> std::result::Result<(ExtraSchema, StoredRows), String> {
     let arrow = |error: ArrowError| error.to_string();
     let mut reader = StreamReader::try_new(bytes, None).map_err(arrow)?;
     let extra_schema = ExtraSchema::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;

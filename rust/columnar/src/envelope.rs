@@ -261,7 +261,7 @@ pub fn first_hop(batches: &[RecordBatch], now: i64) -> Result<RecordBatch> {
     let fields: std::result::Result<Vec<_>, _> =
         fields.iter().map(|name| schema.field_with_name(name).cloned()).collect();
     let schema = Schema::new(fields.map_err(|error| internal(&error))?);
-    let made = RecordBatch::try_new(
+    let batch = RecordBatch::try_new(
         Arc::new(schema),
         vec![
             Arc::new(Int8Array::from(vec![HOPS; rows])),
@@ -269,7 +269,7 @@ pub fn first_hop(batches: &[RecordBatch], now: i64) -> Result<RecordBatch> {
             Arc::new(Int32Array::from(vec![0; rows])),
         ],
     );
-    made.map_err(|error| internal(&error))
+    batch.map_err(|error| internal(&error))
 }
 
 fn seconds(microseconds: i64) -> i32 {

@@ -394,8 +394,8 @@ fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Arrow<ArrayRef> {
     let end = |end: &R::Native| R::Native::usize_as(end.as_usize().saturating_sub(ends.offset()).min(array.len()));
     let ends = PrimitiveArray::<R>::from_iter_values(found.iter().map(end));
     let values = runs.values().slice(used.start, used.len());
-    let made = array.to_data().into_builder().offset(0).child_data(vec![ends.to_data(), values.to_data()]);
-    Ok(make_array(made.build()?))
+    let array_data = array.to_data().into_builder().offset(0).child_data(vec![ends.to_data(), values.to_data()]);
+    Ok(make_array(array_data.build()?))
 }
 
 /// Rejects offsets, views and keys out of bounds, and invalid UTF-8.

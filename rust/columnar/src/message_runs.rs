@@ -258,15 +258,15 @@ pub fn outgoing_rows(batches: &[RecordBatch], envelopes: &[RunEnvelope]) -> Resu
     let schema = wire_schema();
     let signature = schema.index_of(wire::HEADER_SIGNATURE).map_err(|error| internal(&error))?;
     let schema = Arc::new(schema.project(&(0..=signature).collect::<Vec<_>>()).map_err(|error| internal(&error))?);
-    let mut made = Vec::with_capacity(batches.len());
+    let mut row_batches = Vec::with_capacity(batches.len());
     for batch in batches {
-        let going: Vec<RunMessage> = positions.by_ref().take(batch.num_rows()).collect();
-        if going.len() < batch.num_rows() {
+        let messages: Vec<RunMessage> = positions.by_ref().take(batch.num_rows()).collect();
+        if messages.len() < batch.num_rows() {
             return Err(wrong_message_count());
         }
-        made.push(rows(&schema, batch, &going, envelopes)?);
+        row_batches.push(envelope_rows(&schema, batch, &messages, envelopes)?);
     }
-    if positions.next().is_some() { Err(wrong_message_count()) } else { Ok(made) }
+    if positions.next().is_some() { Err(wrong_message_count()) } else { Ok(row_batches) }
 }
 
 fn wrong_message_count() -> Error {
@@ -282,23 +282,23 @@ struct RunMessage {
     is_sent: bool,
 }
 
-fn rows(
+fn envelope_rows(
     schema: &SchemaRef,
     batch: &RecordBatch,
-    going: &[RunMessage],
+    run_messages: &[RunMessage],
     envelopes: &[RunEnvelope],
 ) -> Result<RecordBatch> {
-    let sent_messages = sent_messages(batch, going)?;
+    let sent_messages = sent_messages(batch, run_messages)?;
     let messages = Messages::new(&sent_messages)?;
-    let going: Vec<RunMessage> = going.iter().copied().filter(|each| each.is_sent).collect();
-    let count = going.len();
-    let runs = || going.iter().map(|each| &envelopes[each.run]);
+    let sent: Vec<RunMessage> = run_messages.iter().copied().filter(|each| each.is_sent).collect();
+    let count = sent.len();
+    let runs = || sent.iter().map(|each| &envelopes[each.run]);
     let name = |position: usize| -> ArrayRef {
         Arc::new(runs().map(|run| Some(run.names[position].as_str())).collect::<StringArray>())
     };
     let is_true: ArrayRef = Arc::new(BooleanArray::from(vec![true; count]));
     let acknowledgements: Vec<_> =
-        going.iter().map(|each| envelopes[each.run].acknowledgement.as_ref().filter(|_| each.position == 0)).collect();
+        sent.iter().map(|each| envelopes[each.run].acknowledgement.as_ref().filter(|_| each.position == 0)).collect();
     let lifetimes: TimestampMicrosecondArray = runs().map(|run| run.lifetime).collect();
     let from_broker = binary_16(runs().map(|run| run.from_broker).collect(), None)?;
     let to_nulls = runs().map(|run| run.to_broker.is_some()).collect();
@@ -307,17 +307,17 @@ fn rows(
     let mut digests = vec![[0; 16]; count];
     digest_many(&bodies, &mut digests);
     let digests = binary_16(digests, None)?;
-    let same = |name: &str| {
+    let unchanged = |name: &str| {
         let absent = || Error::Schema { column: name.to_owned(), expected: "a column".to_owned(), actual: None };
         sent_messages.column_by_name(name).cloned().ok_or_else(absent)
     };
     let columns: Vec<ArrayRef> = vec![
-        same(fragments::CONVERSATION_ID)?,
-        same(fragments::IS_INITIATOR)?,
-        same(fragments::MESSAGE_SEQUENCE_NUMBER)?,
+        unchanged(fragments::CONVERSATION_ID)?,
+        unchanged(fragments::IS_INITIATOR)?,
+        unchanged(fragments::MESSAGE_SEQUENCE_NUMBER)?,
         Arc::new(Int32Array::from_iter_values(repeat_n(0, count))),
         Arc::new(Int32Array::from_iter_values(repeat_n(1, count))),
-        same(fragments::MESSAGE_BODY)?,
+        unchanged(fragments::MESSAGE_BODY)?,
         Arc::clone(&digests),
         digests,
         is_true,
@@ -326,11 +326,11 @@ fn rows(
         name(1),
         to_broker,
         name(2),
-        same(wire::MESSAGE_TYPE_NAME)?,
-        same(wire::MESSAGE_ID)?,
+        unchanged(wire::MESSAGE_TYPE_NAME)?,
+        unchanged(wire::MESSAGE_ID)?,
         Arc::new(Int8Array::from_iter_values(runs().map(|run| run.priority))),
-        same(wire::IS_END_OF_DIALOG)?,
-        same(wire::IS_CONVERSATION_ERROR)?,
+        unchanged(wire::IS_END_OF_DIALOG)?,
+        unchanged(wire::IS_CONVERSATION_ERROR)?,
         Arc::new(lifetimes.with_timezone("UTC")),
         Arc::new(Int8Array::from_iter_values(repeat_n(UNENCRYPTED, count))),
         Arc::new(acknowledgements.iter().map(|each| each.and_then(|each| each.0)).collect::<Int64Array>()),
@@ -340,11 +340,12 @@ fn rows(
 }
 
 /// Selects the messages that are sent.
-fn sent_messages(batch: &RecordBatch, going: &[RunMessage]) -> Result<RecordBatch> {
-    if going.iter().all(|each| each.is_sent) {
+fn sent_messages(batch: &RecordBatch, run_messages: &[RunMessage]) -> Result<RecordBatch> {
+    if run_messages.iter().all(|each| each.is_sent) {
         return Ok(batch.clone());
     }
-    let rows: UInt32Array = (0..).zip(going).filter(|(_, each)| each.is_sent).map(|(row, _)| Some(row)).collect();
+    let rows: UInt32Array =
+        (0..).zip(run_messages).filter(|(_, each)| each.is_sent).map(|(row, _)| Some(row)).collect();
     let columns: std::result::Result<Vec<_>, _> =
         batch.columns().iter().map(|column| take(column, &rows, None)).collect();
     let columns = columns.map_err(|error| internal(&error))?;

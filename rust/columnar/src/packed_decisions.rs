@@ -49,14 +49,14 @@ pub(crate) struct PackedDecisions<'a> {
 /// can come from a service name (R23), a route has a mirror address, or there are more than 65,536.
 #[must_use]
 pub fn destinations(catalog: &Catalog) -> Option<(Vec<String>, Vec<String>)> {
-    let (endpoints, databases) = order(catalog)?;
+    let (endpoints, databases) = sorted_destinations(catalog)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = databases.into_iter().map(|number| text(&catalog.databases()[number].name));
     Some((endpoints.into_iter().map(|id| text(catalog.endpoint(id as u32))).collect(), names.collect()))
 }
 
 /// Sorts the endpoints and databases by their texts.
-fn order(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
+fn sorted_destinations(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
     let (endpoints, databases) = (catalog.endpoint_count(), catalog.databases());
     let has_more = catalog.routes().iter().any(|route| route.endpoint == TRANSPORT || route.mirror != NONE);
     if has_more || endpoints + databases.len() > DESTINATIONS {
@@ -72,10 +72,10 @@ fn order(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
 impl Destinations {
     /// Returns the destinations of a catalog, if it has numbers for them.
     pub(crate) fn new(catalog: &Catalog) -> Option<Self> {
-        let (endpoints, databases) = order(catalog)?;
-        let numbered = |order: &[usize], before: usize| {
-            let mut destinations = vec![0; order.len()];
-            for (rank, &number) in order.iter().enumerate() {
+        let (endpoints, databases) = sorted_destinations(catalog)?;
+        let numbered = |sorted: &[usize], before: usize| {
+            let mut destinations = vec![0; sorted.len()];
+            for (rank, &number) in sorted.iter().enumerate() {
                 destinations[number] = ((before + rank + 1) as i64) << DESTINATION;
             }
             destinations

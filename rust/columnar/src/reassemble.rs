@@ -27,7 +27,7 @@ use crate::view::BytesView;
 /// The number of fragments pushed at a time.
 const BLOCK: usize = 1_024;
 /// The number of rows read at a time: the bits of a word.
-const WORD: usize = 64;
+const READ_ROWS: usize = 64;
 
 /// Reassembles record batches.
 #[derive(Debug)]
@@ -156,11 +156,11 @@ impl<'a> Fragments<'a> {
     fn block(&self, start: usize) -> Vec<Received<'_>> {
         let end = self.len.min(start + BLOCK);
         let mut block = Vec::with_capacity(end - start);
-        let mut bodies = [&[][..]; WORD];
-        let mut message_signatures = [Signature::Missing; WORD];
-        let mut fragment_signatures = [Signature::Missing; WORD];
-        for start in (start..end).step_by(WORD) {
-            let len = (end - start).min(WORD);
+        let mut bodies = [&[][..]; READ_ROWS];
+        let mut message_signatures = [Signature::Missing; READ_ROWS];
+        let mut fragment_signatures = [Signature::Missing; READ_ROWS];
+        for start in (start..end).step_by(READ_ROWS) {
+            let len = (end - start).min(READ_ROWS);
             // All bodies have been read successfully before.
             let _ = self.bodies.get_block(start, &mut bodies[..len]);
             self.message_signatures.get_block(start, &mut message_signatures[..len]);
@@ -264,7 +264,7 @@ pub(crate) fn message_batches(
 /// Builds the batches (at least one) of rejected fragments.
 pub(crate) fn rejection_batches(rejections: &[Rejection]) -> Result<Vec<RecordBatch>> {
     let labels: ArrayRef = Arc::new(StringArray::from_iter_values(Rejected::LABELS));
-    in_pieces(rejections, |rows| {
+    build_in_batches(rejections, |rows| {
         let headers = || rows.iter().map(|row| row.header);
         let reasons = Int8Array::from_iter_values(rows.iter().map(|row| row.reason as i8));
         let reasons = DictionaryArray::<Int8Type>::try_new(reasons, Arc::clone(&labels));
@@ -307,7 +307,7 @@ fn acknowledgement_batch(rows: &[Acknowledgement]) -> Result<RecordBatch> {
 
 /// Builds the batches (at least one) of pending messages.
 pub(crate) fn pending_batches(all: &[Pending]) -> Result<Vec<RecordBatch>> {
-    in_pieces(all, |rows| {
+    build_in_batches(all, |rows| {
         let columns: Vec<ArrayRef> = vec![
             binary_16(rows.iter().map(|row| row.conversation.0).collect(), None)?,
             Arc::new(BooleanArray::new(rows.iter().map(|row| row.is_initiator).collect(), None)),
@@ -322,7 +322,7 @@ pub(crate) fn pending_batches(all: &[Pending]) -> Result<Vec<RecordBatch>> {
     })
 }
 
-fn in_pieces<T>(rows: &[T], build: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
+fn build_in_batches<T>(rows: &[T], build: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
     if rows.is_empty() { build(rows).map(|batch| vec![batch]) } else { rows.chunks(BATCH_ROWS).map(build).collect() }
 }
 

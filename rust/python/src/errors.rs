@@ -8,7 +8,7 @@ use ssbroker_core::{Invalid, InvalidKind};
 /// Maps an error of the kernels.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let fields = PyDict::new(py);
-    let made = match error {
+    let class = match error {
         Error::Invalid(invalid) => invalid_fields(&fields, invalid).map(|()| class_of(invalid.kind)),
         Error::Malformed { column, row, .. } => {
             fields.set_item("column", column).and_then(|()| fields.set_item("row", row)).map(|()| "MalformedDataError")
@@ -21,7 +21,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             .and_then(|()| fields.set_item("actual", actual))
             .map(|()| "SchemaError"),
     };
-    made.map_or_else(|error| error, |class| raise(py, class, &error.to_string(), Some(&fields)))
+    class.map_or_else(|error| error, |class| raise(py, class, &error.to_string(), Some(&fields)))
 }
 
 /// Reports malformed Arrow data.
@@ -70,9 +70,9 @@ fn class_of(kind: InvalidKind) -> &'static str {
 }
 
 fn raise(py: Python<'_>, class: &str, message: &str, fields: Option<&Bound<'_, PyDict>>) -> PyErr {
-    let made = py
+    let exception = py
         .import("ssbroker.exceptions")
         .and_then(|module| module.getattr(class))
         .and_then(|class| class.call((message,), fields));
-    made.map_or_else(|error| error, PyErr::from_value)
+    exception.map_or_else(|error| error, PyErr::from_value)
 }

@@ -67,8 +67,8 @@ pub(crate) fn outgoing_rows<'py>(
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let batches = import_stream(messages)?;
     let envelopes: Vec<RunEnvelope> = senders.into_iter().map(as_envelope).collect();
-    let made = detached_if_large(py, size_of(&batches), || rows_of(&batches, &envelopes))?;
-    made.into_iter().map(|rows| export_with_known_schema(py, rows, &ENVELOPE_SCHEMA)).collect()
+    let row_batches = detached_if_large(py, size_of(&batches), || rows_of(&batches, &envelopes))?;
+    row_batches.into_iter().map(|rows| export_with_known_schema(py, rows, &ENVELOPE_SCHEMA)).collect()
 }
 
 fn as_envelope(sender: RunEnvelopeRow) -> RunEnvelope {

@@ -121,7 +121,7 @@ impl Default for Stages {
             chunks: [[0; 4]; BLOCK],
             keys: [0; BLOCK],
             long: 0,
-            actions: [Action::next(Next::Decide); BLOCK],
+            actions: [Action::next(Next::Rules); BLOCK],
             pending: [Rows { rows: [0; BLOCK], len: 0 }; 9],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
@@ -158,20 +158,20 @@ impl Stages {
     }
 
     #[inline]
-    fn with(&self, next: Next) -> Rows {
+    fn pending_on(&self, next: Next) -> Rows {
         self.pending[next as usize]
     }
 
     /// Returns a mask of the conversations whose actions have a flag.
     #[inline]
-    fn having(&self, flag: u8) -> u64 {
-        gather(&self.actions.map(|action| action.flags), u32::from(flag))
+    fn mask_with_flag(&self, flag: u8) -> u64 {
+        mask_of_bit(&self.actions.map(|action| action.flags), u32::from(flag))
     }
 }
 
-/// Gathers one bit of each byte, eight bytes at a time.
+/// Returns a mask with one bit of each byte; it gathers eight bytes at a time.
 #[inline]
-fn gather(bytes: &[u8; BLOCK], bit: u32) -> u64 {
+fn mask_of_bit(bytes: &[u8; BLOCK], bit: u32) -> u64 {
     // Gathers the lowest bits of eight bytes in the highest byte.
     const GATHER: u64 = 0x0102_0408_1020_4080;
     bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| {
@@ -216,7 +216,7 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
 
     /// Picks until the cell is not a pick.
     #[inline]
-    fn descend(&self, row: usize, mut cell: Cell, cells: &[Cell], number: &mut Option<TieNumber>) -> Cell {
+    fn follow_picks(&self, row: usize, mut cell: Cell, cells: &[Cell], number: &mut Option<TieNumber>) -> Cell {
         while cell.action == Action::next(Next::Pick) {
             cell = cells[self.pick(row, cell, number)];
         }
@@ -224,14 +224,20 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
     }
 
     /// Picks, and reads the service name if the cell depends on it (R23).
-    fn descend_by_name(&self, row: usize, cell: Cell, cells: &[Cell], number: &mut Option<TieNumber>) -> Cell {
+    fn check_name_and_follow_picks(
+        &self,
+        row: usize,
+        cell: Cell,
+        cells: &[Cell],
+        number: &mut Option<TieNumber>,
+    ) -> Cell {
         let names_address = || next_hop_of_service_name(self.block.names[row]).is_some();
-        let cell = if cell.action == Action::next(Next::Name) && !names_address() {
+        let cell = if cell.action == Action::next(Next::MaybeAddress) && !names_address() {
             cells[cell.candidates().start]
         } else {
             cell
         };
-        self.descend(row, cell, cells, number)
+        self.follow_picks(row, cell, cells, number)
     }
 }
 
@@ -256,31 +262,36 @@ impl RouteIndex {
         let request = Request { block, now, conversation };
         self.look_up_entries(block, len, stages);
         self.evaluate(&request, len, stages, answers);
-        let unfinished = stages.having(Action::UNFINISHED) & rows;
-        for row in set_bits(stages.having(Action::BINDS) & !unfinished & rows) {
+        let unfinished = stages.mask_with_flag(Action::UNFINISHED) & rows;
+        for row in set_bits(stages.mask_with_flag(Action::BINDS) & !unfinished & rows) {
             answers.brokers[row] = self.entries[stages.slots[row] as usize].broker;
         }
         if unfinished != 0 {
             stages.group_by_next(unfinished);
             self.finish_picks(&request, stages, scratch, answers);
             self.finish_pairs(&request, stages, scratch, answers);
-            for row in stages.with(Next::Name).iter() {
+            for row in stages.pending_on(Next::MaybeAddress).iter() {
                 let target = Target { route_id: answers.route_ids[row], to: answers.to[row] as u32 };
                 let mut number = None;
-                let cell = request.descend_by_name(row, Cell::next(Next::Name, target), &self.cells, &mut number);
+                let cell = request.check_name_and_follow_picks(
+                    row,
+                    Cell::next(Next::MaybeAddress, target),
+                    &self.cells,
+                    &mut number,
+                );
                 self.finish(&request, row, cell, number, stages, scratch, answers);
             }
-            for row in stages.with(Next::Long).iter() {
+            for row in stages.pending_on(Next::LongName).iter() {
                 let (source, name) = (block.sources[row], block.names[row]);
                 let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
                 self.look_up(&request, row, slot, None, stages, scratch, answers);
             }
-            for row in stages.with(Next::Expired).iter() {
+            for row in stages.pending_on(Next::Expired).iter() {
                 self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
             }
             for next in [Next::Default, Next::ReEnter] {
-                for row in stages.with(next).iter() {
-                    self.go_on(&request, row, next, None, stages, scratch, answers);
+                for row in stages.pending_on(next).iter() {
+                    self.look_up_other_entry(&request, row, next, None, stages, scratch, answers);
                 }
             }
         }
@@ -339,7 +350,7 @@ impl RouteIndex {
             answers.to[row] = target.to as i32;
         }
         for row in set_bits(stages.long) {
-            stages.actions[row] = Action::next(Next::Long);
+            stages.actions[row] = Action::next(Next::LongName);
         }
     }
 
@@ -351,7 +362,7 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let rows = stages.with(Next::Pick);
+        let rows = stages.pending_on(Next::Pick);
         for row in rows.iter() {
             let (first, count) = (answers.route_ids[row] as u32, answers.to[row] as u32);
             let mut pick = 0;
@@ -365,7 +376,7 @@ impl RouteIndex {
         for row in rows.iter() {
             // A single candidate is finished and leaves no pick to do.
             let mut number = Some(stages.numbers[row]);
-            let cell = request.descend(row, self.cells[stages.picked[row] as usize], &self.cells, &mut number);
+            let cell = request.follow_picks(row, self.cells[stages.picked[row] as usize], &self.cells, &mut number);
             self.finish(request, row, cell, number, stages, scratch, answers);
         }
     }
@@ -378,7 +389,7 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let all = [Next::Pair, Next::Host].map(|next| (next, stages.with(next)));
+        let all = [Next::Pair, Next::HostDatabase].map(|next| (next, stages.pending_on(next)));
         for (next, rows) in &all {
             for row in rows.iter() {
                 let slot = stages.slots[row];
@@ -408,7 +419,7 @@ impl RouteIndex {
                     self.cells[entry.others as usize + usize::from(is_host)]
                 };
                 let mut number = None;
-                let cell = request.descend(row, cell, &self.cells, &mut number);
+                let cell = request.follow_picks(row, cell, &self.cells, &mut number);
                 self.finish(request, row, cell, number, stages, scratch, answers);
             }
         }
@@ -420,10 +431,10 @@ impl RouteIndex {
         cells[entry.others as usize + usize::from(is_host)]
     }
 
-    /// Goes on with the default entry, or as if the conversation came from another instance (R41).
+    /// Decides by the default entry, or as if the conversation came from another instance (R41).
     #[cold]
     #[allow(clippy::too_many_arguments)]
-    fn go_on<F: Fn(usize) -> Guid>(
+    fn look_up_other_entry<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         row: usize,
@@ -463,10 +474,10 @@ impl RouteIndex {
                     Some(pair) => pair.cell(),
                     None => self.other_cell(entry, &self.cells, broker),
                 },
-                cell if cell.action == Action::next(Next::Host) => self.other_cell(entry, &self.cells, broker),
+                cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
                 cell => cell,
             };
-            request.descend_by_name(row, cell, &self.cells, &mut number)
+            request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
         } else {
             if scratch.entries.get(slot, request.now).is_none() {
                 let live = self.live_entry(slot, request.now, scratch);
@@ -475,13 +486,13 @@ impl RouteIndex {
             let Some(live) = scratch.entries.get(slot, request.now) else { return };
             let entry = &live.entry;
             let cell = match entry.cell(entry.actions[entry.case(has_broker, broker) % 3]) {
-                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::Host)) => {
+                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
                     let pair = live.pairs.get(&broker).copied();
                     pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
                 }
                 cell => cell,
             };
-            request.descend_by_name(row, cell, &live.cells, &mut number)
+            request.check_name_and_follow_picks(row, cell, &live.cells, &mut number)
         };
         stages.slots[row] = slot;
         self.finish(request, row, cell, number, stages, scratch, answers);
@@ -501,7 +512,7 @@ impl RouteIndex {
         answers: &mut Answers,
     ) {
         if let Some(next @ (Next::Default | Next::ReEnter)) = cell.action.next_of() {
-            return self.go_on(request, row, next, number, stages, scratch, answers);
+            return self.look_up_other_entry(request, row, next, number, stages, scratch, answers);
         }
         stages.actions[row] = cell.action;
         answers.route_ids[row] = cell.target.route_id;
@@ -523,14 +534,14 @@ impl RouteIndex {
         answers.outcomes = stages.actions.map(|action| action.outcome);
         answers.reasons = stages.actions.map(|action| action.reason);
         answers.steps = stages.actions.map(|action| action.step);
-        answers.needs_decide = stages.having(Action::UNFINISHED) & rows;
+        answers.needs_decide = stages.mask_with_flag(Action::UNFINISHED) & rows;
         let finished = rows & !answers.needs_decide;
-        answers.has_step = !gather(&answers.steps.map(i8::cast_unsigned), 7) & finished;
-        answers.has_route = stages.having(Action::HAS_ROUTE) & finished;
-        answers.has_hop = stages.having(Action::HAS_HOP) & finished;
-        answers.local = stages.having(Action::LOCAL) & finished;
-        answers.has_mirror = stages.having(Action::HAS_MIRROR) & finished;
-        answers.bound = stages.having(Action::BINDS) & finished & !has_broker;
+        answers.has_step = !mask_of_bit(&answers.steps.map(i8::cast_unsigned), 7) & finished;
+        answers.has_route = stages.mask_with_flag(Action::HAS_ROUTE) & finished;
+        answers.has_hop = stages.mask_with_flag(Action::HAS_HOP) & finished;
+        answers.local = stages.mask_with_flag(Action::LOCAL) & finished;
+        answers.has_mirror = stages.mask_with_flag(Action::HAS_MIRROR) & finished;
+        answers.bound = stages.mask_with_flag(Action::BINDS) & finished & !has_broker;
         for row in set_bits(answers.local & !has_broker) {
             if let Some(broker) = self.catalog.databases[answers.to[row] as usize].broker {
                 answers.brokers[row] = broker;

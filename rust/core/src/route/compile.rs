@@ -134,7 +134,7 @@ impl RouteIndex {
         for service in self.hosts.names() {
             for (broker, database) in self.hosts.by_broker(service) {
                 let target = Target { route_id: 0, to: u32::from(database) };
-                let action = Action::next(Next::Host);
+                let action = Action::next(Next::HostDatabase);
                 compiler.pairs.push(Pair { broker, target, owner: host_owner(service), action });
             }
         }
@@ -286,7 +286,7 @@ enum Kind {
     None,
     Named(Guid),
     /// The id of a database that has the service; this is one of them.
-    Host(Guid),
+    HostDatabase(Guid),
     Other,
 }
 
@@ -329,21 +329,21 @@ impl<'a> Compiler<'a> {
         if ids.len() > 1 {
             for &(_, broker) in &ids[1..] {
                 let cell = self.cell(subject, Kind::Named(broker));
-                let Cell { target, action, .. } = self.fitting(cell, broker);
+                let Cell { target, action, .. } = self.fit_into_entry(cell, broker);
                 self.pairs.push(Pair { broker, target, owner, action });
             }
         }
         let bound = broker.unwrap_or_default();
-        let [none_fits, first_fits, other_fits] =
-            [none, first.unwrap_or(other), other].map(|cell| self.fitting(cell, bound));
+        let [fitted_none, fitted_first, fitted_other] =
+            [none, first.unwrap_or(other), other].map(|cell| self.fit_into_entry(cell, bound));
         let mut targets = Targets::default();
         let first_actions =
-            [targets.place(none_fits), targets.place(first_fits)].map(|action| action.unwrap_or(DECIDE));
-        let placed = if ids.len() > 1 || host != other { None } else { targets.place(other_fits) };
+            [targets.place(fitted_none), targets.place(fitted_first)].map(|action| action.unwrap_or(RULES));
+        let placed = if ids.len() > 1 || host != other { None } else { targets.place(fitted_other) };
         let others = self.cells.len() as u32;
         let other_action = placed.unwrap_or_else(|| {
             self.cells.extend([other, host]);
-            Action::next(if ids.len() > 1 { Next::Pair } else { Next::Host })
+            Action::next(if ids.len() > 1 { Next::Pair } else { Next::HostDatabase })
         });
         let [of_none, of_first] = first_actions;
         let of_first = if broker.is_some() { of_first } else { other_action };
@@ -373,7 +373,7 @@ impl<'a> Compiler<'a> {
         let is_live = |position| self.index.route(position).is_live(self.now);
         let is_named = |id| self.index.rows_with(subject.routes.clone(), Some(id)).any(is_live);
         let mut ids = self.index.hosts.by_broker(subject.service?).map(|(id, _)| id);
-        ids.find(|&id| !is_named(id)).map(Kind::Host)
+        ids.find(|&id| !is_named(id)).map(Kind::HostDatabase)
     }
 
     /// Returns `cell` if the decisions for this kind are the same.
@@ -396,7 +396,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Returns a cell that fits into an entry or pair with this broker id.
-    fn fitting(&mut self, cell: Cell, broker: Guid) -> Cell {
+    fn fit_into_entry(&mut self, cell: Cell, broker: Guid) -> Cell {
         let is_bound = !cell.action.has(Action::BINDS) || cell.broker == broker;
         let is_finished = !cell.action.has(Action::UNFINISHED);
         if !is_finished || is_bound && !cell.action.has(Action::HAS_MIRROR) {
@@ -411,7 +411,7 @@ impl<'a> Compiler<'a> {
         let index = self.index;
         let broker = match kind {
             Kind::None => None,
-            Kind::Named(broker) | Kind::Host(broker) => Some(broker),
+            Kind::Named(broker) | Kind::HostDatabase(broker) => Some(broker),
             Kind::Other => Some(index.unlisted),
         };
         let database = Some(subject.source).filter(|&source| source < index.outside());
@@ -428,7 +428,7 @@ impl<'a> Compiler<'a> {
             slot: 0,
             picker: index.picker(&number),
         };
-        let case = Case { query: &query, context: &context, is_host: matches!(kind, Kind::Host(_)) };
+        let case = Case { query: &query, context: &context, is_host: matches!(kind, Kind::HostDatabase(_)) };
         if subject.source == index.replies() {
             let host = broker.and_then(|broker| index.host_with(broker, subject.service));
             return self.decided(&case, reply_decision(&query, host));
@@ -473,7 +473,7 @@ impl<'a> Compiler<'a> {
         let (step, broker) = match *found {
             Found::Routes { step, broker, .. } => (step, broker),
             Found::Implied { step } => return self.located(case, step, None, None),
-            Found::Brokers | Found::Nothing | Found::Request => return Cell::next(Next::Decide, Target::default()),
+            Found::Brokers | Found::Nothing | Found::Request => return Cell::next(Next::Rules, Target::default()),
         };
         let usable = index.usable(query, context, found, &mut self.scratch);
         let depends_on_name = context.service.is_none() && self.depends_on_name(context, usable.ok());
@@ -499,7 +499,7 @@ impl<'a> Compiler<'a> {
         }
         // The query has an empty name, so this is the decision for names without an address.
         self.cells.push(cell);
-        Cell::next(Next::Name, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
+        Cell::next(Next::MaybeAddress, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
     }
 
     /// Whether a wildcard with the address TRANSPORT might be chosen, depending on the name.
@@ -539,7 +539,7 @@ impl<'a> Compiler<'a> {
             Some(NextHop::Known(endpoint)) => Some(endpoint),
             Some(NextHop::Named(hop)) => match self.hop_number(&hop) {
                 Some(endpoint) => Some(endpoint),
-                None => return Cell::next(Next::Decide, Target::default()),
+                None => return Cell::next(Next::Rules, Target::default()),
             },
         };
         let is_local = decision.database.is_some();
@@ -594,7 +594,7 @@ struct Case<'a> {
     is_host: bool,
 }
 
-const DECIDE: Action = Action::next(Next::Decide);
+const RULES: Action = Action::next(Next::Rules);
 
 /// The targets of an entry.
 #[derive(Default)]
@@ -608,7 +608,7 @@ impl Targets {
     fn place(&mut self, cell: Cell) -> Option<Action> {
         let Cell { target, action, .. } = cell;
         let has_target = [Action::HAS_ROUTE, Action::HAS_HOP, Action::LOCAL].iter().any(|&flag| action.has(flag));
-        if !has_target && !matches!(action.next_of(), Some(Next::Pick | Next::Name)) {
+        if !has_target && !matches!(action.next_of(), Some(Next::Pick | Next::MaybeAddress)) {
             return Some(action);
         }
         let position = self.targets[..self.count].iter().position(|&known| known == target).unwrap_or(self.count);

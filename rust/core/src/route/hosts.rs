@@ -6,7 +6,7 @@ use crate::catalog::Catalog;
 use crate::guid::Guid;
 
 /// So many broker ids are compared one after the other without branches, which is faster than a binary search.
-const SCANNED_MAX: usize = 32;
+const LINEAR_SCAN_MAX: usize = 32;
 
 /// The databases that have each service, and all broker ids.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Hosts {
     /// Whether a database has this broker id, enabled or not.
     #[allow(clippy::needless_bitwise_bool)]
     pub(crate) fn is_broker(&self, broker: Guid) -> bool {
-        if self.brokers.len() > SCANNED_MAX {
+        if self.brokers.len() > LINEAR_SCAN_MAX {
             return self.brokers.binary_search(&broker).is_ok();
         }
         self.brokers.iter().fold(false, |is_found, &known| is_found | (known == broker))

@@ -75,10 +75,10 @@ pub(crate) struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
 pub(crate) enum Next {
-    /// The pair of the broker id that the conversation names, if the entry has one; else as `Host`.
+    /// The pair of the broker id that the conversation names, if the entry has one; else as `HostDatabase`.
     Pair,
     /// Whether a database with the broker id that the conversation names has the service.
-    Host,
+    HostDatabase,
     /// One of several cells, by a pick. With one candidate: a cell that does not fit into the entry.
     Pick,
     /// The table for messages from other instances (R41).
@@ -89,12 +89,12 @@ pub(crate) enum Next {
     /// The entry has expired.
     Expired,
     /// The name is too long to be compared in the entry.
-    Long,
+    LongName,
     /// The rules, with `decide`.
-    Decide,
+    Rules,
     /// The service name, which is not listed and may begin with an address: the cell at the target is for names that do
     /// not, and `decide` handles the others.
-    Name,
+    MaybeAddress,
 }
 
 /// A decision, finished or not, with everything that belongs to it.
@@ -124,8 +124,8 @@ pub(crate) struct Entry {
     pub(crate) key: u32,
     /// For a conversation without a broker id, with one other than `broker`, and with `broker`.
     pub(crate) actions: [Action; 3],
-    /// For [`Next::Pair`] and [`Next::Host`]: the cell for a broker id that is not listed; the next one is for that of
-    /// a database that has the service.
+    /// For [`Next::Pair`] and [`Next::HostDatabase`]: the cell for a broker id that is not listed; the next one is for
+    /// that of a database that has the service.
     pub(crate) others: u32,
     /// The name; `NONE` in a default entry and a free slot.
     pub(crate) service: NameId,
@@ -203,8 +203,8 @@ impl Action {
     /// What to look at next; `None` if the decision is finished.
     #[inline]
     pub(crate) fn next_of(self) -> Option<Next> {
-        use Next::{Decide, Default, Expired, Host, Long, Name, Pair, Pick, ReEnter};
-        const ALL: [Next; 9] = [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide, Name];
+        use Next::{Default, Expired, HostDatabase, LongName, MaybeAddress, Pair, Pick, ReEnter, Rules};
+        const ALL: [Next; 9] = [Pair, HostDatabase, Pick, ReEnter, Default, Expired, LongName, Rules, MaybeAddress];
         self.has(Self::UNFINISHED).then(|| ALL[self.outcome as usize % ALL.len()])
     }
 }
@@ -230,7 +230,7 @@ impl Entry {
         targets: [Target { route_id: 0, to: 0 }; 2],
         expires: i64::MIN,
         key: u32::MAX,
-        actions: [Action::next(Next::Decide); 3],
+        actions: [Action::next(Next::Rules); 3],
         others: 0,
         service: NONE,
     };
@@ -412,8 +412,8 @@ mod tests {
 
     #[test]
     fn an_action_is_finished_or_names_what_is_next() {
-        use Next::{Decide, Default, Expired, Host, Long, Name, Pair, Pick, ReEnter};
-        for next in [Pair, Host, Pick, ReEnter, Default, Expired, Long, Decide, Name] {
+        use Next::{Default, Expired, HostDatabase, LongName, MaybeAddress, Pair, Pick, ReEnter, Rules};
+        for next in [Pair, HostDatabase, Pick, ReEnter, Default, Expired, LongName, Rules, MaybeAddress] {
             assert_eq!(Action::next(next).next_of(), Some(next));
         }
         for outcome in 0..5 {

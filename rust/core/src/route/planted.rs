@@ -232,7 +232,7 @@ fn bugs() -> Vec<Bug> {
             "the broker id of a database is any id",
             Box::new(|index| {
                 for entry in &index.entries {
-                    if matches!(entry.actions[1].next_of(), Some(Next::Host | Next::Pair)) {
+                    if matches!(entry.actions[1].next_of(), Some(Next::HostDatabase | Next::Pair)) {
                         index.cells[entry.others as usize + 1] = index.cells[entry.others as usize];
                     }
                 }
@@ -273,7 +273,7 @@ fn bugs() -> Vec<Bug> {
             "addresses in names are not read",
             Box::new(|index| {
                 change(index, |action| {
-                    if action.next_of() == Some(Next::Name) {
+                    if action.next_of() == Some(Next::MaybeAddress) {
                         *action = Action { flags: action.flags, ..Action::next(Next::Pick) };
                     }
                 });

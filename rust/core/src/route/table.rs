@@ -256,7 +256,7 @@ fn flatten(cell: Cell, cells: &[Cell], share: Share, into: &mut Vec<(Cell, Optio
     for (pick, &candidate) in candidates.iter().enumerate() {
         match share.of(pick, candidates.len()) {
             Some(share) => flatten(candidate, cells, share, into),
-            None => return into.push((Cell { action: Action::next(Next::Decide), ..cell }, Some(share))),
+            None => return into.push((Cell { action: Action::next(Next::Rules), ..cell }, Some(share))),
         }
     }
 }
@@ -275,7 +275,7 @@ impl RouteIndex {
         let Current { entry, live } = *current;
         let broker = named.unwrap_or_default();
         let cell = entry.cell(entry.actions[entry.case(named.is_some(), broker)]);
-        if !matches!(cell.action.next_of(), Some(Next::Pair | Next::Host)) {
+        if !matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) {
             return cell;
         }
         let (pair, cells) = match live {
