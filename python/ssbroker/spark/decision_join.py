@@ -113,16 +113,16 @@ class DecisionJoin:
         for step in PARSING_STEPS if given else ():
             rows = self._with(rows, **{f"{name} {step.__name__}": step(text) for name, text in given.items()})
             given = {name: self._temporary(f"{name} {step.__name__}") for name in given}
-        rows = self._with(rows, source=self._find_source(), **given)
-        rows = self._with(rows, wrong=self._message_index(self._columns_of_labels()))
-        rows = self._with(rows, key=self._value_or_error(self._columns_of_labels(), "wrong", self._key(), "bigint"))
+        rows = self._with(rows, source=self._find_source_number(), **given)
+        rows = self._with(rows, wrong=self._message_index(self._inputs_of_labels()))
+        rows = self._with(rows, key=self._value_or_error(self._inputs_of_labels(), "wrong", self._key(), "bigint"))
         rows = rows.join(self._names_build_side(), self._is_row_of_name(), "left")
-        others, is_known = self._columns_of_details(), self._temporary("key").isNotNull()
+        others, is_known = self._inputs_of_details(), self._temporary("key").isNotNull()
         rows = self._with(rows, **{"also wrong": self._message_index(others)})
         rows = self._with(rows, valid=self._value_or_error(others, "also wrong", is_known, "boolean"))
         if self._join_table.reads_names:
             rows = self._with(rows, hop=address_in_name(self._text("to_service_name"), only_if=self._reads_name()))
-        rows = self._with(rows, kind=self._id_position())
+        rows = self._with(rows, kind=self._kind_position())
         if self._join_table.candidates_max > 1:
             rows = self._with(rows, choice=self._candidate_range())
             rows = self._with(rows, hash=self._tie_hash())
@@ -139,7 +139,7 @@ class DecisionJoin:
                 self._temporary("reply") == self._temporary("reply name"),
                 "left",
             )
-            rows = self._with(rows, **self._with_reply())
+            rows = self._with(rows, **self._final_fields())
         added = [name for name in rows.columns if name.startswith(self._prefix)]
         decision = self._decision()
         return rows.select("*", *(decision[name].alias(name) for name in DECISIONS.names)).drop(*added)
@@ -164,12 +164,13 @@ class DecisionJoin:
 
         return self._temporary(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
 
-    def _source(self) -> Column:
+    def _source_number(self) -> Column:
+        """Returns the column with the number of the routing table, or the number if all rows have the same."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._temporary("source") if self._only_source is None else sf.lit(self._only_source)
 
-    def _find_source(self) -> Column:
+    def _find_source_number(self) -> Column:
         """Returns the number of the routing table; null for an unknown database."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -184,7 +185,7 @@ class DecisionJoin:
         return number
 
     def _key(self) -> Column:
-        return _name_hash(self._source(), self._text("to_service_name"))
+        return _name_hash(self._source_number(), self._text("to_service_name"))
 
     def _message_index(self, names: Sequence[str]) -> Column:
         """Returns the number of the error message of the first check that a row fails; null if its values are valid."""
@@ -217,7 +218,7 @@ class DecisionJoin:
         text = sf.call_function("format_string", _one_of(messages, failed), *values)
         return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(sql_type))
 
-    def _columns_of_labels(self) -> list[str]:
+    def _inputs_of_labels(self) -> list[str]:
         """Returns the columns that outcome, reason and step depend on."""
         ids = self._id_columns if "verdict" not in self._join_table.by_kind else []
         return [
@@ -228,10 +229,10 @@ class DecisionJoin:
             and (name != "is_initiator" or self._may_be_replies)
         ]
 
-    def _columns_of_details(self) -> list[str]:
+    def _inputs_of_details(self) -> list[str]:
         """Returns the columns that only decision columns other than outcome, reason and step depend on."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
-        labels = self._columns_of_labels()
+        labels = self._inputs_of_labels()
         return [name for name in read if name in self._types and name not in labels]
 
     def _checks(self, names: Sequence[str]) -> list[_Check]:
@@ -254,7 +255,7 @@ class DecisionJoin:
         if name == "database":
             before = f"{_ERRORS}UnknownDatabaseError: database: '"
             after = f"' is not a database of the catalog; expected {self._join_table.expected_databases}"
-            found.append((self._source().isNull(), before, start_of(self._text("database")), after))
+            found.append((self._source_number().isNull(), before, start_of(self._text("database")), after))
         if name in self._id_columns:
             before = f"{_ERRORS}InvalidGuidError: {name}: '"
             if self._types[name] == pa.string():
@@ -303,7 +304,7 @@ class DecisionJoin:
         is_same = (self._temporary("key") == self._temporary("named key")) & is_same_name
         if self._only_source is not None:
             return is_same
-        return is_same & (self._temporary("named source") - self._source() == 0)
+        return is_same & (self._temporary("named source") - self._source_number() == 0)
 
     def _sources_build_side(self) -> DataFrame:
         join_table = self._join_table
@@ -337,7 +338,7 @@ class DecisionJoin:
             sf.array(*(self._literal(value).cast(sql_type) for value in each[name]))
             for each in self._join_table.unnamed
         ]
-        return sf.coalesce(listed, sf.get(sf.array(*literals), self._source()))
+        return sf.coalesce(listed, sf.get(sf.array(*literals), self._source_number()))
 
     def _literal(self, value: Any) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -354,10 +355,10 @@ class DecisionJoin:
 
     def _reads_name(self) -> Column:
         """Whether the decision may depend on the address at the start of the name."""
-        return self._temporary("named name").isNull() & self._source().isin(*self._join_table.reads_names)
+        return self._temporary("named name").isNull() & self._source_number().isin(*self._join_table.reads_names)
 
-    def _id_position(self) -> Column:
-        """Returns the position of the broker id, and of the form of the name if it has no row, in the arrays."""
+    def _kind_position(self) -> Column:
+        """Returns the position of the kind of broker id in the arrays, counted after the other forms of names if the name has no row."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         kind = sf.lit(0)
@@ -404,13 +405,14 @@ class DecisionJoin:
         """Returns the service name of a reply that is addressed to the broker id of a database of this instance; null otherwise."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        is_reply = ~sf.col("is_initiator") & self._is_own_id()
-        is_from_outside = self._source() == len(self._join_table.databases)
+        is_reply = ~sf.col("is_initiator") & self._is_id_of_instance()
+        is_from_outside = self._source_number() == len(self._join_table.databases)
         if "only_from_initiator" in self._join_table.fields:
             is_from_outside |= sf.coalesce(self._decision_field("only_from_initiator"), sf.lit(False))
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
 
-    def _is_own_id(self) -> Column:
+    def _is_id_of_instance(self) -> Column:
+        """Returns whether the broker id is that of a database of this instance."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         ids = [sf.lit(value).cast("string") for value in self._join_table.database_ids]
@@ -456,7 +458,7 @@ class DecisionJoin:
         shared = self._temporary(f"named {name}").cast("int")
         return sf.coalesce(sf.when(self._temporary("reply").isNull(), shared) if self._may_be_replies else shared, own)
 
-    def _with_reply(self) -> dict[str, Column]:
+    def _final_fields(self) -> dict[str, Column]:
         """Returns the fields of a decision, with those about a reply where the row is one."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
