@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns
+from ssbroker.spark import packed_decisions
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW
@@ -130,8 +130,8 @@ def test_fields_that_no_decision_has_are_null_and_not_transferred(
     )
     assert (catalog.has_mirrors, catalog.has_services) == (mirrors, services)
     assert (
-        "mirror_address" in columns.possible_fields(catalog),
-        "target_database" in columns.possible_fields(catalog),
+        "mirror_address" in packed_decisions.possible_fields(catalog),
+        "target_database" in packed_decisions.possible_fields(catalog),
     ) == (
         mirrors,
         services,

@@ -16,16 +16,6 @@ from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
 from ssbroker.spark.address_in_name import address_in_name
-from ssbroker.spark.columns import (
-    BROKER_COLUMN,
-    ID_COLUMNS,
-    NO_STEP,
-    PARSING_STEPS,
-    SHOWN_MAX,
-    Labels,
-    quoted,
-    start_of,
-)
 from ssbroker.spark.decision_join_table import (
     CANDIDATES_BITS,
     CANDIDATES_MAX,
@@ -35,6 +25,9 @@ from ssbroker.spark.decision_join_table import (
     LABEL_BITS,
     DecisionJoinTable,
 )
+from ssbroker.spark.guid_columns import PARSING_STEPS
+from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
+from ssbroker.spark.packed_decisions import NO_STEP, Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -20,7 +20,7 @@ from ssbroker.exceptions import UnknownDatabaseError
 from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.columns import PACKED_FIELDS, Labels
+from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 
 _Array: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 pc: Final[Any] = pyarrow.compute

@@ -12,8 +12,8 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns, reassembly
-from ssbroker.spark.columns import check_no_reserved_columns
+from ssbroker.spark import input_columns, output_columns, packed_decisions, reassembly
+from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.routing import RouteTask
 from ssbroker.spark.shared_values import share_catalog
@@ -33,14 +33,16 @@ class Pipeline(SparkReassembly):
     Each DataFrame is computed when it is read. Reading several repeats the computation, unless `persist` keeps the result.
     """
 
-    _labels: columns.Labels
+    _labels: packed_decisions.Labels
 
     @property
     def messages(self) -> DataFrame:
         """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._select_messages(self._labels.unpack({name: sf.col(name) for name in columns.DECISION_COLUMNS}))
+        return self._select_messages(
+            self._labels.unpack({name: sf.col(name) for name in output_columns.DECISION_COLUMNS})
+        )
 
 
 def pipeline(
@@ -109,7 +111,7 @@ def pipeline(
         max_pending_bytes=max_pending_bytes,
         max_fragments_per_message=max_fragments_per_message,
     )
-    columns.check_tie_break(tie_break)
+    input_columns.check_tie_break(tie_break)
     fragment_columns = reassembly.read_columns(fragments_df, session_keys, name="ssbroker.spark.pipeline")
     check_no_reserved_columns(fragments_df, [field.name for field in fragment_columns.extra])
     routing_columns = fragment_columns.routing_columns()
@@ -117,12 +119,14 @@ def pipeline(
         "conversation_id": pa.binary(),
         "is_initiator": pa.bool_(),
         **{
-            name: columns.arrow_type(name, kind, expected=columns.EXPECTED_TYPES[name])
+            name: input_columns.arrow_type(name, kind, expected=input_columns.EXPECTED_TYPES[name])
             for name, (_, kind) in routing_columns.items()
         },
     }
     moment = utc_datetime(now)
-    labels = columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
+    labels = input_columns.validate_routing(
+        catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request
+    )
     task = RouteTask(
         catalog=share_catalog(fragments_df.sparkSession, catalog),
         now=moment,

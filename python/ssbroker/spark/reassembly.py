@@ -17,7 +17,9 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
-from ssbroker.spark.columns import (
+from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, read_fragment_columns
+from ssbroker.spark.input_columns import check_frame
+from ssbroker.spark.output_columns import (
     COLUMNS,
     DECISION_COLUMNS,
     INCOMPLETE,
@@ -25,17 +27,12 @@ from ssbroker.spark.columns import (
     KIND,
     MESSAGE,
     REJECTION,
-    SEQUENCE_BITS,
-    SORT_KEY,
-    FragmentColumns,
-    Labels,
-    check_frame,
     extra_name,
-    read_fragment_columns,
     schema,
     select_columns,
     select_extra_columns,
 )
+from ssbroker.spark.packed_decisions import Labels
 from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.shared_values import SharedValue, share_session_keys
 from ssbroker.spark.worker_version import on_workers

@@ -17,11 +17,12 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, check_option, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import columns, compat, engine_choice
-from ssbroker.spark.columns import CODE_COLUMNS, PACKED_COLUMN, PACKED_FIELDS, Labels, check_unambiguous, quoted
+from ssbroker.spark import compat, engine_choice, input_columns, packed_decisions
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engine_choice import Engine, RouteEngine
+from ssbroker.spark.input_columns import CODE_COLUMNS, PACKED_COLUMN, check_unambiguous, quoted
 from ssbroker.spark.invalid_rows import split_invalid
+from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 from ssbroker.spark.shared_values import SharedValue, share_catalog
 from ssbroker.spark.transferred_columns import TransferredColumns
 
@@ -56,10 +57,10 @@ def cached_router(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_re
     return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
 
 
-def packed_decisions(
+def packed_decisions_of_partition(
     task: RouteTask, transfer: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
-    """Yields the decisions of a partition as structs with some of the fields `columns.PACKED_FIELDS`."""
+    """Yields the decisions of a partition as structs with some of the fields `packed_decisions.PACKED_FIELDS`."""
     for batch, first_row in _decoded(transfer, batches):
         yield pack_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
 
@@ -90,20 +91,20 @@ def _packed(
 
 
 def pack_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `columns.PACKED_FIELDS`."""
+    """Returns the decisions of one batch as structs `packed_decisions.PACKED_FIELDS`."""
     return pack_decisions(_route_batch(task, conversations, first_row=0), labels)
 
 
 def pack_decisions(
-    decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(columns.PACKED_FIELDS)
+    decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(packed_decisions.PACKED_FIELDS)
 ) -> pa.StructArray:
-    """Packs decisions into structs with some of the fields `columns.PACKED_FIELDS`, of which the verdict is the first."""
+    """Packs decisions into structs with some of the fields `packed_decisions.PACKED_FIELDS`, of which the verdict is the first."""
     others = [_to_spark_type(decided, name) for name in fields[1:]]
     return pa.StructArray.from_arrays([labels.pack(decided), *others], list(fields))
 
 
 def decision_structs(task: RouteTask, positional: Sequence[_Column], keyword: dict[str, _Column]) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `columns.DECISION_STRUCT`.
+    """Returns the decisions of one batch as structs `packed_decisions.DECISION_STRUCT`.
 
     `positional` are columns in contract order; `keyword` are columns by name.
     """
@@ -176,13 +177,13 @@ def choose_encoding(catalog: Catalog, types: Mapping[str, pa.DataType], labels: 
     """Returns the encoding for decisions by a catalog: numbers if the catalog numbers its addresses and databases, else columns."""
     targets = catalog.native.destinations()
     if targets is None or not all(map(_has_string_array, targets)):
-        return _ColumnEncoding(labels=labels, fields=columns.possible_fields(catalog))
+        return _ColumnEncoding(labels=labels, fields=packed_decisions.possible_fields(catalog))
     addresses, databases = targets
     return _NumberEncoding(
         labels=labels,
         addresses=addresses,
         databases=databases if catalog.has_services else [],
-        has_ids=types.get(columns.BROKER_COLUMN) == pa.binary(),
+        has_ids=types.get(input_columns.BROKER_COLUMN) == pa.binary(),
     )
 
 
@@ -200,7 +201,7 @@ class _ColumnEncoding:
 
         # Spark evaluates the annotations to learn the kind of function, and pyarrow's classes take no type parameters at run time.
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return packed_decisions(task, transfer, labels, fields, batches)
+            return packed_decisions_of_partition(task, transfer, labels, fields, batches)
 
         return decide
 
@@ -248,7 +249,7 @@ class _NumberEncoding:
             "verdict": low.bitwiseAND(_VERDICT_MASK),
             "route_id": route_id,
             "next_hop_address": sf.get(_string_array(spark, self.addresses), target),
-            "broker_instance": sf.coalesce(frame[columns.BROKER_COLUMN], broker) if self.has_ids else broker,
+            "broker_instance": sf.coalesce(frame[input_columns.BROKER_COLUMN], broker) if self.has_ids else broker,
         }
         if self.databases:
             decision["target_database"] = sf.get(_string_array(spark, self.databases), target - len(self.addresses))
@@ -476,14 +477,18 @@ def _checked_columns(
     conversations: DataFrame, catalog: Catalog, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
 ) -> tuple[dict[str, pa.DataType], Labels]:
     """Checks columns and options; returns the Arrow types of the columns that routing reads, and the decision labels."""
-    names = columns.conversation_columns(conversations)
+    names = input_columns.conversation_columns(conversations)
     check_unambiguous(names, conversations)
     types = {
-        name: columns.arrow_type(name, conversations.schema[name].dataType, expected=columns.EXPECTED_TYPES[name])
+        name: input_columns.arrow_type(
+            name, conversations.schema[name].dataType, expected=input_columns.EXPECTED_TYPES[name]
+        )
         for name in names
     }
-    columns.check_tie_break(tie_break)
-    labels = columns.validate_routing(catalog, types, now=now, tie_break=tie_break, pending_request=pending_request)
+    input_columns.check_tie_break(tie_break)
+    labels = input_columns.validate_routing(
+        catalog, types, now=now, tie_break=tie_break, pending_request=pending_request
+    )
     return types, labels
 
 
@@ -525,10 +530,10 @@ def route_udf(
         'no_route'
         >>> spark.stop()
     """
-    columns.check_tie_break(tie_break)
+    input_columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     moment = utc_datetime(now)
-    columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
+    input_columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(spark, catalog),
         now=moment,
@@ -539,7 +544,7 @@ def route_udf(
     def where_to(*positional: pa.Array, **by_name: pa.Array) -> pa.Array:  # type: ignore[type-arg]
         return decision_structs(task, positional, by_name)
 
-    udf: UserDefinedFunction = compat.column_function(where_to, columns.DECISION_STRUCT)
+    udf: UserDefinedFunction = compat.column_function(where_to, packed_decisions.DECISION_STRUCT)
     return udf
 
 
@@ -549,7 +554,7 @@ def _with_packed_decisions(
     """Adds the column with the packed decisions."""
     function, names = encoding.function(task, transfer), transfer.transferred_names()
     # Without Arrow UDFs, mapInArrow takes all columns; those that Arrow does not have must stay in the JVM.
-    if compat.has_arrow_udf() or not columns.are_arrow_types(coded.schema):
+    if compat.has_arrow_udf() or not input_columns.are_arrow_types(coded.schema):
         # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
         udf = compat.iterator_function(function, encoding.struct).asNondeterministic()
         return coded.select("*", udf(*names).alias(PACKED_COLUMN))

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import TieBreak
-from ssbroker.spark import columns
-from ssbroker.spark.columns import CODE_COLUMNS, quoted
+from ssbroker.spark import input_columns
+from ssbroker.spark.input_columns import CODE_COLUMNS, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -61,7 +61,9 @@ class TransferredColumns:
         by_bytes = types.get(_DATABASE) == pa.string() and given.schema[_DATABASE].dataType == StringType()
         if by_bytes and len(databases) < _OTHER_DATABASE:
             encoded.append(_DATABASE)
-        encoded += [name for name in columns.ID_COLUMNS if tie_break == "first" and types.get(name) == pa.binary()]
+        encoded += [
+            name for name in input_columns.ID_COLUMNS if tie_break == "first" and types.get(name) == pa.binary()
+        ]
         if encoded and types.get(_IS_INITIATOR) == pa.bool_():
             encoded.append(_IS_INITIATOR)
         return cls(
@@ -146,7 +148,7 @@ class TransferredColumns:
         return replaced
 
     def _encoded_ids(self) -> list[str]:
-        return [name for name in self.encoded if name in columns.ID_COLUMNS]
+        return [name for name in self.encoded if name in input_columns.ID_COLUMNS]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
-from ssbroker.spark import columns
+from ssbroker.spark import input_columns, packed_decisions
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import state_from_bytes
@@ -77,10 +77,10 @@ def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
 
 
 @cache
-def labels() -> columns.Labels:
+def labels() -> packed_decisions.Labels:
     types = {each.name: each.type for each in CONVERSATIONS}
     empty = ssbroker.Catalog(ROUTES.empty_table())
-    return columns.validate_routing(empty, types, now=NOW, tie_break="hash", pending_request="continue")
+    return input_columns.validate_routing(empty, types, now=NOW, tie_break="hash", pending_request="continue")
 
 
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:

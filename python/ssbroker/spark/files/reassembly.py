@@ -27,11 +27,11 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
-from ssbroker.spark import columns
+from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, local_path
-from ssbroker.spark.columns import check_no_decision_columns
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
+from ssbroker.spark.input_columns import check_no_decision_columns
 from ssbroker.spark.reassembly import native_keys
 from ssbroker.spark.routing import RouteTask, cached_router
 from ssbroker.spark.shared_values import SharedValue, share_catalog, share_session_keys
@@ -503,7 +503,7 @@ def reassemble_files(
         (1, [b'Hello, world'])
         >>> spark.stop()
     """
-    columns.check_tie_break(tie_break)
+    input_columns.check_tie_break(tie_break)
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}, got {compression!r:.80}")
     for name, value in (("split_bytes", split_bytes), ("bucket_bytes", bucket_bytes)):

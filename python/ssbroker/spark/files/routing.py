@@ -19,11 +19,11 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import columns
+from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import local_path
-from ssbroker.spark.columns import check_no_decision_columns, check_unique
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
+from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
 from ssbroker.spark.routing import RouteTask, cached_router
 from ssbroker.spark.shared_values import share_catalog
 
@@ -134,7 +134,7 @@ def route_files(
         ({'REMOTE': 1}, ['TCP://orders:4022'])
         >>> spark.stop()
     """
-    columns.check_tie_break(tie_break)
+    input_columns.check_tie_break(tie_break)
     allowed = get_args(PartitionBy)
     if partition_by is not None and partition_by not in allowed:
         raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None, got {partition_by!r:.80}")
@@ -147,7 +147,7 @@ def route_files(
     check_unique(CONVERSATIONS.names, schema.names)
     check_no_decision_columns(schema.names, exact=False)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
-    columns.validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
+    input_columns.validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:
         job = _Job(
             task=RouteTask(

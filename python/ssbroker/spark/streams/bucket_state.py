@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.spark.columns import to_spark_type
+from ssbroker.spark.output_columns import to_spark_type
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.stream_rows import ArrowColumn, nulls, pc, repeat
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns
-from ssbroker.spark.columns import bucket_column
+from ssbroker.spark import input_columns, output_columns
+from ssbroker.spark.fragment_columns import bucket_column
 from ssbroker.spark.streams import stream, stream_rows
 from ssbroker.spark.streams.options import BucketCount
 from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
@@ -74,14 +74,14 @@ def route_stream(
     spark = stream.check_stream(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    column_names = columns.conversation_columns(conversations_df)
+    column_names = input_columns.conversation_columns(conversations_df)
     fields = conversations_df.schema
     types = {
-        name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED_TYPES[name])
+        name: input_columns.arrow_type(name, fields[name].dataType, expected=input_columns.EXPECTED_TYPES[name])
         for name in column_names
     }
-    columns.check_arrow_types(fields)
-    worker_names = [columns.extra_name(index) for index in range(len(fields))]
+    input_columns.check_arrow_types(fields)
+    worker_names = [output_columns.extra_name(index) for index in range(len(fields))]
     names = {name: worker_names[fields.names.index(name)] for name in column_names}
     task = StreamTask(
         fixed={**bucket_count.fixed, "in_order": None},
@@ -102,6 +102,6 @@ def route_stream(
         with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint
     )
     rows = stream.with_metrics(rows, observe)
-    output_columns = columns.select_extra_columns(output_fields)
+    extra_columns = output_columns.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
-    return rows.select(*output_columns, *stream_rows.decision_columns(task.routing.labels))
+    return rows.select(*extra_columns, *stream_rows.decision_columns(task.routing.labels))

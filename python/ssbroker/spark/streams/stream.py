@@ -17,9 +17,10 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import columns
-from ssbroker.spark.columns import FragmentColumns, check_frame, check_no_reserved_columns
+from ssbroker.spark import input_columns, output_columns
 from ssbroker.spark.compat import check_stream_support
+from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
+from ssbroker.spark.input_columns import check_frame, check_no_reserved_columns
 from ssbroker.spark.shared_values import share_catalog, share_session_keys
 from ssbroker.spark.streams import bucket_state, stream_rows, task
 from ssbroker.spark.streams.bucket_state import StateParts
@@ -127,7 +128,7 @@ class StreamRouting:
 
     def __post_init__(self) -> None:
         parse_catalog(self.catalog)
-        columns.check_tie_break(self.tie_break)
+        input_columns.check_tie_break(self.tie_break)
         integer_argument(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
         microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
 
@@ -145,7 +146,7 @@ class StreamRouting:
         """
         catalog_or_path = parse_catalog(self.catalog)
         catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else task.load_catalog(Path(catalog_or_path))
-        labels = columns.validate_routing(
+        labels = input_columns.validate_routing(
             catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
         )
         source: CatalogLocation = (
@@ -191,9 +192,9 @@ def build_stream(
 ) -> tuple[DataFrame, StreamKinds]:
     """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
     spark = check_stream(fragments, name=name, observe=observe)
-    fragment_columns = columns.read_fragment_columns(fragments, limits.session_keys)
+    fragment_columns = read_fragment_columns(fragments, limits.session_keys)
     output_fields = stream_rows.without_watermark(fragment_columns.extra)
-    extra = {columns.extra_name(place): field for place, field in enumerate(output_fields)}
+    extra = {output_columns.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:
         check_no_reserved_columns(fragments, [field.name for field in fragment_columns.extra])
@@ -310,7 +311,7 @@ def _routing(
     read = fragment_columns.routing_columns()
     types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
     for name, (_, kind) in read.items():
-        types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED_TYPES[name])
+        types[name] = input_columns.arrow_type(name, kind, expected=input_columns.EXPECTED_TYPES[name])
     names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
     return stream_routing.settings(spark, types, names, direction=_DIRECTION if in_order else None)
 

@@ -11,15 +11,16 @@ import pyarrow.compute
 
 from ssbroker.exceptions import OptionError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
-from ssbroker.spark import columns
-from ssbroker.spark.columns import Labels, extra_name
+from ssbroker.spark import output_columns
+from ssbroker.spark.output_columns import extra_name
+from ssbroker.spark.packed_decisions import Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
 
-KIND: Final = columns.KIND
+KIND: Final = output_columns.KIND
 MESSAGE: Final = "message"
 REJECTION: Final = "rejected"
 ACKNOWLEDGEMENT: Final = "acknowledgement"
@@ -39,7 +40,7 @@ METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     **{
-        field.name: columns.to_spark_type(field.type)
+        field.name: output_columns.to_spark_type(field.type)
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },
@@ -49,7 +50,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 
 _NUMBER: Final = "message_sequence_number"
 _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
-    **columns.SPARK_TYPE_NAMES,
+    **output_columns.SPARK_TYPE_NAMES,
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
 
@@ -71,8 +72,8 @@ class StreamKinds:
         Returns:
             `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
         """
-        own = columns.select_columns(MESSAGES, _key_columns(MESSAGES))
-        extra = columns.select_extra_columns(self._further)
+        own = output_columns.select_columns(MESSAGES, _key_columns(MESSAGES))
+        extra = output_columns.select_extra_columns(self._further)
         return _of_kind(rows, MESSAGE).select(*own, *extra, *decision_columns(self._labels))
 
     def rejected(self, rows: DataFrame) -> DataFrame:
@@ -84,7 +85,7 @@ class StreamKinds:
         Returns:
             `schemas.REJECTED`.
         """
-        return _of_kind(rows, REJECTION).select(*columns.select_columns(REJECTED, _key_columns(REJECTED)))
+        return _of_kind(rows, REJECTION).select(*output_columns.select_columns(REJECTED, _key_columns(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
         """Selects the acknowledgements for the senders: one for each direction of which a micro-batch accepted a fragment or saw a duplicate.
@@ -101,7 +102,7 @@ class StreamKinds:
         if not self._acknowledgements:
             raise OptionError("acknowledgements: this stream does not emit them; create it with acknowledgements=True")
         return _of_kind(rows, ACKNOWLEDGEMENT).select(
-            *columns.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
+            *output_columns.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
@@ -113,7 +114,7 @@ class StreamKinds:
         Returns:
             `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
         """
-        return _of_kind(rows, EXPIRY).select(*columns.select_columns(EXPIRED, _key_columns(EXPIRED)))
+        return _of_kind(rows, EXPIRY).select(*output_columns.select_columns(EXPIRED, _key_columns(EXPIRED)))
 
 
 def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool) -> StructType:
@@ -130,7 +131,7 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
 def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
     """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
-    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(columns.DECISION_COLUMNS if routed else {})}
+    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(output_columns.DECISION_COLUMNS if routed else {})}
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
@@ -139,7 +140,7 @@ def decision_columns(labels: Labels | None) -> list[Column]:
 
     if labels is None:
         return []
-    packed = {name: sf.col(name) for name in columns.DECISION_COLUMNS}
+    packed = {name: sf.col(name) for name in output_columns.DECISION_COLUMNS}
     return [column.alias(name) for name, column in labels.unpack(packed).items()]
 
 

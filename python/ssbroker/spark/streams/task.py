@@ -15,7 +15,7 @@ from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import routing
-from ssbroker.spark.columns import Labels
+from ssbroker.spark.packed_decisions import Labels
 from ssbroker.spark.shared_values import SharedValue
 
 _LOG: Final = logging.getLogger("ssbroker.spark")

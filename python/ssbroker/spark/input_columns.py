@@ -1,0 +1,285 @@
+"""The columns that routing and reassembly read: names, types and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from ssbroker._arguments import EPOCH
+from ssbroker._arrow import reject_misspelled_columns
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+from ssbroker.spark.packed_decisions import Labels
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField
+
+
+_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
+SHOWN_MAX: Final = 80
+"""The most characters that an error shows of a value."""
+
+
+PACKED_COLUMN: Final = "ssbroker decision"
+"""The temporary column with the packed decision, which is unpacked and dropped."""
+CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
+"""The temporary columns that encode other columns for the worker, dropped like it."""
+
+
+def start_of(text: Column) -> tuple[Column, Column]:
+    """Returns the first 80 characters of a text, and whether there are more."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.substring(text, 1, SHOWN_MAX), sf.length(text) > SHOWN_MAX
+
+
+def shortened(text: Column) -> Column:
+    """Returns what an error shows of a value: its first 80 characters; null for null."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    start, is_cut = start_of(text)
+    return sf.concat(start, sf.when(is_cut, sf.lit("…")).otherwise(sf.lit("")))
+
+
+def quoted(name: str) -> str:
+    """Returns the name quoted for Spark's column expressions.
+
+    Examples:
+        >>> quoted("a`b.c")
+        '`a``b.c`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def check_unique(wanted: Sequence[str], names: Sequence[str]) -> None:
+    """Raises `SchemaError` if one of the columns that are read occurs twice."""
+    for name in wanted:
+        if names.count(name) > 1:
+            raise SchemaError(f"{name}: expected one column of this name, found {names.count(name)}", column=name)
+
+
+def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
+    """Raises `SchemaError` if another column differs from one that is read only in case, in a case-insensitive session."""
+    if is_case_sensitive(given):
+        return
+    for name in read:
+        other = next((each for each in given.columns if each != name and each.lower() == name), None)
+        if other is not None:
+            raise SchemaError(
+                f"{name}: column {other!r} has the same name in this session, which ignores case; rename or drop it",
+                column=name,
+                expected="one column of this name",
+                actual=other,
+            )
+
+
+def is_case_sensitive(given: DataFrame) -> bool:
+    """Whether column names are case-sensitive in the DataFrame's session."""
+    return str(given.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+
+
+def check_no_reserved_columns(given: DataFrame, names: Sequence[str]) -> None:
+    """Raises `SchemaError` if a column has the name of one that routing adds, temporarily or in its result."""
+    _check_no_name(names, (*DECISIONS.names, PACKED_COLUMN, *CODE_COLUMNS), exact=is_case_sensitive(given))
+
+
+def check_no_decision_columns(names: Sequence[str], *, exact: bool) -> None:
+    """Raises `SchemaError` if a column has the name of a decision column."""
+    _check_no_name(names, DECISIONS.names, exact=exact)
+
+
+def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -> None:
+    for name in names:
+        if (name if exact else name.lower()) in added:
+            raise SchemaError(
+                f"{name}: routing adds a column of this name; rename or drop the existing one",
+                column=name,
+                expected="no column of this name",
+            )
+
+
+def check_frame(given: object, *, name: str) -> None:
+    """Raises `SchemaError` unless the argument is a Spark DataFrame; `name` is the argument, for the error message."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
+
+    if not isinstance(given, DataFrame):
+        expected, actual = "a Spark DataFrame", f"{type(given).__module__}.{type(given).__qualname__}"
+        raise SchemaError(
+            f"{name}: expected {expected}, as spark.createDataFrame returns, got {actual.removeprefix('builtins.')}",
+            expected=expected,
+            actual=actual,
+        )
+
+
+def check_session(given: object) -> None:
+    """Raises `SchemaError` unless the argument is a classic or Spark Connect session.
+
+    Examples:
+        >>> check_session(None)
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: spark: expected a SparkSession, got NoneType
+    """
+    # The two kinds share no class, and Spark Connect is not always installed.
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__]
+    if ("pyspark", "SparkSession") not in kinds:
+        expected, actual = "a SparkSession", type(given).__qualname__
+        raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
+
+
+def check_catalog(given: object) -> None:
+    """Raises `SchemaError` unless the argument is a `Catalog`.
+
+    Examples:
+        >>> check_catalog("routes.sql")
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str
+    """
+    if not isinstance(given, Catalog):
+        expected, actual = "an ssbroker.Catalog", type(given).__qualname__
+        raise SchemaError(
+            f"catalog: expected {expected}, as Catalog.load returns, got {actual}", expected=expected, actual=actual
+        )
+
+
+ID_COLUMN: Final = "conversation_id"
+HANDLE_COLUMN: Final = "conversation_handle"
+ID_COLUMNS: Final = (ID_COLUMN, HANDLE_COLUMN)
+"""The names of the conversation id column; the first one that is present is read."""
+BROKER_COLUMN: Final = "to_broker_instance"
+
+EXPECTED_TYPES: Final = {
+    "conversation_id": "string or binary",
+    "conversation_handle": "string or binary",
+    "database": "string",
+    "to_service_name": "string",
+    "to_broker_instance": "string or binary",
+    "is_initiator": "boolean",
+}
+"""The Spark types that the columns of conversations may have."""
+
+_NOT_IN_ARROW: Final = ("YearMonthIntervalType", "CalendarIntervalType", "CharType", "VarcharType")
+
+
+def conversation_columns(conversations: DataFrame) -> list[str]:
+    """Returns the columns that routing reads, in contract order, after checking their names."""
+    check_frame(conversations, name="conversations_df")
+    names = conversations.columns
+    wanted = [*CONVERSATIONS.names]
+    if ID_COLUMN not in names and HANDLE_COLUMN in names:
+        wanted[wanted.index(ID_COLUMN)] = HANDLE_COLUMN
+    check_unique(wanted, names)
+    reject_misspelled_columns(names, expected=wanted)
+    check_no_reserved_columns(conversations, names)
+    return [name for name in wanted if name in names]
+
+
+def check_tie_break(tie_break: TieBreak) -> None:
+    """Raises `OptionError` for `round_robin`, which needs a counter that Spark's workers cannot share."""
+    if tie_break == "round_robin":
+        raise OptionError("tie_break: round_robin needs a counter that Spark's workers cannot share; use hash or first")
+
+
+def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType:
+    """Returns the Arrow type in which a column reaches the workers; raises `SchemaError` for a type that is not read."""
+    from pyspark.sql import types  # noqa: PLC0415 - pyspark is an extra
+
+    kinds: list[tuple[type[DataType], pa.DataType]] = [
+        (types.StringType, pa.string()),
+        (types.CharType, pa.string()),
+        (types.VarcharType, pa.string()),
+        (types.BinaryType, pa.binary()),
+        (types.BooleanType, pa.bool_()),
+        (types.NullType, pa.null()),
+    ]
+    if "int" in expected:
+        kinds += [
+            (types.ByteType, pa.int8()),
+            (types.ShortType, pa.int16()),
+            (types.IntegerType, pa.int32()),
+            (types.LongType, pa.int64()),
+        ]
+    for spark_kind, arrow_kind in kinds:
+        if isinstance(spark_type, spark_kind):
+            return arrow_kind
+    actual = spark_type.simpleString()
+    raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
+
+
+def are_arrow_types(fields: Iterable[StructField]) -> bool:
+    """Whether Spark can convert all columns to Arrow."""
+    return all(_has_arrow_type(field.dataType) for field in fields)
+
+
+def check_arrow_types(fields: Iterable[StructField]) -> None:
+    """Raises `SchemaError` if an extra column has a type that Spark cannot convert to Arrow."""
+    for field in fields:
+        if not _has_arrow_type(field.dataType):
+            actual = field.dataType.simpleString()
+            raise SchemaError(
+                f"{field.name}: Spark cannot transfer a column of type {actual:.200} to Python; cast it or drop it",
+                column=field.name,
+                expected="a type that Spark can convert to Arrow",
+                actual=actual,
+            )
+
+
+def validate_routing(
+    catalog: Catalog,
+    columns: Mapping[str, pa.DataType],
+    *,
+    now: datetime,
+    tie_break: TieBreak,
+    pending_request: PendingRequest,
+) -> Labels:
+    """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels."""
+    check_catalog(catalog)
+    without_routes = Catalog(ROUTES.empty_table(), catalog.databases)
+    router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
+    fields = [pa.field(name, kind) for name, kind in columns.items()]
+    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
+    if tie_break == "hash" and columns.keys().isdisjoint(ID_COLUMNS):
+        _reject_ties(catalog, now=now, pending_request=pending_request)
+    return Labels(outcomes=_dictionary_values(decided["outcome"]), reasons=_dictionary_values(decided["reason"]))
+
+
+def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
+    """Raises SchemaError if some service has several equal candidates, so that no task fails because ids are missing."""
+    table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
+    is_tie = _compute.not_equal(table["hash_from"], -(2**63))
+    if _compute.any(is_tie).as_py():
+        services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()
+        service = next((f'the service "{name}"' for name in services if name is not None), "a service")
+        expected = (
+            f"a conversation id for each row, because {service} has several equal candidates, "
+            'or the argument tie_break="first"'
+        )
+        raise SchemaError(
+            f"conversation_id: the column is missing; expected {expected}", column="conversation_id", expected=expected
+        )
+
+
+def _dictionary_values(column: Any) -> tuple[str, ...]:
+    return tuple(column.dictionary.to_pylist())
+
+
+def _has_arrow_type(spark_type: DataType, *, nullable: bool = True) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType  # noqa: PLC0415 - pyspark is an extra
+
+    if isinstance(spark_type, ArrayType):
+        return _has_arrow_type(spark_type.elementType, nullable=spark_type.containsNull)
+    if isinstance(spark_type, MapType):
+        has_arrow_key = _has_arrow_type(spark_type.keyType, nullable=False)
+        return has_arrow_key and _has_arrow_type(spark_type.valueType, nullable=spark_type.valueContainsNull)
+    if isinstance(spark_type, StructType):
+        is_unique = len(set(spark_type.names)) == len(spark_type.names)
+        return is_unique and all(_has_arrow_type(field.dataType, nullable=field.nullable) for field in spark_type)
+    if isinstance(spark_type, NullType):
+        return nullable
+    return type(spark_type).__name__ not in _NOT_IN_ARROW

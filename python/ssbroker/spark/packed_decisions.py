@@ -1,0 +1,83 @@
+"""Decisions as workers return them: outcome, reason and step packed into one number, which Spark unpacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.schemas import DECISIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
+
+DECISION_STRUCT: Final = (
+    "struct<outcome:string,match_step:tinyint,route_id:int,next_hop_address:string,mirror_address:string,"
+    "target_database:string,broker_instance:binary,reason:string>"
+)
+"""The decision columns as Spark types: labels as strings, ids as 16 bytes."""
+
+PACKED_FIELDS: Final = {
+    "verdict": "smallint",
+    "route_id": "int",
+    "next_hop_address": "string",
+    "mirror_address": "string",
+    "target_database": "string",
+    "broker_instance": "binary",
+}
+"""The decision with outcome, reason and step packed into one number, which Spark unpacks: strings cost more to transfer than to look up."""
+NO_STEP: Final = 15
+"""The code of a null step in a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The outcomes and reasons, in the order of their codes in a verdict."""
+
+    outcomes: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def pack(self, decided: pa.RecordBatch) -> Any:
+        """Returns outcome, reason and step of decisions as numbers; null if the outcome is null."""
+        outcome = _label_codes(decided["outcome"], self.outcomes, shift=8)
+        reason = _label_codes(decided["reason"], self.reasons, shift=4)
+        step: Any = decided["match_step"].cast(pa.int16())
+        return _compute.add(_compute.add(outcome, reason), step.fill_null(NO_STEP))
+
+    def unpack(self, packed: Mapping[str, Column]) -> dict[str, Column]:
+        """Returns the decision columns, in contract order, from columns `PACKED_FIELDS`; a missing one is null."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        verdict = packed["verdict"]
+        step = verdict.bitwiseAND(15)
+        from_verdict = {
+            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, 8)),
+            "reason": sf.get(sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, 4).bitwiseAND(15)),
+            "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
+        }
+        missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED_FIELDS.items() if name not in packed}
+        found = {**packed, **missing, **from_verdict}
+        return {name: found[name] for name in DECISIONS.names}
+
+
+def _label_codes(column: Any, labels: tuple[str, ...], *, shift: int) -> Any:
+    """Returns the code of each row's label, shifted to its position in a verdict; a dictionary may have any order."""
+    encoded = column.dictionary_encode()
+    codes = [labels.index(label) << shift for label in encoded.dictionary.to_pylist()]
+    return pa.array(codes, pa.int16()).take(encoded.indices)
+
+
+def possible_fields(catalog: Catalog) -> dict[str, str]:
+    """Returns the fields of `PACKED_FIELDS` that decisions by this catalog can have; the others are always null and are not transferred."""
+    never = set()
+    if not catalog.has_mirrors:
+        never.add("mirror_address")
+    if not catalog.has_services:
+        never.add("target_database")
+    return {name: kind for name, kind in PACKED_FIELDS.items() if name not in never}
