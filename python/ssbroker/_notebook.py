@@ -29,10 +29,10 @@ def table(rows: pa.Table, *, columns: Sequence[str] | None = None) -> str:
     if columns is not None:
         shown = shown.select([name for name in columns if name in rows.column_names])
     body = grid(shown.column_names, zip(*(_values(column) for column in shown.columns), strict=True))
-    return body + rest(rows.num_rows)
+    return body + more_entries(rows.num_rows)
 
 
-def rest(number: int) -> str:
+def more_entries(number: int) -> str:
     """Returns how many of a number of entries are not shown; nothing if all are."""
     return f"<p>and {number - ROWS_MAX:,} more</p>" if number > ROWS_MAX else ""
 
@@ -59,7 +59,7 @@ def section(title: str, *parts: str) -> str:
     return f"<div><strong>{escaped(title)}</strong>{''.join(parts)}</div>"
 
 
-def folded(summary: str, *content: str, is_open: bool = False) -> str:
+def collapsible(summary: str, *content: str, is_open: bool = False) -> str:
     """Returns content that opens with a click."""
     return f"<details{' open' if is_open else ''}><summary>{escaped(summary)}</summary>{''.join(content)}</details>"
 

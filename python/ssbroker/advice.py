@@ -139,7 +139,7 @@ def _sender_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator
 
 def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     yield from _near_misses(details, table)
-    picked = _picked(table)
+    picked = _chosen_route(table)
     loop = f"{_leads_back(table, picked)}, so the message would be dropped as a routing loop even with MESSAGE_FORWARDING enabled"
     if table["next_hop"] is None or not table["next_hop"]["is_this_instance"]:
         yield Advice("If this instance should forward messages:", _ENABLE_FORWARDING)
@@ -165,7 +165,7 @@ def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iter
 
 
 def _routing_loop(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    picked = _picked(table)
+    picked = _chosen_route(table)
     if picked["route_id"] is None:
         return
     condition = f"{_leads_back(table, picked)}. If the service is in this instance"
@@ -213,7 +213,7 @@ def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Adv
     near = set(details["near_routes"])
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]
     for reasons, template in _NEAR_MISSES.items():
-        for route in _distinct(route for why, route in rejected if why in reasons and route["route_id"] in near):
+        for route in _first_distinct(route for why, route in rejected if why in reasons and route["route_id"] in near):
             clauses = _alter_route_clauses(details, route)
             unit = " (in seconds from now)" if clauses[-1].startswith("LIFETIME") and len(clauses) == 1 else ""
             sentence = template.format(route=route_name(route)) + unit
@@ -363,7 +363,7 @@ def _alter_route_clauses(details: dict[str, Any], route: dict[str, Any]) -> list
     return [clause for column, clause in clauses.items() if corrected[column] != route[column]]
 
 
-def _picked(table: dict[str, Any]) -> dict[str, Any]:
+def _chosen_route(table: dict[str, Any]) -> dict[str, Any]:
     no_route = dict.fromkeys(("route_id", "name", "address", "mirror_address", "remote_service_name"))
     return next((group["picked"] for group in table["classes"] if group["picked"] is not None), no_route)
 
@@ -382,7 +382,7 @@ def _takes_precedence_over_local(route: dict[str, Any]) -> bool:
     return route["mirror_address"] is not None and route["remote_service_name"] is not None
 
 
-def _distinct(routes: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+def _first_distinct(routes: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the first few routes, each once, though several steps may have rejected it."""
     return list({route["route_id"]: route for route in routes}.values())[:_LISTED_MAX]
 

@@ -86,10 +86,10 @@ def render(details: dict[str, Any], *, width: int = _WIDTH) -> str:
         lines += _wrapped(action.sentence, "  - ")
         if action.command is not None:
             lines.append(f"      {action.command}")
-    meanwhile = _meanwhile(details)
+    meanwhile = _until_delivered(details)
     if meanwhile is not None:
         lines += ["", *_wrapped(meanwhile, "Meanwhile: ")]
-    fitted = (part for line in lines for part in _fitted(line, min(width, _WIDTH)))
+    fitted = (part for line in lines for part in _wrap_line(line, min(width, _WIDTH)))
     return restore_spaces("\n".join([*fitted, "", _decision(details)]))
 
 
@@ -259,7 +259,7 @@ def _outcome(details: dict[str, Any]) -> str:
             return "DROPPED, not acknowledged"
 
 
-def _meanwhile(details: dict[str, Any]) -> str | None:
+def _until_delivered(details: dict[str, Any]) -> str | None:
     match details["decision"]["outcome"]:
         case "DELAYED":
             return "no message is lost; the conversation is routed again after a timeout."
@@ -284,7 +284,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return [f"{indent}{_HANGING}{text}"]
 
 
-def _fitted(line: str, width: int) -> list[str]:
+def _wrap_line(line: str, width: int) -> list[str]:
     indent, mark, text = line.partition(_HANGING)
     if not mark:
         return [line]
@@ -342,7 +342,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         *steps, decision = str(self).splitlines()
         return notebook.section(
-            decision, notebook.folded("Steps", notebook.preformatted("\n".join(steps)), is_open=True)
+            decision, notebook.collapsible("Steps", notebook.preformatted("\n".join(steps)), is_open=True)
         )
 
     def __repr__(self) -> str:

@@ -67,9 +67,9 @@ class Reassembly:
         reasons = notebook.grid(("reason", "fragments"), notebook.counts(self.rejected["reason"]))
         return notebook.section(
             f"Reassembly: {quantity(self.messages.num_rows, 'message')}, {quantity(self.rejected.num_rows, 'rejected fragment')}",
-            notebook.folded("Messages", notebook.table(self.messages), is_open=True),
-            notebook.folded("Rejected", reasons),
-            notebook.folded("Acknowledgements", notebook.table(self.acknowledgements)),
+            notebook.collapsible("Messages", notebook.table(self.messages), is_open=True),
+            notebook.collapsible("Rejected", reasons),
+            notebook.collapsible("Acknowledgements", notebook.table(self.acknowledgements)),
         )
 
     def __reduce__(self) -> tuple[Callable[..., Reassembly], tuple[Any, ...]]:

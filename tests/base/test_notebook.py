@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker._notebook import ROWS_MAX, folded, section, table
+from ssbroker._notebook import ROWS_MAX, collapsible, section, table
 from ssbroker.broker.transaction import Message
 from ssbroker.diagnose import Findings, Fleet, compare, lint, trace
 from tests.guards.repository import ROOT
@@ -182,7 +182,7 @@ def test_markup_in_names_is_escaped() -> None:
 
 def test_characters_that_reorder_text_are_shown_as_escapes() -> None:
     name = "//Orders\u202e"
-    for html in (section(name), folded(name), table(pa.table({name: [name]}))):
+    for html in (section(name), collapsible(name), table(pa.table({name: [name]}))):
         assert "\u202e" not in html
         assert "//Orders\\u202e" in html
 

@@ -279,7 +279,7 @@ class Activation:
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
         with self._guard:
-            watched = self._watch(database, found)
+            watched = self._monitor(database, found)
             watched.set_request(ReaderRequest(procedure, name, maximum), by="method")
         self._start_readers([watched])
         self._instance.listener.wake()  # it now checks every few seconds
@@ -309,13 +309,13 @@ class Activation:
             for each in [
                 one for one in self._queues.values() if one.database is database and _is_dropped(one, objects)
             ]:
-                self._drop(each)
+                self._stop_monitoring(each)
             for queue in objects.queues.values():
                 request = self._clause_request(queue)
                 if request is not None or (database.database_id, queue.queue_id) in self._queues:
-                    self._watch(database, queue).set_request(request, by="clause")
+                    self._monitor(database, queue).set_request(request, by="clause")
             self._remove_unused()
-        self._start_readers(queues_with_messages(self._watched(database.database_id, objects.queues_by_id)))
+        self._start_readers(queues_with_messages(self._queues_by_id(database.database_id, objects.queues_by_id)))
 
     def transaction_ended(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:
         """Updates the queue monitors after a transaction, and starts readers that are needed now."""
@@ -331,24 +331,24 @@ class Activation:
         for each in effects.received:
             if each.is_empty and not each.is_named:
                 self._reader.has_progressed = True
-            for watched in self._watched(database.database_id, [each.queue_id]):
+            for watched in self._queues_by_id(database.database_id, [each.queue_id]):
                 watched.received(is_empty=each.is_empty, is_named=each.is_named, now=now)
         arrived = effects.arrived if is_committed else set()
-        for watched in self._watched(database.database_id, arrived):
+        for watched in self._queues_by_id(database.database_id, arrived):
             if watched.is_limit_reached(now=now):
                 self._instance.counters.task_limit_reached()
         self._start_readers(
-            self._watched(database.database_id, {*arrived, *(each.queue_id for each in effects.received)})
+            self._queues_by_id(database.database_id, {*arrived, *(each.queue_id for each in effects.received)})
         )
 
     def run_due(self, *, now: int) -> int | None:
         """Checks all queues and starts needed readers; returns the time of the next check."""
         with self._guard:
             for each in [one for one in self._queues.values() if one.database.arrivals.is_closed]:
-                self._drop(each)
+                self._stop_monitoring(each)
             self._remove_unused()
         databases = {each.database_id for each in self._instance.databases}
-        watched = [each for each in self._all() if each.database.database_id in databases]
+        watched = [each for each in self._monitored_queues() if each.database.database_id in databases]
         if self._instance.background:
             self._start_readers(queues_with_messages(watched))
         else:
@@ -367,43 +367,43 @@ class Activation:
 
     def monitor_rows(self) -> list[MonitorRow]:
         """Returns the rows of `sys.dm_broker_queue_monitors`."""
-        return [each.monitor_row() for each in self._all()]
+        return [each.monitor_row() for each in self._monitored_queues()]
 
     def task_rows(self) -> list[TaskRow]:
         """Returns the rows of `sys.dm_broker_activated_tasks`."""
-        return [row for each in self._all() for row in each.task_rows()]
+        return [row for each in self._monitored_queues() for row in each.task_rows()]
 
     def _now(self) -> int:
         return epoch_microseconds(self._instance.clock())
 
-    def _all(self) -> list[MonitoredQueue]:
+    def _monitored_queues(self) -> list[MonitoredQueue]:
         with self._guard:
             return list(self._queues.values())
 
-    def _watched(self, database_id: int, queue_ids: Iterable[int]) -> list[MonitoredQueue]:
+    def _queues_by_id(self, database_id: int, queue_ids: Iterable[int]) -> list[MonitoredQueue]:
         with self._guard:
             found = [self._queues.get((database_id, each)) for each in sorted(queue_ids)]
         return [each for each in found if each is not None]
 
-    def _watch(self, database: DatabaseContext, queue: Queue) -> MonitoredQueue:
+    def _monitor(self, database: DatabaseContext, queue: Queue) -> MonitoredQueue:
         """Returns the monitored queue, created if missing; an earlier queue may have had the same id."""
         key = (database.database_id, queue.queue_id)
         known = self._queues.get(key)
         if known is None or known.queue_name != queue_name(queue):
             if known is not None:
-                self._drop(known)
+                self._stop_monitoring(known)
             known = self._queues[key] = MonitoredQueue(database, queue)
             self._instance.counters.fast_path.watch(True)
         return known
 
-    def _drop(self, watched: MonitoredQueue) -> None:
+    def _stop_monitoring(self, watched: MonitoredQueue) -> None:
         watched.retire()
         del self._queues[watched.database.database_id, watched.queue_id]
         self._instance.counters.fast_path.watch(bool(self._queues))
 
     def _remove_unused(self) -> None:
         for each in [one for one in self._queues.values() if one.is_unused]:
-            self._drop(each)
+            self._stop_monitoring(each)
 
     def _clause_request(self, queue: Queue) -> ReaderRequest | None:
         """Returns the request of a queue's ACTIVATION clause, if its procedure is registered in this process."""

@@ -194,7 +194,7 @@ class DeliveryRound:
                 delivered = self._deliver_isolating_failures(target, broker_instance, batches)
             except LockTimeoutError:
                 if self._lock_timeout is None:
-                    self.problems |= dict.fromkeys(remaining, transmission_status.busy(target.name))
+                    self.problems |= dict.fromkeys(remaining, transmission_status.target_locked(target.name))
                 else:
                     self.deferred |= set(remaining)
                 return
@@ -225,7 +225,7 @@ class DeliveryRound:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
-                self.problems[batch.sender.endpoint_id] = transmission_status.unclassified(
+                self.problems[batch.sender.endpoint_id] = transmission_status.other_failure(
                     f"{type(error).__name__}: {error}"
                 )
         return delivered
@@ -253,7 +253,7 @@ class DeliveryRound:
             endpoint_id = batch.sender.endpoint_id
             if endpoint_id not in delivered_ids:
                 self.problems.setdefault(
-                    endpoint_id, transmission_status.unclassified(f"the broker of {target.name!r} has just changed")
+                    endpoint_id, transmission_status.other_failure(f"the broker of {target.name!r} has just changed")
                 )
         return unfinished
 
@@ -345,9 +345,9 @@ def plan(
             why = (
                 transmission_status.mirror_copy(database.name)
                 if is_mirror
-                else transmission_status.classified(explained[destination])
+                else transmission_status.routing_problem(explained[destination])
             )
-            found.problems[sender.endpoint_id] = why or transmission_status.unclassified("the route has just changed")
+            found.problems[sender.endpoint_id] = why or transmission_status.other_failure("the route has just changed")
             if needs_route_request(explained[destination]):
                 request = RouteRequest(
                     database_missing_route(explained[destination]), sender.far_service, sender.far_broker_instance

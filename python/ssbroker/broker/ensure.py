@@ -70,7 +70,9 @@ class Differs(NamedTuple):
     text: str
 
 
-def needed(statement: Statement, annotations: Mapping[str, str], existing: Existing) -> Iterator[Statement | Differs]:
+def needed_statements(
+    statement: Statement, annotations: Mapping[str, str], existing: Existing
+) -> Iterator[Statement | Differs]:
     """Yields the statements to run instead of one of the script: none if the objects match it already."""
     if isinstance(statement, statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase):
         yield from _database(statement, existing.databases())
@@ -183,9 +185,11 @@ def _as_created(statement: Any, annotations: Mapping[str, str], existing: Existi
         case statements.CreateMessageType():
             yield from _as_message_type(statement, objects)
         case statements.CreateContract(name, messages):
-            if {*messages} != _messages(objects, name):
+            if {*messages} != _contract_messages(objects, name):
                 yield Differs(
-                    "contract", name, f"it has {_sent(_messages(objects, name))}; T-SQL cannot alter contracts"
+                    "contract",
+                    name,
+                    f"it has {_contract_text(_contract_messages(objects, name))}; T-SQL cannot alter contracts",
                 )
         case statements.CreateQueue(name, settings):
             yield from _as_queue(name, settings, objects)
@@ -223,7 +227,7 @@ def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iter
 def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterator[Statement]:
     known = objects.security.bindings
     binding = known[find_name(statement.name, known) or statement.name]
-    user = _principal(objects, binding.remote_principal_id)
+    user = _principal_name(objects, binding.remote_principal_id)
     if binding.remote_service_name != statement.service:
         yield statements.DropBinding(binding.name)
         yield replace(statement, name=binding.name)
@@ -237,7 +241,7 @@ def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -
     if certificate.is_active_for_begin_dialog != statement.is_active:
         yield statements.AlterCertificate(certificate.name, statement.is_active)
     owner = statement.owner
-    if owner is not None and folded(owner) != folded(_principal(objects, certificate.principal_id)):
+    if owner is not None and folded(owner) != folded(_principal_name(objects, certificate.principal_id)):
         yield statements.SetOwner("certificate", certificate.name, owner)
 
 
@@ -302,7 +306,9 @@ def _as_service(statement: statements.CreateService, objects: Objects) -> Iterat
             tuple(sorted(wanted - known)),
             tuple(sorted(known - wanted)),
         )
-    if statement.owner is not None and folded(statement.owner) != folded(_principal(objects, service.principal_id)):
+    if statement.owner is not None and folded(statement.owner) != folded(
+        _principal_name(objects, service.principal_id)
+    ):
         yield statements.SetOwner("service", service.name, statement.owner)
 
 
@@ -352,7 +358,7 @@ def _contracts(objects: Objects, service: Service) -> set[str]:
     return {objects.contracts_by_id[number].name for number in service.contracts}
 
 
-def _messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
+def _contract_messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
     """Returns the message types of a contract, each with who sends it."""
     senders = {(True, True): "ANY", (True, False): "INITIATOR", (False, True): "TARGET"}
     return {
@@ -361,7 +367,7 @@ def _messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
     }
 
 
-def _sent(messages: Iterable[tuple[str, str]]) -> str:
+def _contract_text(messages: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{message_type} SENT BY {sender}" for message_type, sender in sorted(messages))
 
 
@@ -375,7 +381,7 @@ def _priority(objects: Objects, priority: Priority) -> dict[str, str | int | Non
     }
 
 
-def _principal(objects: Objects, principal_id: int) -> str:
+def _principal_name(objects: Objects, principal_id: int) -> str:
     return next(one.name for one in objects.security.principals.values() if one.principal_id == principal_id)
 
 
@@ -383,7 +389,7 @@ Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 """The objects of a database by kind and name, each with its properties."""
 
 
-def described(objects: Objects) -> Described:
+def describe_database(objects: Objects) -> Described:
     """Returns what a script can change of a database, without ids."""
     found: Described = {
         ("database", ""): {
@@ -397,7 +403,7 @@ def described(objects: Objects) -> Described:
             found["message type", message_type.name] = {"validation": _VALIDATION_NAMES[message_type.validation]}
     for contract in objects.contracts:
         if contract not in SYSTEM_CONTRACTS:
-            found["contract", contract] = {"messages": _sent(_messages(objects, contract))}
+            found["contract", contract] = {"messages": _contract_text(_contract_messages(objects, contract))}
     for queue in objects.queues.values():
         found["queue", queue_text(queue.schema_name, queue.name)] = {
             "status": _on_off(queue.is_receive_enabled),
@@ -412,40 +418,40 @@ def described(objects: Objects) -> Described:
         found["service", service.name] = {
             "queue": queue_text(of.schema_name, of.name),
             "contracts": ", ".join(sorted(_contracts(objects, service))) or None,
-            "owner": _principal(objects, service.principal_id),
+            "owner": _principal_name(objects, service.principal_id),
         }
     for route in objects.routes.values():
         found["route", route.name] = {**object_ddl.route_clauses(route), "lifetime": route.lifetime}
     for priority in objects.priorities.values():
         found["broker priority", priority.name] = _priority(objects, priority)
-    return {**found, **_described_security(objects)}
+    return {**found, **_describe_security(objects)}
 
 
-def _described_security(objects: Objects) -> Described:
+def _describe_security(objects: Objects) -> Described:
     security = objects.security
     found: Described = {("user", name): {} for name in security.principals}
     if security.master_key is not None:
         found["master key", ""] = {}
     for certificate in security.certificates.values():
         found["certificate", certificate.name] = {
-            "owner": _principal(objects, certificate.principal_id),
+            "owner": _principal_name(objects, certificate.principal_id),
             "active for begin dialog": _on_off(certificate.is_active_for_begin_dialog),
             "private key": "present" if certificate.private_key is not None else None,
         }
     for binding in security.bindings.values():
         found["remote service binding", binding.name] = {
             "service": binding.remote_service_name,
-            "user": _principal(objects, binding.remote_principal_id),
+            "user": _principal_name(objects, binding.remote_principal_id),
             "anonymous": _on_off(binding.is_anonymous_on),
         }
     services = {one.service_id: one.name for one in objects.services.values()}
     for (service, principal), state in security.permissions.items():
-        name = f"{services[service]} to {_principal(objects, principal)}"
+        name = f"{services[service]} to {_principal_name(objects, principal)}"
         found[_PERMISSION, name] = {"state": "granted" if state == "G" else "denied"}
     return found
 
 
-def described_endpoint(endpoint: BrokerEndpoint | None) -> Described:
+def describe_endpoint(endpoint: BrokerEndpoint | None) -> Described:
     """Returns the endpoint of an instance."""
     if endpoint is None:
         return {}
@@ -480,7 +486,7 @@ def changes(before: Described, after: Described, *, database: str | None) -> Ite
             yield ObjectChange("created", kind, shown, place)
         elif was != properties:
             text = ", ".join(
-                f"{key}: {_shown(was.get(key))} -> {_shown(value)}"
+                f"{key}: {_value_text(was.get(key))} -> {_value_text(value)}"
                 for key, value in properties.items()
                 if was.get(key) != value
             )
@@ -490,7 +496,7 @@ def changes(before: Described, after: Described, *, database: str | None) -> Ite
             yield ObjectChange("dropped", kind, name, None if kind in INSTANCE_KINDS else database)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return "(none)" if value is None else str(value)
 
 

@@ -151,9 +151,9 @@ class Job:
 
     async def __aenter__(self) -> Self:
         deadline = self._begin()
-        claimed = await async_calls.acquire(self._claim, undo=self._unclaim)
+        claimed = await async_calls.acquire(self._claim, undo=self._return_claim)
         while claimed is None and await async_calls.wait(self._wait_until(deadline)):
-            claimed = await async_calls.acquire(self._claim, undo=self._unclaim)
+            claimed = await async_calls.acquire(self._claim, undo=self._return_claim)
         self._start(claimed)
         return self
 
@@ -336,7 +336,7 @@ class Job:
         top, lease = self._options
         return leasing.claim(self._context, self._queue, top=top, microseconds=lease)
 
-    def _unclaim(self, claimed: Claim | None) -> None:
+    def _return_claim(self, claimed: Claim | None) -> None:
         """Gives back messages whose task was cancelled before it got them."""
         if claimed is not None:
             self._lease = claimed.lease

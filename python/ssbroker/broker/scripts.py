@@ -169,7 +169,7 @@ def _change_keys(
                 credentials=credentials,
                 name=similar_name(objects.security.certificates, name),
                 active=active_now,
-                private_key=None if key is None else _read(key.file),
+                private_key=None if key is None else _read_certificate_file(key.file),
                 password=None if key is None else key.password,
                 removes_key=removes_key,
             )
@@ -189,7 +189,9 @@ def _certificate_source(statement: statements.CreateCertificate, now: datetime) 
         )
     key = statement.key
     return GivenCertificate(
-        _read(statement.file), None if key is None else _read(key.file), None if key is None else key.password
+        _read_certificate_file(statement.file),
+        None if key is None else _read_certificate_file(key.file),
+        None if key is None else key.password,
     )
 
 
@@ -215,12 +217,12 @@ def _back_up(
     _write(statement.file, pem, file_created)
 
 
-def _read(file: str) -> bytes:
+def _read_certificate_file(file: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(_FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: the name is not valid for a file
-        raise refusal(f"{file}: cannot be read: {_reason(error)}", 15208) from None
+        raise refusal(f"{file}: cannot be read: {_os_error_text(error)}", 15208) from None
     if len(data) > _FILE_BYTES_MAX:
         raise refusal(f"{file}: is too large for a certificate or a private key", 15208)
     return data
@@ -237,11 +239,11 @@ def _write(file: str, data: bytes, file_created: FileCreated) -> None:
             Path(file).unlink()
             raise
     except (OSError, ValueError) as error:
-        raise refusal(f"{file}: cannot be written: {_reason(error)}", 15240) from None
+        raise refusal(f"{file}: cannot be written: {_os_error_text(error)}", 15240) from None
     file_created(Path(file))
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _os_error_text(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -531,7 +533,7 @@ class InstanceTarget:
             objects=lambda: self._objects_of(statement),
             now=epoch_microseconds(self._instance.clock()),
         )
-        for one in ensuring.needed(statement, annotations, known):
+        for one in ensuring.needed_statements(statement, annotations, known):
             if isinstance(one, ensuring.Differs):
                 place = None if one.kind in ensuring.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
@@ -581,7 +583,7 @@ class InstanceTarget:
         name = (self.current or self.only_database) if database is None else self.resolve(database)
         if name not in self._instance_change.names:
             return DatabaseObjects()
-        return _viewed(self._instance_change.visible_objects(self._instance_change.database(name)))
+        return _objects_for_views(self._instance_change.visible_objects(self._instance_change.database(name)))
 
     def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
         if isinstance(statement, SecurityStatement):
@@ -607,10 +609,10 @@ class InstanceTarget:
     def _use(self, name: str, annotations: Mapping[str, str]) -> None:
         # Scripts select master to create databases and endpoints; an instance has no such database.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
-            self._set_guid(self._known(name), annotations)
+            self._set_guid(self._existing_database(name), annotations)
         self.current = name
 
-    def _known(self, name: str, *, number: int = 911) -> DatabaseContext:
+    def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
         """Returns a database; raises if there is none with this name."""
         names = self._instance_change.names
         if name not in names:
@@ -707,7 +709,7 @@ class InstanceTarget:
             raise UnknownDatabaseError(
                 f"an instance has no objects in the database {name}; select another one with USE", value=name
             )
-        return self._known(name, number=number)
+        return self._existing_database(name, number=number)
 
     def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
         text = annotations.get("service_broker_guid")
@@ -716,7 +718,7 @@ class InstanceTarget:
             database_lifecycle.set_guid(self._instance_change, database, guid)
 
 
-def _viewed(objects: Objects) -> DatabaseObjects:
+def _objects_for_views(objects: Objects) -> DatabaseObjects:
     security = objects.security
     return DatabaseObjects(
         routes=(
@@ -853,12 +855,12 @@ def _ensure(
                 current,
             )
         change.lock(names)
-        before = _described(change)
+        before = _describe_instance(change)
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
             raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
-        after = _described(change)
+        after = _describe_instance(change)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
         if name not in after:
@@ -868,14 +870,14 @@ def _ensure(
     return (*changed, *differing), runner.notes
 
 
-def _described(change: InstanceChange) -> dict[str, ensuring.Described]:
+def _describe_instance(change: InstanceChange) -> dict[str, ensuring.Described]:
     """Returns the objects of all databases within a change, and the endpoint."""
     found: dict[str, ensuring.Described] = {}
     for name in change.names:
         objects = change.visible_objects(change.database(name))
-        found[name] = ensuring.described(objects)
+        found[name] = ensuring.describe_database(objects)
         if name == MSDB_NAME:
-            found[name] |= ensuring.described_endpoint(objects.endpoint)
+            found[name] |= ensuring.describe_endpoint(objects.endpoint)
     return found
 
 

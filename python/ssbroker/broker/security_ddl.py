@@ -105,7 +105,7 @@ def create_binding(
     values: dict[str, Value] = {
         "name": name,
         "remote_service_name": service,
-        "remote_principal_id": _remote(objects, user),
+        "remote_principal_id": _remote_user_id(objects, user),
         "is_anonymous_on": anonymous,
     }
     changes.create(connection, "ssb_remote_service_bindings", values=values)
@@ -118,7 +118,7 @@ def alter_binding(
     binding = existing(objects.security.bindings, name, kind="remote service binding")
     values: dict[str, Value] = {}
     if user is not None:
-        values["remote_principal_id"] = _remote(objects, user)
+        values["remote_principal_id"] = _remote_user_id(objects, user)
     if anonymous is not None:
         values["is_anonymous_on"] = anonymous
     changes.alter(connection, "ssb_remote_service_bindings", binding.remote_service_binding_id, values)
@@ -130,7 +130,7 @@ def drop_binding(connection: Connection, objects: Objects, *, name: str) -> None
     changes.drop(connection, "ssb_remote_service_bindings", binding.remote_service_binding_id)
 
 
-def _remote(objects: Objects, user: str) -> int:
+def _remote_user_id(objects: Objects, user: str) -> int:
     found = principal_id(objects, user)
     if found in _SYSTEM_PRINCIPALS:
         raise refusal(f"a remote service binding needs a user other than public and dbo, got {user!r}")

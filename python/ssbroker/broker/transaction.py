@@ -645,7 +645,7 @@ class Transaction:
             ...         t.move_conversation(second, t.get_conversation_group("Orders"))
         """
         with self._call() as work:
-            begin_end.move(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
+            begin_end.move_to_group(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
         """Starts a timer that puts a DialogTimer message into this endpoint's own queue, and replaces an earlier timer.
@@ -750,7 +750,7 @@ class Transaction:
 
     def _begin(self) -> Work:
         if self._is_broken:
-            raise _rolled_back(self._context)
+            raise _rolled_back_error(self._context)
         if not self._session.is_open:
             raise BrokerError("the transaction is not open: use it inside its `with` block")
         connection = self._session.begin_unguarded()
@@ -765,11 +765,11 @@ class Transaction:
         """Rolls back after a call that failed midway, and raises its error."""
         self._is_broken = True
         self._session.end()
-        self._leave()
+        self._roll_back_and_release()
         with storage_errors(self._context.file.path, is_internal=True):
             raise error
 
-    def _leave(self) -> None:
+    def _roll_back_and_release(self) -> None:
         """Rolls back what was not committed, and releases the lock."""
         self._reclaim_connection()
         self._work = None
@@ -798,12 +798,12 @@ class Transaction:
     def _roll_back(self, error: BaseException) -> None:
         """Rolls back because of an error, and announces it."""
         self._session.end()
-        self._leave()
+        self._roll_back_and_release()
         self._announce(error)
 
     def _commit(self) -> None:
         if self._is_broken:
-            raise _rolled_back(self._context)
+            raise _rolled_back_error(self._context)
         self._reclaim_connection()
         self._work = None
         self._session.commit(received_from=poison_message_handling.received_from(self._collected_effects()))
@@ -889,7 +889,7 @@ class Transaction:
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""
         if wait is not None:
-            self._leave()
+            self._roll_back_and_release()
         return wait is not None and wait.wait()
 
     def _receive_wait(self, queue: str, timeout: float) -> ReceiveWait | None:
@@ -914,7 +914,7 @@ def work_of(transaction: Transaction) -> Iterator[Work]:
         yield work
 
 
-def _rolled_back(context: DatabaseContext) -> StorageError:
+def _rolled_back_error(context: DatabaseContext) -> StorageError:
     path = context.file.path
     return StorageError(
         f"{path}: the transaction was rolled back after an error; no changes were saved", file=str(path)

@@ -315,20 +315,22 @@ def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table
         return table_of(rows, INSTANCE_VIEWS[name])
     databases = instance.databases if database is None else (instance.database(database),)
     if name in DATABASE_VIEWS:
-        return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
+        return _table_with_database(
+            _rows_by_database(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name]
+        )
     if name.lower().startswith("sys."):
         known = sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS})
         hint = did_you_mean(name.lower(), known) or f"; available views: {', '.join(known)}"
         raise InputError(f"the view {name!r} does not exist{hint}", value=name)
     key = queue_key(name)
-    found = _of_each(instance, databases, lambda one: _queue_rows(one, key))
+    found = _rows_by_database(instance, databases, lambda one: _queue_rows(one, key))
     if not found:
         queues = {f"{schema}.{queue}" for one in databases for schema, queue in one.objects().queues}
         raise InputError(f"the queue {name!r} does not exist{did_you_mean('.'.join(key), queues)}", value=name)
-    return _of_databases(found, QUEUE)
+    return _table_with_database(found, QUEUE)
 
 
-def _of_each(
+def _rows_by_database(
     instance: InstanceContext,
     databases: Iterable[DatabaseContext],
     rows_of: Callable[[DatabaseContext], list[Row] | None],
@@ -360,13 +362,13 @@ def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
         database.objects(connection)  # raises if it is no longer attached
         found: list[Row] = [*views.rows(connection, name)]
     if name == "sys.certificates":
-        return [(*row[:-1], *_described(row[-1])) for row in found]
+        return [(*row[:-1], *_certificate_columns(row[-1])) for row in found]
     if name != "sys.conversation_endpoints":
         return found
     return [(*row[: _STATE + 1], DESCRIPTIONS[ConversationState(row[_STATE])], *row[_STATE + 2 :]) for row in found]
 
 
-def _described(certificate: bytes) -> Row:
+def _certificate_columns(certificate: bytes) -> Row:
     known = DialogCertificate(certificate)
     description = known.description
     ends, begins = epoch_microseconds(description.not_after), epoch_microseconds(description.not_before)
@@ -381,7 +383,7 @@ def _described(certificate: bytes) -> Row:
     )
 
 
-def _of_databases(parts: list[tuple[DatabaseContext, list[Row]]], schema: pa.Schema) -> pa.Table:
+def _table_with_database(parts: list[tuple[DatabaseContext, list[Row]]], schema: pa.Schema) -> pa.Table:
     rows = ((database.name, *row) for database, found in parts for row in found)
     return table_of(rows, pa.schema([DATABASE, *schema]))
 

@@ -454,9 +454,9 @@ class Catalog:
         forwarding = "forwards messages" if self.message_forwarding else "does not forward messages"
         return notebook.section(
             f"Catalog: {text}; {addresses}; {forwarding}",
-            notebook.folded("Routes", notebook.table(routes, columns=_SHOWN_OF_ROUTES), is_open=True),
-            notebook.folded("Databases", notebook.table(databases)),
-            notebook.folded("Services", notebook.table(services)),
+            notebook.collapsible("Routes", notebook.table(routes, columns=_SHOWN_OF_ROUTES), is_open=True),
+            notebook.collapsible("Databases", notebook.table(databases)),
+            notebook.collapsible("Services", notebook.table(services)),
         )
 
     def __reduce__(self) -> tuple[Callable[..., Catalog], tuple[Any, ...]]:

@@ -465,8 +465,8 @@ def _routed_chunks(
             else:
                 decisions, invalid = router.route(loaded.batch, now=job.now, errors="reject")
                 if invalid.num_rows:
-                    loaded = _without(loaded, invalid)
-                    rejected = _with_places(invalid, chunk)
+                    loaded = _without_invalid_rows(loaded, invalid)
+                    rejected = _with_row_numbers(invalid, chunk)
         except (InputError, SchemaError) as error:
             raise _with_option(error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file)) from error
         if loaded.json_lines is None:
@@ -513,13 +513,13 @@ def _write(
     return counts
 
 
-def _without(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
+def _without_invalid_rows(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
     kept = dataframes.kept_rows(invalid, rows=loaded.batch.num_rows)
     lines = None if loaded.json_lines is None else loaded.json_lines.filter(pa.array(kept))
     return LoadedChunk(batch=dataframes.filter_batch(loaded.batch, kept), json_lines=lines)
 
 
-def _with_places(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
+def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
     """Adds the file to invalid rows, and counts their row numbers in it."""
     numbers: list[Any] = invalid["row"].to_pylist()
     columns: list[Any] = [

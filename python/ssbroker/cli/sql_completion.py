@@ -185,11 +185,11 @@ class ShellCompleter(Completer):
         elif _is_table(words, before):
             yield from _matching(current, self._tables())
         elif words and words[-1] in _NAMED and words[-2:-1] not in (["CREATE"], ["MESSAGE"]):
-            yield from _named(current, getattr(names, _NAMED[words[-1]]))
+            yield from _name_completions(current, getattr(names, _NAMED[words[-1]]))
         elif words[-2:] in (["ALTER", "MESSAGE"], ["DROP", "MESSAGE"]):
             yield from _matching(current, ["TYPE"])
         elif words[-2:] == ["MESSAGE", "TYPE"] and words[-3:-2] != ["CREATE"]:
-            yield from _named(current, names.message_types)
+            yield from _name_completions(current, names.message_types)
         elif words[-1:] in (["CREATE"], ["ALTER"], ["DROP"]):
             yield from _matching(current, _OBJECTS)
         elif not words or words[-1] in (";", "GO"):
@@ -245,7 +245,7 @@ def _matching(current: str, known: Iterable[str]) -> Iterator[Completion]:
             yield Completion(name.lower() if is_lower else name, -len(current))
 
 
-def _named(current: str, names: Iterable[str]) -> Iterator[Completion]:
+def _name_completions(current: str, names: Iterable[str]) -> Iterator[Completion]:
     """Yields the names of objects that start with what is typed, in brackets where T-SQL needs them."""
     for name in names:
         if name.casefold().startswith(current.casefold()):

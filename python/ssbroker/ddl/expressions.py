@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ssbroker.ddl.lexer import Token
-from ssbroker.ddl.parser import held_statements
+from ssbroker.ddl.parser import statements_in_text
 from ssbroker.ddl.statements import Tokens
 
 
@@ -68,9 +68,12 @@ def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
 
 def value(tokens: Tokens, scope: Scope) -> Value:
     """Evaluates a value."""
-    holds = tuple(verb for token in tokens if token.kind == "string" for verb in held_statements(token.text))
+    holds = tuple(verb for token in tokens if token.kind == "string" for verb in statements_in_text(token.text))
     holds += tuple(
-        verb for token in tokens if token.key.startswith("@") for verb in held_in(scope.variable(token.text))
+        verb
+        for token in tokens
+        if token.key.startswith("@")
+        for verb in statements_in_value(scope.variable(token.text))
     )
     try:
         evaluation = _Evaluation(tokens, scope)
@@ -81,11 +84,11 @@ def value(tokens: Tokens, scope: Scope) -> Value:
     return Undecided(holds) if isinstance(found, Undecided) else found
 
 
-def held_in(found: Value) -> tuple[str, ...]:
+def statements_in_value(found: Value) -> tuple[str, ...]:
     """Returns the statements about Service Broker that a value seems to hold."""
     if isinstance(found, Undecided):
         return found.holds
-    return held_statements(found) if isinstance(found, str) else ()
+    return statements_in_text(found) if isinstance(found, str) else ()
 
 
 def equal(one: Value, other: Value) -> bool | Undecided | None:
@@ -179,13 +182,13 @@ class _Evaluation:
     def condition(self) -> bool | Undecided | None:
         found = self._conjunction()
         while self._accept("OR"):
-            found = _negated(_both(_negated(found), _negated(self._conjunction())))
+            found = _negated(_and(_negated(found), _negated(self._conjunction())))
         return found
 
     def _conjunction(self) -> bool | Undecided | None:
         found = self._negation()
         while self._accept("AND"):
-            found = _both(found, self._negation())
+            found = _and(found, self._negation())
         return found
 
     def _negation(self) -> bool | Undecided | None:
@@ -217,14 +220,14 @@ class _Evaluation:
         elif self._accept("BETWEEN"):
             low = self.value()
             self._expect("AND")
-            found = _both(_negated(_less(left, low)), _negated(_less(self.value(), left)))
+            found = _and(_negated(_is_less(left, low)), _negated(_is_less(self.value(), left)))
         elif is_not:
             raise _UnknownSyntaxError
         else:
-            return self._compared(left)
+            return self._comparison_result(left)
         return _negated(found) if is_not else found
 
-    def _compared(self, left: Value) -> bool | Undecided | None:
+    def _comparison_result(self, left: Value) -> bool | Undecided | None:
         sign = ""
         while self.key in ("=", "<", ">", "!"):
             sign += self._take().key
@@ -235,13 +238,13 @@ class _Evaluation:
             case "<>" | "!=":
                 return _negated(equal(left, right))
             case "<":
-                return _less(left, right)
+                return _is_less(left, right)
             case ">=":
-                return _negated(_less(left, right))
+                return _negated(_is_less(left, right))
             case ">":
-                return _less(right, left)
+                return _is_less(right, left)
             case "<=":
-                return _negated(_less(right, left))
+                return _negated(_is_less(right, left))
         raise _UnknownSyntaxError
 
     def _in(self, left: Value) -> bool | Undecided | None:
@@ -258,7 +261,7 @@ class _Evaluation:
             self._expect(")")
         result: bool | Undecided | None = False
         for member in members:
-            result = _negated(_both(_negated(result), _negated(equal(left, member))))
+            result = _negated(_and(_negated(result), _negated(equal(left, member))))
         return result
 
     def value(self) -> Value:
@@ -392,12 +395,12 @@ class _Evaluation:
             else:
                 self._take()
         self._accept("DISTINCT")
-        columns = self._until("FROM")
+        columns = self._tokens_until("FROM")
         if not self._accept("FROM"):
             self._expect(")")
-            return [self._selected(columns, {}) if is_selected else None]
+            return [self._select_value(columns, {}) if is_selected else None]
         tables = self._tables()
-        where: Tokens = self._until("") if self._accept("WHERE") else ()
+        where: Tokens = self._tokens_until("") if self._accept("WHERE") else ()
         self._expect(")")
         rows = self._matching(tables, where)
         if isinstance(rows, Undecided):
@@ -407,15 +410,15 @@ class _Evaluation:
         keys = [token.key for token in columns]
         if keys[:2] in (["COUNT", "("], ["COUNT_BIG", "("]):
             return [len(rows)] if keys[-1] == ")" else UNDECIDED
-        return [self._selected(columns, row) for row in rows]
+        return [self._select_value(columns, row) for row in rows]
 
-    def _selected(self, columns: Tokens, row: dict[str, Row]) -> Value:
+    def _select_value(self, columns: Tokens, row: dict[str, Row]) -> Value:
         evaluation = _Evaluation(columns, self.scope, {**self.row, **row})
         found = evaluation.value()
         evaluation.expect_end()
         return found
 
-    def _until(self, word: str) -> Tokens:
+    def _tokens_until(self, word: str) -> Tokens:
         """Returns the tokens up to a word, or to the parenthesis that closes the subquery."""
         start, depth = self.index, 0
         while self.index < len(self.tokens):
@@ -487,7 +490,7 @@ class _Evaluation:
             holds: bool | Undecided | None = True
             for condition in conditions:
                 evaluation = _Evaluation(condition, self.scope, {**self.row, **combination})
-                holds = _both(holds, evaluation.condition())
+                holds = _and(holds, evaluation.condition())
                 evaluation.expect_end()
             is_undecided |= isinstance(holds, Undecided)
             if holds is True:
@@ -521,7 +524,7 @@ def _combinations(tables: list[tuple[str, list[Row]]]) -> Iterator[dict[str, Row
             yield {alias: row, **others}
 
 
-def _both(one: bool | Undecided | None, other: bool | Undecided | None) -> bool | Undecided | None:  # noqa: FBT001 - logic
+def _and(one: bool | Undecided | None, other: bool | Undecided | None) -> bool | Undecided | None:  # noqa: FBT001 - logic
     if one is False or other is False:
         return False
     if isinstance(one, Undecided) or isinstance(other, Undecided):
@@ -533,7 +536,7 @@ def _negated(one: bool | Undecided | None) -> bool | Undecided | None:  # noqa: 
     return one if one is None or isinstance(one, Undecided) else not one
 
 
-def _less(one: Value, other: Value) -> bool | Undecided | None:
+def _is_less(one: Value, other: Value) -> bool | Undecided | None:
     if isinstance(one, Undecided) or isinstance(other, Undecided):
         return UNDECIDED
     if one is None or other is None:
@@ -589,7 +592,7 @@ def _sum(one: Value, other: Value, sign: str) -> Value:
 Function: TypeAlias = Callable[[Scope, list[Value]], Value]
 
 
-def _on_text(function: Callable[..., Value]) -> Function:
+def _null_if_any_null(function: Callable[..., Value]) -> Function:
     """Returns a function that is NULL if an argument is NULL, and undecided if one is."""
 
     def call(_scope: Scope, arguments: list[Value]) -> Value:
@@ -642,7 +645,7 @@ def _quoted(text: str, quote: str = "[") -> str:
 
 
 _FUNCTIONS: Final[dict[str, Function]] = {
-    "CHAR": _on_text(chr),
+    "CHAR": _null_if_any_null(chr),
     "COALESCE": _first_known,
     "CONCAT": _concatenated,
     "DB_ID": _database_id,
@@ -654,13 +657,15 @@ _FUNCTIONS: Final[dict[str, Function]] = {
     "IS_MEMBER": lambda _scope, _arguments: 1,
     "IS_ROLEMEMBER": lambda _scope, _arguments: 1,
     "IS_SRVROLEMEMBER": lambda _scope, _arguments: 1,
-    "LEN": _on_text(lambda text: len(text.rstrip(" "))),
-    "LOWER": _on_text(lambda text: text.lower()),
-    "LTRIM": _on_text(lambda text: text.lstrip(" ")),
-    "NCHAR": _on_text(chr),
+    "LEN": _null_if_any_null(lambda text: len(text.rstrip(" "))),
+    "LOWER": _null_if_any_null(lambda text: text.lower()),
+    "LTRIM": _null_if_any_null(lambda text: text.lstrip(" ")),
+    "NCHAR": _null_if_any_null(chr),
     "OBJECT_ID": _object_id,
-    "QUOTENAME": _on_text(_quoted),
-    "REPLACE": _on_text(lambda text, old, new: re.sub(re.escape(old), lambda _: new, text, flags=re.IGNORECASE)),
-    "RTRIM": _on_text(lambda text: text.rstrip(" ")),
-    "UPPER": _on_text(lambda text: text.upper()),
+    "QUOTENAME": _null_if_any_null(_quoted),
+    "REPLACE": _null_if_any_null(
+        lambda text, old, new: re.sub(re.escape(old), lambda _: new, text, flags=re.IGNORECASE)
+    ),
+    "RTRIM": _null_if_any_null(lambda text: text.rstrip(" ")),
+    "UPPER": _null_if_any_null(lambda text: text.upper()),
 }

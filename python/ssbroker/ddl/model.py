@@ -302,14 +302,14 @@ class InstanceModel:
                 for name, one in self.databases.items()
             ),
             endpoint=self._endpoint_row,
-            objects=lambda: self._objects(self._viewed(database)),
+            objects=lambda: self._objects(self._viewed_database(database)),
         )
 
     def _endpoint_row(self) -> EndpointRow | None:
         one = self.endpoint
         return None if one is None else EndpointRow(one.name, one.settings.state, one.settings.port)
 
-    def _viewed(self, database: str | None) -> str | None:
+    def _viewed_database(self, database: str | None) -> str | None:
         """Returns the database whose views a condition reads, without adding it."""
         if database is not None:
             return self.resolve(database)

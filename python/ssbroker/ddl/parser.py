@@ -20,7 +20,7 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 _DEPTH_MAX: Final = 100
 _NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSATION")
 _MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
-_HELD: Final = re.compile(
+_STATEMENT_START: Final = re.compile(
     r"\b(CREATE|ALTER|DROP)\s+(ROUTE|QUEUE|SERVICE|CONTRACT|MESSAGE\s+TYPE|ENDPOINT|BROKER\s+PRIORITY|"
     r"REMOTE\s+SERVICE\s+BINDING|DATABASE)\b(?!\s+MASTER\b)",
     re.IGNORECASE,
@@ -48,14 +48,14 @@ def parse(source: ScriptSource, batch: ScriptBatch, *, report: Callable[[DdlErro
     return ParsedBatch(parsed, list(_assign_annotations(source, batch, parsed)))
 
 
-def held_statements(text: str) -> tuple[str, ...]:
+def statements_in_text(text: str) -> tuple[str, ...]:
     """Returns the statements about Service Broker and databases that a text seems to hold.
 
     Examples:
-        >>> held_statements("USE Sales; create  route R WITH")
+        >>> statements_in_text("USE Sales; create  route R WITH")
         ('CREATE ROUTE',)
     """
-    found = (f"{match[1]} {' '.join(match[2].split())}".upper() for match in _HELD.finditer(text))
+    found = (f"{match[1]} {' '.join(match[2].split())}".upper() for match in _STATEMENT_START.finditer(text))
     is_about_broker = _BROKER_OPTION.search(text) is not None
     return tuple(dict.fromkeys(verb for verb in found if is_about_broker or verb != "ALTER DATABASE"))
 
@@ -127,7 +127,7 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
         return _module(cursor)
     is_call = key in ("EXEC", "EXECUTE") and follower not in ("AS", "ON")
     if is_call or (cursor.index == 0 and cursor.token.text.lower() == "sp_executesql"):
-        return _call(cursor)
+        return _procedure_call(cursor)
     parse_flow = _FLOW.get(key)
     return skip_other(cursor) if parse_flow is None else parse_flow(cursor, depth)
 
@@ -244,7 +244,7 @@ def _module(cursor: TokenCursor) -> Statement:
         if known is not None and known != "USE":
             contained.append(known)
         if cursor.token.kind == "string":
-            contained.extend(held_statements(cursor.token.text))
+            contained.extend(statements_in_text(cursor.token.text))
         cursor.take()
     return statements.DefineModule(kind, name, tuple(dict.fromkeys(contained)))
 
@@ -258,7 +258,7 @@ def _assignment(cursor: TokenCursor, _depth: int) -> Statement:
     skipped = skip_other(cursor)
     tokens = cursor.tokens_since(first)[1:]
     assignments: list[tuple[str, str, Tokens | None]] = []
-    for part in _split(tokens):
+    for part in _comma_separated(tokens):
         name = part[0].text if part and part[0].key.startswith("@") else ""
         operator = next((at for at, token in enumerate(part) if token.key == "="), None)
         if not name or any(token.key in ("TABLE", "CURSOR") for token in part[:3]):
@@ -277,7 +277,7 @@ def _assignment(cursor: TokenCursor, _depth: int) -> Statement:
     return statements.Assign(tuple(assignments)) if assignments else skipped
 
 
-def _split(tokens: Tokens) -> Iterator[Tokens]:
+def _comma_separated(tokens: Tokens) -> Iterator[Tokens]:
     """Yields the parts of a list between commas outside parentheses."""
     depth = start = 0
     for index, token in enumerate(tokens):
@@ -297,7 +297,7 @@ def _outside_parentheses(tokens: Tokens) -> Iterator[Token]:
             yield token
 
 
-def _call(cursor: TokenCursor) -> Statement:
+def _procedure_call(cursor: TokenCursor) -> Statement:
     """Parses the call of a procedure, or of a text."""
     first = cursor.index
     skip_simple(cursor)
@@ -305,7 +305,7 @@ def _call(cursor: TokenCursor) -> Statement:
     if tokens[0].key in ("EXEC", "EXECUTE"):
         tokens = tokens[1:]
     if tokens and tokens[0].key == "(":
-        closing = _closing(tokens)
+        closing = _closing_parenthesis(tokens)
         if closing is None:
             cursor.fail("unbalanced parentheses")
         is_remote = any(token.key == "AT" for token in tokens[closing:])
@@ -324,12 +324,12 @@ def _call(cursor: TokenCursor) -> Statement:
         changed = tuple(token.text for token in rest if token.key.startswith("@"))
         return statements.CallProcedure(name, changed if any(t.key in ("OUT", "OUTPUT") for t in rest) else ())
     database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
-    text, *others = [_named(part) for part in _split(rest)] or [(None, ())]
+    text, *others = [_split_argument_name(part) for part in _comma_separated(rest)] or [(None, ())]
     declarations = others[0][1] if others else ()
     return statements.ExecuteText(text[1], database, declarations, tuple(others[1:]))
 
 
-def _closing(tokens: Tokens) -> int | None:
+def _closing_parenthesis(tokens: Tokens) -> int | None:
     depth = 0
     for index, token in enumerate(tokens):
         depth += (token.key == "(") - (token.key == ")")
@@ -338,7 +338,7 @@ def _closing(tokens: Tokens) -> int | None:
     return None
 
 
-def _named(part: Tokens) -> tuple[str | None, Tokens]:
+def _split_argument_name(part: Tokens) -> tuple[str | None, Tokens]:
     """Splits an argument into its name, if it has one, and its value."""
     if len(part) > 1 and part[0].key.startswith("@") and part[1].key == "=":
         return part[0].text, part[2:]

@@ -9,9 +9,19 @@ from typing import Final, Protocol
 
 from ssbroker.ddl import statements
 from ssbroker.ddl.catalog_views import object_id
-from ssbroker.ddl.expressions import TEXT_MAX, UNDECIDED, Row, Undecided, Value, folded, held_in, is_true, value
+from ssbroker.ddl.expressions import (
+    TEXT_MAX,
+    UNDECIDED,
+    Row,
+    Undecided,
+    Value,
+    folded,
+    is_true,
+    statements_in_value,
+    value,
+)
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
-from ssbroker.ddl.parser import ParsedBatch, held_statements, parse
+from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
 from ssbroker.ddl.script_notes import NoteKind, Remark, ScriptNote
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
@@ -227,7 +237,7 @@ class ScriptRunner:
     def _run_simple(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
         match parsed.statement:
             case statements.While():
-                self._leave_out(source, parsed, frame, "a loop is not executed")
+                self._note_skipped(source, parsed, frame, "a loop is not executed")
             case statements.Assign(assignments):
                 self._assign(target, assignments, frame)
             case statements.ExecuteText() as execute:
@@ -301,14 +311,14 @@ class ScriptRunner:
         for branch in statement.branches:
             verdict = is_true(branch.condition, scope)
             if isinstance(verdict, Undecided):
-                self._leave_out(source, parsed, frame, _UNDECIDED_CONDITION)
+                self._note_skipped(source, parsed, frame, _UNDECIDED_CONDITION)
                 return
             if verdict:
                 self._body(target, source, branch.body, frame)
                 return
         self._body(target, source, statement.otherwise, frame)
 
-    def _leave_out(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
+    def _note_skipped(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
         """Notes that a statement with others in it was not carried out."""
         inner = [one for one in walk([parsed]) if one is not parsed]
         for one in inner:
@@ -317,20 +327,20 @@ class ScriptRunner:
                     _forget(frame, (name for name, _, _ in assignments))
                 case statements.Skipped(changed=changed) | statements.CallProcedure(changed=changed):
                     _forget(frame, changed)
-        held = (verb for one in inner for verb in self._held(one, frame))
+        held = (verb for one in inner for verb in self._nested_verbs(one, frame))
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_undone(source, parsed, held, why, kind=kind)
 
-    def _held(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
+    def _nested_verbs(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
         """Yields the statements about Service Broker that a statement seems to hold."""
         if parsed.verb is not None:
             yield parsed.verb
         match parsed.statement:
             case statements.ExecuteText(text):
-                yield from _held_in(text, frame)
+                yield from _verbs_in_text(text, frame)
             case statements.Assign(assignments):
                 for _, _, assigned in assignments:
-                    yield from _held_in(assigned or (), frame)
+                    yield from _verbs_in_text(assigned or (), frame)
             case statements.CallProcedure(name):
                 yield from self._modules.get(folded(name), ())
 
@@ -344,7 +354,7 @@ class ScriptRunner:
                 before = frame.variables.get(name.lower(), UNDECIDED)
                 is_text = isinstance(before, str) and isinstance(assigned, str)
                 is_text = is_text and len(f"{before}") + len(f"{assigned}") <= TEXT_MAX
-                holds = held_in(before) + held_in(assigned)
+                holds = statements_in_value(before) + statements_in_value(assigned)
                 assigned = f"{before}{assigned}" if is_text else Undecided(holds)
             elif operator != "=":
                 assigned = UNDECIDED
@@ -365,7 +375,7 @@ class ScriptRunner:
         if statement.is_remote or not isinstance(text, str):
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
             kind = "EXEC of a text that is known only at run time"
-            self._note_undone(source, parsed, held_in(text), why, kind=kind)
+            self._note_undone(source, parsed, statements_in_value(text), why, kind=kind)
             return
         self._texts_left -= 1
         if frame.depth >= _EXEC_DEPTH_MAX or self._texts_left < 0:
@@ -479,19 +489,19 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
     return parsed.verb not in (None, "USE") or bool(parsed.annotations)
 
 
-def _held_in(tokens: Tokens, frame: _Frame) -> Iterator[str]:
+def _verbs_in_text(tokens: Tokens, frame: _Frame) -> Iterator[str]:
     for token in tokens:
         if token.kind == "string":
-            yield from held_statements(token.text)
+            yield from statements_in_text(token.text)
         elif token.key.startswith("@"):
-            yield from held_in(frame.variables.get(token.text.lower(), UNDECIDED))
+            yield from statements_in_value(frame.variables.get(token.text.lower(), UNDECIDED))
 
 
 def _forget(frame: _Frame, names: Iterable[str]) -> None:
     """Marks variables as not known any more."""
     for name in names:
         before = frame.variables.get(name.lower())
-        frame.variables[name.lower()] = Undecided(held_in(before))
+        frame.variables[name.lower()] = Undecided(statements_in_value(before))
 
 
 def _parameters(statement: statements.ExecuteText, scope: _Scope) -> dict[str, Value]:

@@ -273,7 +273,7 @@ class Behaviour:
         """
         found: set[int] = set()
         for part, repeats in self._batches(origin, classes):
-            decided = route_targets(self._local_router, origin, _repeated(part, repeats), self.now)
+            decided = route_targets(self._local_router, origin, _repeat_targets(part, repeats), self.now)
             found.update(pc.unique(pc.drop_null(decided.column("route_id"))).to_pylist())
         return found
 
@@ -313,7 +313,7 @@ class Behaviour:
         router = self._inbound_router if origin[0] is None else self._local_router
         numbers: list[int] = []
         for part, repeats in self._batches(origin, classes):
-            decided = route_targets(router, origin, _repeated(part, repeats), self.now)
+            decided = route_targets(router, origin, _repeat_targets(part, repeats), self.now)
             numbers += self._decision_sets.numbers(decided, repeats)
         if self._has_reentry and origin[0] is not None:
             self._follow_reentry(origin, classes, numbers)
@@ -366,7 +366,7 @@ class Behaviour:
             yield classes[first:], repeats
 
 
-def _repeated(classes: Sequence[Target], repeats: Sequence[int]) -> Sequence[Target]:
+def _repeat_targets(classes: Sequence[Target], repeats: Sequence[int]) -> Sequence[Target]:
     if sum(repeats) == len(classes):
         return classes
     return [each for each, repeat_count in zip(classes, repeats, strict=True) for _ in range(repeat_count)]
@@ -526,11 +526,11 @@ def count_pairs(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
 ) -> Counter[DecisionPair]:
     """Counts conversations by pair of decisions; without a column `database`, all start in the given one."""
-    columns: dict[str, Any] = {"to_service_name": _decoded(conversations.column("to_service_name"))}
+    columns: dict[str, Any] = {"to_service_name": _dictionary_decoded(conversations.column("to_service_name"))}
     if "database" in conversations.schema.names:
-        columns["database"] = _decoded(conversations.column("database"))
+        columns["database"] = _dictionary_decoded(conversations.column("database"))
     for which, decisions in (("before", before), ("after", after)):
-        columns.update({f"{which} {name}": _decoded(decisions.column(name)) for name in COMPARED_COLUMNS})
+        columns.update({f"{which} {name}": _dictionary_decoded(decisions.column(name)) for name in COMPARED_COLUMNS})
     table = pa.table(columns)
     grouped = table.group_by(list(columns)).aggregate([([], "count_all")])
     found: Counter[DecisionPair] = Counter()
@@ -547,7 +547,7 @@ def pair(row: dict[str, Any]) -> DecisionPair:
     return DecisionPair(row["database"], row["to_service_name"], before, after)
 
 
-def _decoded(column: Any) -> Any:
+def _dictionary_decoded(column: Any) -> Any:
     words = without_views(column)
     return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
 

@@ -29,7 +29,7 @@ class AssumedIds:
     def __init__(self, fleet: Fleet) -> None:
         assumed: dict[tuple[str, str], bytes] = {}
         if any(catalog.databases["service_broker_guid"].null_count for catalog in fleet.values()):
-            assumed = _assumed(fleet)
+            assumed = _assumed_ids(fleet)
         self.databases: Final = frozenset(assumed)
         self.fleet: Final = (
             Fleet({instance: _with_ids(catalog, instance, assumed) for instance, catalog in fleet.items()})
@@ -46,7 +46,7 @@ def with_assumed_ids(fleet: Fleet) -> Fleet:
     return kept
 
 
-def _assumed(fleet: Fleet) -> dict[tuple[str, str], bytes]:
+def _assumed_ids(fleet: Fleet) -> dict[tuple[str, str], bytes]:
     """Returns an id for each database whose id is unknown."""
     tables = {instance: read(catalog) for instance, catalog in fleet.items()}
     known = {row.broker for each in tables.values() for row in each.databases.values() if row.broker is not None}

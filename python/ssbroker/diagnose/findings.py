@@ -474,7 +474,7 @@ class Findings(Sequence[Finding]):
             return notebook.section("No findings")
         counts = ", ".join(severity_count(severity, number) for severity, number in self.counts.items() if number)
         parts = [
-            notebook.folded(
+            notebook.collapsible(
                 f"{finding.code} {finding.severity}: {finding.where}",
                 notebook.preformatted(finding.message),
                 notebook.preformatted(finding.remedy),
@@ -483,7 +483,7 @@ class Findings(Sequence[Finding]):
             )
             for finding in self._findings[: notebook.ROWS_MAX]
         ]
-        return notebook.section(f"{count_of(len(self), 'finding')}: {counts}", *parts, notebook.rest(len(self)))
+        return notebook.section(f"{count_of(len(self), 'finding')}: {counts}", *parts, notebook.more_entries(len(self)))
 
 
 def severity_count(severity: str, number: int) -> str:

@@ -110,7 +110,7 @@ class RemedyProver:
             return problem.finding
         if self._trials_left <= 0:
             return replace(problem.finding, remedy=UNPROVEN)
-        steps = self._proven(problem)
+        steps = self._first_proven(problem)
         if steps is None:
             return problem.finding
         return replace(
@@ -119,7 +119,7 @@ class RemedyProver:
             scripts=tuple((instance, script) for instance, script in steps),
         )
 
-    def _proven(self, problem: Problem) -> Candidate | None:
+    def _first_proven(self, problem: Problem) -> Candidate | None:
         """Returns the first candidate that is proven; else the first combination with remedies of other errors that is."""
         tried = 0
         extended: list[Iterator[Candidate]] = []
@@ -127,7 +127,7 @@ class RemedyProver:
             if tried >= _TRIALS_MAX or self._trials_left <= 0:
                 return None
             tried += 1
-            after = self._after(candidate)
+            after = self._state_after(candidate)
             if after is None:
                 continue
             conversations, problems = after
@@ -140,20 +140,20 @@ class RemedyProver:
                     return candidate
             elif len(candidate) < _STEPS_MAX:
                 # The fault is gone, and another one of the same conversation is left or appears.
-                extended.append(_extended(candidate, problems))
+                extended.append(_extend_candidate(candidate, problems))
         return None
 
     def _keeps_deliveries(self, conversations: Conversations) -> bool:
         return all(map(conversations.is_delivered, self._conversations.delivered))
 
-    def _after(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
+    def _state_after(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
         """Returns the conversations and problems of the fleet after a candidate; None if a statement is refused."""
         if candidate not in self._tried:
             self._trials_left -= 1
-            self._tried[candidate] = self._apply(candidate)
+            self._tried[candidate] = self._evaluate_candidate(candidate)
         return self._tried[candidate]
 
-    def _apply(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
+    def _evaluate_candidate(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
         scripts: dict[str, list[str]] = {}
         for instance, script in candidate:
             scripts.setdefault(instance, []).append(script)
@@ -181,7 +181,7 @@ class RemedyProver:
         return Conversations(context), self._check(context)
 
 
-def _extended(candidate: Candidate, problems: Sequence[Problem]) -> Iterator[Candidate]:
+def _extend_candidate(candidate: Candidate, problems: Sequence[Problem]) -> Iterator[Candidate]:
     """Yields a candidate with the possible remedies of each error that is left."""
     for other in problems:
         if other.finding.severity == "error":

@@ -174,12 +174,12 @@ def _findings(lint_findings: Findings) -> str:
         parts.append(
             f'<details open class="code {severity}"><summary><span class="badge">{severity}</span><b>{code}</b> '
             f"{escaped(CODES[code].title)} ({len(group):,})</summary>"
-            f'<p class="dim">{escaped(CODES[code].why)}</p>{_listed(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
+            f'<p class="dim">{escaped(CODES[code].why)}</p>{_collapsed_list(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
         )
     return "".join(parts)
 
 
-def _listed(items: list[str]) -> str:
+def _collapsed_list(items: list[str]) -> str:
     """Returns the first items, and the others folded."""
     more = items[_OPEN_MAX:]
     folded = f"<details><summary>{len(more):,} more</summary>{''.join(more)}</details>" if more else ""
@@ -348,11 +348,11 @@ def _changes(comparison: Comparison) -> str:
         )
     causes = comparison.causes.to_pylist()
     names = ["cause", "instance", "object", "kind", "changes", "conversations"]
-    parts.append(f"<h3>Causes</h3>{_table(_used(names, causes), causes)}{_omitted_count(len(causes))}")
+    parts.append(f"<h3>Causes</h3>{_table(_shown_columns(names, causes), causes)}{_omitted_count(len(causes))}")
     changes = comparison.table.slice(length=_SHOWN_MAX).to_pylist()
     names = ["conversations", "instance", "database", "service", "before", "after", "cause", "object", "kind"]
     parts.append(
-        f"<h3>What changes</h3>{_table(_used(names, changes), changes)}{_omitted_count(len(comparison.changes))}"
+        f"<h3>What changes</h3>{_table(_shown_columns(names, changes), changes)}{_omitted_count(len(comparison.changes))}"
     )
     if comparison.conversations:
         before, after = compared_flows(comparison.destinations)
@@ -369,7 +369,7 @@ def _changes(comparison: Comparison) -> str:
     return "".join(parts)
 
 
-def _used(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
+def _shown_columns(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
     """Returns the columns without `conversations`, if there is no traffic."""
     return [name for name in names if name != "conversations" or any(row[name] is not None for row in rows)]
 

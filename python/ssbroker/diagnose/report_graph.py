@@ -81,11 +81,11 @@ def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, 
             for name, lookup, decision in shown
         ],
         "omitted": len(possible) - len(shown),
-        "explanations": _packed(list(_explanations(fleet, explanations, now))),
+        "explanations": _compressed_json(list(_explanations(fleet, explanations, now))),
     }
 
 
-def _packed(texts: list[str]) -> str:
+def _compressed_json(texts: list[str]) -> str:
     """Returns texts as JSON, compressed to about a twentieth, in base 64."""
     return base64.b64encode(gzip.compress(json.dumps(texts, ensure_ascii=False).encode(), mtime=0)).decode()
 

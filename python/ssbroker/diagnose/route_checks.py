@@ -53,7 +53,8 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     f"expired on {_expiry_text(context, route.lifetime)}",
                     "Create it again without LIFETIME, or drop it if it is no longer needed.",
                     candidates=chain(
-                        _moved(context, instance, route, recreate=True), [_recreated(route), drop_route(route)]
+                        _address_remedies(context, instance, route, recreate=True),
+                        [_create_again_script(route), drop_route(route)],
                     ),
                 )
                 continue
@@ -67,7 +68,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     route,
                     "has a broker id but no service name",
                     "Add the name of the service, or drop the route.",
-                    candidates=chain(_named(context, route), [drop_route(route)]),
+                    candidates=chain(_service_name_remedies(context, route), [drop_route(route)]),
                     concerns=(),
                 )
             elif identical is not None and identical is not route:
@@ -101,8 +102,8 @@ def _unused_route(
             f"has the address TRANSPORT, but {quoted_name(service)} does not begin with an address",
             "Set the address of the instance that has the service.",
             candidates=chain(
-                _moved(context, instance, route),
-                _moved(context, instance, route, recreate=True),
+                _address_remedies(context, instance, route),
+                _address_remedies(context, instance, route, recreate=True),
                 [drop_route(route)],
             ),
         )
@@ -118,10 +119,10 @@ def _unused_route(
             f"leads to LOCAL, but {where if hosts else f'no database of this instance has {quoted_name(service)}'}",
             "Enable the database, create the service, or change the route to the address of the instance that has the service.",
             candidates=chain(
-                _spelled(context, route),
+                _spelling_remedies(context, route),
                 _with_ids_of(tables, route, hosts),
-                _enabled(context, instance, service),
-                _moved(context, instance, route),
+                _enable_broker_remedies(context, instance, service),
+                _address_remedies(context, instance, route),
                 [drop_route(route)],
             ),
         )
@@ -152,7 +153,9 @@ def _unused_route(
         )
 
 
-def _moved(context: CheckContext, instance: str, route: FleetRoute, *, recreate: bool = False) -> Iterator[str]:
+def _address_remedies(
+    context: CheckContext, instance: str, route: FleetRoute, *, recreate: bool = False
+) -> Iterator[str]:
     """Yields scripts that lead a route to each instance that has its service."""
     if route.service is None or route.mirror is not None:
         return
@@ -164,13 +167,13 @@ def _moved(context: CheckContext, instance: str, route: FleetRoute, *, recreate:
         if address is None or address == route.address:
             continue
         yield (
-            _recreated(route, address=address)
+            _create_again_script(route, address=address)
             if recreate
             else alter_route(route, f"ADDRESS = {string_literal(address)}")
         )
 
 
-def _recreated(route: FleetRoute, *, address: str | None = None, mirror: bool = True) -> str:
+def _create_again_script(route: FleetRoute, *, address: str | None = None, mirror: bool = True) -> str:
     """Returns the statements that create a route again without LIFETIME."""
     broker = None if route.broker is None else str(uuid.UUID(bytes=route.broker))
     clauses = [
@@ -186,7 +189,7 @@ def _recreated(route: FleetRoute, *, address: str | None = None, mirror: bool = 
     return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {', '.join(clauses)};"
 
 
-def _named(context: CheckContext, route: FleetRoute) -> Iterator[str]:
+def _service_name_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
     """Yields scripts that give a route the name of the only service of the database that has its broker id."""
     for tables in context.tables.values():
         for database, names in tables.services.items():
@@ -194,7 +197,7 @@ def _named(context: CheckContext, route: FleetRoute) -> Iterator[str]:
                 yield alter_route(route, f"SERVICE_NAME = {string_literal(names[0])}")
 
 
-def _spelled(context: CheckContext, route: FleetRoute) -> Iterator[str]:
+def _spelling_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
     """Yields a script that corrects a service name that is nearly right."""
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
@@ -208,7 +211,7 @@ def _with_ids_of(tables: Tables, route: FleetRoute, hosts: list[str]) -> Iterato
             yield alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'")
 
 
-def _enabled(context: CheckContext, instance: str, service: str) -> Iterator[str]:
+def _enable_broker_remedies(context: CheckContext, instance: str, service: str) -> Iterator[str]:
     """Yields scripts that enable the databases of an instance that have a service."""
     tables = context.tables[instance]
     for host in tables.hosts.get(service, ()):
@@ -234,7 +237,7 @@ def check_expiring_routes(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"expires on {_expiry_text(context, route.lifetime)}",
                     "Extend its LIFETIME, or create it again without one.",
-                    candidates=[_recreated(route)],
+                    candidates=[_create_again_script(route)],
                     concerns=(),
                 )
 
@@ -274,7 +277,7 @@ def check_own_addresses(context: CheckContext) -> Iterator[Problem]:
                     "If the service is in this instance, change the address to LOCAL; otherwise correct it.",
                     severity="error" if route.database == MSDB else "warning",
                     candidates=chain(
-                        _moved(context, instance, route),
+                        _address_remedies(context, instance, route),
                         [alter_route(route, "ADDRESS = N'LOCAL'"), drop_route(route)],
                     ),
                 )
@@ -293,7 +296,7 @@ def check_mirrors(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"has {route.address} as both address and mirror address",
                     "Set the mirror address to that of the partner.",
-                    candidates=[_recreated(route, mirror=False)],
+                    candidates=[_create_again_script(route, mirror=False)],
                     concerns=(),
                 )
             if route.broker is None or route.service is None:
@@ -449,7 +452,7 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
                     f"leads to {route.address}, but {owners[host]} listens on port {' and '.join(sorted(ports[host]))}",
                     "Correct the port.",
                     severity="error",
-                    candidates=chain(corrected, _moved(context, instance, route), [drop_route(route)]),
+                    candidates=chain(corrected, _address_remedies(context, instance, route), [drop_route(route)]),
                 )
             else:
                 yield route_problem(
@@ -458,7 +461,7 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"leads to {route.address}, which is not an address of any instance",
                     "Add the catalog of that instance with its addresses, or correct the route.",
-                    candidates=_moved(context, instance, route),
+                    candidates=_address_remedies(context, instance, route),
                 )
 
 

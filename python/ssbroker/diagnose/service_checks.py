@@ -49,7 +49,7 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
             f"messages for {', '.join(shown)} {fate}",
             "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
             related=[qualified_route(instance, route) for instance, route in routes],
-            candidates=_out_of_loop(context, routes),
+            candidates=_loop_remedies(context, routes),
             concerns=[
                 Concern(instance, None, service)
                 for service in services
@@ -66,7 +66,7 @@ def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterat
                 yield instance, route
 
 
-def _out_of_loop(context: CheckContext, routes: list[tuple[str, FleetRoute]]) -> Iterator[Candidate]:
+def _loop_remedies(context: CheckContext, routes: list[tuple[str, FleetRoute]]) -> Iterator[Candidate]:
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
         for target in dict.fromkeys(target for target, _ in hosts):
@@ -271,7 +271,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             database=MSDB,
             related=["/".join(start) for start in starts],
             severity="warning" if for_answers else None,
-            candidates=_found_again(context, instance, service, starts),
+            candidates=_drop_remedies(context, instance, service, starts),
             concerns=[Concern(start.instance, start.database, service) for start in starts],
         )
 
@@ -280,7 +280,7 @@ def _and_others(number: int) -> str:
     return "" if number == 1 else f" and {quantity(number - 1, 'other database')}"
 
 
-def _found_again(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
+def _drop_remedies(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
     """Yields remedies for messages that an instance drops: a route of its msdb, its database, or the routes that lead to it."""
     tables = context.tables[instance]
     hosts = context.hosts(service)

@@ -204,7 +204,7 @@ class Trace:
         start, *lines = str(self).splitlines()
         hops = (*self.hops, *(() if self.acknowledgement is None else self.acknowledgement.hops))
         explanations = [
-            notebook.folded(
+            notebook.collapsible(
                 f"{hop.instance}: {restore_spaces(decision_text(hop))}", notebook.preformatted(str(hop.explanation))
             )
             for hop in hops

@@ -403,7 +403,7 @@ class FastInboundFinder:
         if len(runs) == 1 and runs[0].run.rows == table.num_rows:
             rest, messages = NO_ROWS, _messages(table)
         else:
-            rest, messages = _split(table, run_of_row, [run is not None for run in taken])
+            rest, messages = _split_taken_runs(table, run_of_row, [run is not None for run in taken])
         contracts = [each.dialog.endpoint.service_contract_name for each in runs]
         kinds = {
             MessageKind(contract, not each.run.key[1], each.run.message_type_name)
@@ -435,7 +435,9 @@ class FastInboundFinder:
         return FastInboundRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None, found.acked)
 
 
-def _split(table: pa.Table, run_of_row: pa.Int32Array, is_taken_run: list[bool]) -> tuple[pa.Table, pa.Table]:
+def _split_taken_runs(
+    table: pa.Table, run_of_row: pa.Int32Array, is_taken_run: list[bool]
+) -> tuple[pa.Table, pa.Table]:
     """Returns the rows outside the taken runs, in order, and the messages of the taken runs, one run after another."""
     number = -1
     numbers = [number]  # -1 marks rows that belong to no run

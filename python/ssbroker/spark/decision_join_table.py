@@ -76,7 +76,7 @@ class DecisionJoinTable:
         own_addresses: The addresses of this instance.
         expected_databases: What the error about an unknown database says.
         why_incomplete: Why the table lacks decisions; None if it has one for every conversation.
-        made_at: The time of the decisions, in microseconds since 1970.
+        decided_at: The time of the decisions, in microseconds since 1970.
         valid_until: The time at which the first route expires that a decision depends on; None if there is none.
     """
 
@@ -93,14 +93,14 @@ class DecisionJoinTable:
     own_addresses: tuple[str, ...]
     expected_databases: str
     why_incomplete: str | None
-    made_at: int
+    decided_at: int
     valid_until: int | None
     _keys: list[_Array] = field(default_factory=list, compare=False, repr=False)
 
     def is_valid_at(self, now: datetime) -> bool:
         """Whether the decisions at a time are these."""
         now_us = epoch_microseconds(now)
-        return self.made_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
+        return self.decided_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
 
     @property
     def listed_ids_max(self) -> int:
@@ -119,7 +119,7 @@ class DecisionJoinTable:
         catalog = router.catalog
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
         ids = tuple(value for value in catalog.databases["service_broker_guid"].to_pylist() if value is not None)
-        table = _numbered(router, labels, databases, now)
+        table = _numbered_decisions(router, labels, databases, now)
         decided = table.filter(pc.invert(table["is_reply"]))
         is_named = pc.is_valid(decided["to_service_name"])
         named, unnamed = decided.filter(is_named), decided.filter(pc.invert(is_named))
@@ -137,7 +137,7 @@ class DecisionJoinTable:
             why_incomplete = "a tie has too many candidates for a join"
         decided = decided if shared is None else shared
         fields = tuple(name for name in ("only_from_initiator", *DETAILS) if _has_values(decided[name]))
-        rows, by_kind, candidates_max = _rows(decided, [name for name in fields if name in DETAILS])
+        rows, by_kind, candidates_max = _group_rows(decided, [name for name in fields if name in DETAILS])
         is_named = pc.is_valid(rows["name"])
         replies = table.filter(table["is_reply"])
         is_dropped = pc.is_null(replies["to_service_name"])
@@ -156,12 +156,12 @@ class DecisionJoinTable:
             own_addresses=catalog.addresses,
             expected_databases=_expected_databases(router, now),
             why_incomplete=why_incomplete,
-            made_at=epoch_microseconds(now),
+            decided_at=epoch_microseconds(now),
             valid_until=_first_expiry(table, decided),
         )
 
 
-def _numbered(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
+def _numbered_decisions(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
     """Returns a decision table with the number of each row's database and its verdict."""
     decisions = router.decision_table(now=now)
     sources = pa.array([*databases, None], pa.string())
@@ -203,7 +203,9 @@ class _Completion:
         is_open = pc.is_in(unnamed["source"], value_set=sources)
         kept, opened = unnamed.filter(pc.invert(is_open)), unnamed.filter(is_open)
         forms = [_of_other_names(other, sources), self._without_hop(opened), _of_other_names(loop, sources)]
-        return self._completed_names(named, other, loop), [_sorted(pa.concat_tables([kept, form])) for form in forms]
+        return self._completed_names(named, other, loop), [
+            _in_table_order(pa.concat_tables([kept, form])) for form in forms
+        ]
 
     def _completed_names(self, named: pa.Table, other: pa.Table, loop: pa.Table) -> pa.Table:
         keys = _keys_of_groups(named)
@@ -219,7 +221,7 @@ class _Completion:
             in_name = pc.equal(pc.fill_null(chosen["next_hop_address"], "-"), IN_NAME)
             hop = pc.if_else(in_name, self._hops_in(chosen["to_service_name"]), chosen["next_hop_address"])
             found.append(_with_column(chosen, "next_hop_address", hop))
-        return _sorted(pa.concat_tables(found))
+        return _in_table_order(pa.concat_tables(found))
 
     def _with_hop(self, address: str) -> pa.Table:
         """Returns the decisions for names that start with an address."""
@@ -236,7 +238,7 @@ class _Completion:
             pending_requests=catalog.pending_requests,
         )
         router = Router(with_address, tie_break=self.router.tie_break, pending_request=self.router.pending_request)
-        table = _numbered(router, self.labels, self.databases, self.now)
+        table = _numbered_decisions(router, self.labels, self.databases, self.now)
         hops = table["next_hop_address"]
         hops = pc.if_else(pc.fill_null(pc.equal(hops, address), fill_value=False), IN_NAME, hops)
         return _with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
@@ -288,7 +290,7 @@ def _keys_of_groups(table: pa.Table) -> _Array:
     return _combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
 
 
-def _sorted(table: pa.Table) -> pa.Table:
+def _in_table_order(table: pa.Table) -> pa.Table:
     """Sorts the rows as the decision table is sorted."""
     is_listed = pc.is_valid(table["to_broker_instance"])
     order = ("source", "to_service_name", "has_broker_instance", "is_listed", "to_broker_instance", "hash_from")
@@ -344,7 +346,7 @@ def shares_of(first_hashes: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(after - before for before, after in pairwise(places))
 
 
-def _rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozenset[str], int]:
+def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozenset[str], int]:
     """Groups the sorted rows of decision tables by source, name and form.
 
     Returns the groups, the fields that are the same for all candidates of a kind, and the most candidates of one decision.

@@ -61,11 +61,11 @@ def packed_decisions_of_partition(
     task: RouteTask, transfer: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
     """Yields the decisions of a partition as structs with some of the fields `packed_decisions.PACKED_FIELDS`."""
-    for batch, first_row in _decoded(transfer, batches):
+    for batch, first_row in _decoded_batches(transfer, batches):
         yield pack_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
 
 
-def verdicts(
+def verdicts_of_partition(
     task: RouteTask, transfer: TransferredColumns, batches: Iterator[Any], *, return_named_ids: bool
 ) -> Iterator[pa.StructArray]:
     """Yields the decisions of a partition as structs of a verdict number and a broker id.
@@ -74,13 +74,13 @@ def verdicts(
     """
     router = cached_router(task.catalog, task.tie_break, task.pending_request).native
     now_us = epoch_microseconds(task.now)
-    for batch, first_row in _decoded(transfer, batches):
+    for batch, first_row in _decoded_batches(transfer, batches):
         with _batch_located(batch, first_row):
-            decided = _packed(router, task.catalog, batch, now_us, return_named_ids=return_named_ids)
+            decided = _route_packed(router, task.catalog, batch, now_us, return_named_ids=return_named_ids)
         yield decided.to_struct_array()
 
 
-def _packed(
+def _route_packed(
     router: Any, catalog: SharedValue[Catalog], batch: pa.RecordBatch, now_us: int, *, return_named_ids: bool
 ) -> pa.RecordBatch:
     try:
@@ -113,7 +113,7 @@ def decision_structs(task: RouteTask, positional: Sequence[_Column], keyword: di
     return pa.StructArray.from_arrays([_to_spark_type(decided, name) for name in DECISIONS.names], DECISIONS.names)
 
 
-def _decoded(transfer: TransferredColumns, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _decoded_batches(transfer: TransferredColumns, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yields the conversations of each batch, and the index of its first row in the partition."""
     first_row = 0
     for arrays in batches:
@@ -233,7 +233,7 @@ class _NumberEncoding:
         return_named_ids = not self.has_ids
 
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return verdicts(task, transfer, batches, return_named_ids=return_named_ids)
+            return verdicts_of_partition(task, transfer, batches, return_named_ids=return_named_ids)
 
         return decide
 

@@ -310,7 +310,7 @@ class Connections:
         key, thread = object(), threading.get_ident()
         try:
             FORKS.enter(self._used, key, thread)
-            if (connection := self._from_idle()) is not None:
+            if (connection := self._take_idle()) is not None:
                 self._used[connection] = thread
                 connection.set_busy_handler(busy_handler(wait))
                 return connection
@@ -385,7 +385,7 @@ class Connections:
                 del self._used[connection]
                 return
             if len(self._idle) < _IDLE_MAX:
-                self._keep(connection)
+                self._put_into_pool(connection)
                 return
         try:
             connection.close(force=True)
@@ -401,7 +401,7 @@ class Connections:
             FORKS.enter(self._used, key, threading.get_ident())
             self._is_closed = True
             self._write_lock.close()
-            while (connection := self._write_lock.take_idle_connection() or self._from_idle()) is not None:
+            while (connection := self._write_lock.take_idle_connection() or self._take_idle()) is not None:
                 connection.close(force=True)
         finally:
             self._used.pop(key, None)
@@ -429,7 +429,7 @@ class Connections:
         self._parked.difference_update(idle)
         if (kept := self._write_lock.take_idle_connection()) is not None:
             idle.append(kept)
-        while (connection := idle.pop() if idle else self._from_idle()) is not None:
+        while (connection := idle.pop() if idle else self._take_idle()) is not None:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # not needed here
             connection.close(force=True)
 
@@ -450,7 +450,7 @@ class Connections:
             FORKS.inherited.add(file_identity(str(self._path)))
             FORKS.inherited.discard(None)  # the file no longer exists
 
-    def _keep(self, connection: Connection) -> None:
+    def _put_into_pool(self, connection: Connection) -> None:
         """Puts a connection into the pool for the next user."""
         key = object()  # so that a fork in between does not miss it
         self._used[key] = self._used.get(connection, threading.get_ident())
@@ -460,7 +460,7 @@ class Connections:
         if self._is_closed:  # meanwhile
             self.close()
 
-    def _from_idle(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         try:
             return self._idle.pop()
         except IndexError:

@@ -124,7 +124,9 @@ def insert(
 
 def by_id(connection: Connection, endpoint_id: int) -> ConversationEndpoint | None:
     """Returns the endpoint with an id; None if there is none."""
-    return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
+    return _single_endpoint(
+        connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
+    )
 
 
 def reload(connection: Connection, endpoint: ConversationEndpoint) -> ConversationEndpoint | None:
@@ -135,14 +137,16 @@ def reload(connection: Connection, endpoint: ConversationEndpoint) -> Conversati
 
 def by_handle(connection: Connection, handle: bytes) -> ConversationEndpoint | None:
     """Returns the endpoint with a conversation handle; None if there is none."""
-    return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,))
+    return _single_endpoint(
+        connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,)
+    )
 
 
 def by_conversation(
     connection: Connection, conversation_id: bytes, *, is_initiator: bool
 ) -> ConversationEndpoint | None:
     """Returns the endpoint of one side of a conversation; None if there is none."""
-    return _one(
+    return _single_endpoint(
         connection,
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?",
         (conversation_id, is_initiator),
@@ -239,7 +243,7 @@ def remove(connection: Connection, endpoint_id: int) -> None:
     connection.execute("DELETE FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> ConversationEndpoint | None:
+def _single_endpoint(connection: Connection, sql: str, bindings: tuple[object, ...]) -> ConversationEndpoint | None:
     row = connection.execute(sql, bindings).fetchone()
     return None if row is None else ConversationEndpoint._make(row)
 

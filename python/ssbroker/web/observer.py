@@ -96,7 +96,7 @@ class Observer:
     def _observe(self) -> State:
         found = overview_of(self._instance)
         at = time.time()
-        self._remember(found["queues"], at)
+        self._record_history(found["queues"], at)
         omitted = {}
         for name, key in _SORT_KEYS.items():
             rows = sorted(found[name], key=key)  # rows that are equal stay in their order
@@ -115,7 +115,7 @@ class Observer:
             "omitted": omitted,
         }
 
-    def _remember(self, rows: list[dict[str, Any]], at: float) -> None:
+    def _record_history(self, rows: list[dict[str, Any]], at: float) -> None:
         """Adds a point for each of the fullest queues, and for those that were among them."""
         fullest = sorted(rows, key=lambda row: (-row["ready"], (row["database"], row["queue"]) not in self._history))
         self._history = {

@@ -20,7 +20,7 @@ THERE = (("Stores", "//Stores"),)
 def status_of(world: World, service: str, *, broker_instance: UUID | None = None) -> str:
     """The status of a conversation that began in `Sales`."""
     router = Router(catalog_of(world), tie_break="first")
-    found = transmission_status.classified(
+    found = transmission_status.routing_problem(
         router.explain(service, to_broker_instance=broker_instance, database="Sales", now=NOW)
     )
     return "" if found is None else str(found)
@@ -102,9 +102,9 @@ def test_a_status_fits_its_column() -> None:
             "11219",
             "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
         ),
-        (transmission_status.busy("Stock"), "9749", "lock_timeout"),
+        (transmission_status.target_locked("Stock"), "9749", "lock_timeout"),
         (transmission_status.unavailable("Stock", "disk is full"), "28012", "disk is full"),
-        (transmission_status.unclassified("no memory"), "9798", "no memory"),
+        (transmission_status.other_failure("no memory"), "9798", "no memory"),
         (transmission_status.undeliverable(11224, "another copy"), "11224", "another copy"),
     ],
     ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],

@@ -196,7 +196,7 @@ class EndpointDelivery:
         if message_type is None:
             objects, endpoint = self._work.objects, self._endpoint
             contract = objects.contracts_by_id[endpoint.service_contract_id]
-            message_type = contract_rules.receivable(
+            message_type = contract_rules.receivable_type(
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
             self._checked_types[message.message_type_name] = message_type
@@ -411,7 +411,9 @@ def create_target_endpoint(
 
 
 def _first_message_error(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
-    message_type = contract_rules.receivable(work.objects, contract, message.message_type_name, from_initiator=True)
+    message_type = contract_rules.receivable_type(
+        work.objects, contract, message.message_type_name, from_initiator=True
+    )
     return (
         message_type
         if isinstance(message_type, ConversationError)
@@ -479,7 +481,9 @@ def _unvalidated_type(
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        message_type = contract_rules.receivable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
+        message_type = contract_rules.receivable_type(
+            work.objects, contract, name, from_initiator=not endpoint.is_initiator
+        )
         accepted[key] = (
             message_type.message_type_id
             if isinstance(message_type, MessageType) and message_type.validation == "N"

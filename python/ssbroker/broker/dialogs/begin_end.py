@@ -51,7 +51,7 @@ def begin(
         raise broker_error(8412, name=to_service)
     now = work.now()
     expires = now + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
-    group = _group(work, service, related_conversation, related_conversation_group)
+    group = _group_of_new_dialog(work, service, related_conversation, related_conversation_group)
     endpoint = endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
@@ -61,7 +61,7 @@ def begin(
         service_id=service.service_id,
         service_contract_id=contract_row.service_contract_id,
         far_service=to_service,
-        far_broker_instance=_broker_instance(work, broker_instance),
+        far_broker_instance=_parse_broker_instance(work, broker_instance),
         is_bound=False,
         is_encrypted=encryption,
         state=INITIAL_STATE,
@@ -92,7 +92,7 @@ def seconds(value: object, *, name: str) -> int:
     return value
 
 
-def _broker_instance(work: Work, value: object) -> bytes | None:
+def _parse_broker_instance(work: Work, value: object) -> bytes | None:
     if value is None:
         return None
     if value == CURRENT_DATABASE:
@@ -100,7 +100,7 @@ def _broker_instance(work: Work, value: object) -> bytes | None:
     return guid_bytes(value, name="broker_instance")
 
 
-def _group(work: Work, service: Service, conversation: object, group: object) -> bytes:
+def _group_of_new_dialog(work: Work, service: Service, conversation: object, group: object) -> bytes:
     """Returns the conversation group of a new dialog."""
     if conversation is not None and group is not None:
         raise OptionError("related_conversation and related_conversation_group: expected one of them, got both")
@@ -187,7 +187,7 @@ def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> No
     work.effects.set_due(fires_at)
 
 
-def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
+def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
     """Moves an endpoint to another conversation group."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.MOVE)
     if isinstance(state, int):

@@ -66,17 +66,17 @@ class _Limits:
         self._depth = 0
 
     def watch(self, parser: expat.XMLParserType) -> None:
-        parser.XmlDeclHandler = self._begun
-        parser.EntityDeclHandler = self._declared
-        parser.AttlistDeclHandler = self._declared_attribute
+        parser.XmlDeclHandler = self._on_xml_declaration
+        parser.EntityDeclHandler = self._on_entity_declaration
+        parser.AttlistDeclHandler = self._on_attribute_declaration
         if self._elements > DEPTH_MAX:
-            parser.StartElementHandler, parser.EndElementHandler = self._opened, self._closed
+            parser.StartElementHandler, parser.EndElementHandler = self._on_element_start, self._on_element_end
 
-    def _begun(self, _version: str, encoding: str | None, _standalone: int) -> None:
+    def _on_xml_declaration(self, _version: str, encoding: str | None, _standalone: int) -> None:
         if encoding is not None and encodings.normalize_encoding(encoding).lower() not in _known_encodings():
             raise _LimitError(f"the body has the unknown encoding {encoding!r:.80}")
 
-    def _declared(
+    def _on_entity_declaration(
         self,
         name: str,
         is_parameter: bool,  # noqa: FBT001  # expat calls it
@@ -97,18 +97,18 @@ class _Limits:
         if len(value) * self._references > EXPANSION_MAX:
             raise _LimitError(f"the entity {name!r:.80} may expand to more than {EXPANSION_MAX:,} characters")
 
-    def _declared_attribute(self, *_: object) -> None:
+    def _on_attribute_declaration(self, *_: object) -> None:
         # expat compares each declaration with all others, and for each element.
         self._attributes += 1
         if self._attributes * max(self._attributes, self._elements) > EXPANSION_MAX:
             raise _LimitError("the body declares too many attributes")
 
-    def _opened(self, *_: object) -> None:
+    def _on_element_start(self, *_: object) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise _LimitError(f"elements are nested more than {DEPTH_MAX} levels deep")
 
-    def _closed(self, _name: str) -> None:
+    def _on_element_end(self, _name: str) -> None:
         self._depth -= 1
 
 
@@ -138,7 +138,7 @@ def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: objec
     return message_type
 
 
-def receivable(
+def receivable_type(
     objects: Objects, contract: Contract, name: str, *, from_initiator: bool
 ) -> MessageType | ConversationError:
     """Returns the message type if it may be received from the other side; otherwise the error to send back."""

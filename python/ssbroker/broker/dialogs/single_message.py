@@ -51,7 +51,7 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
 def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> bytes | None:
     """Begins a dialog and sends its first message; returns the conversation group of the target, or None if the general path must do it."""
     objects, service, contract, queue, priority = planned
-    queued_type = contract_rules.receivable(objects, contract, message_type, from_initiator=True)
+    queued_type = contract_rules.receivable_type(objects, contract, message_type, from_initiator=True)
     if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
         return None
     now = work.now()

@@ -36,7 +36,7 @@ class TransmissionStatus:
         return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def classified(explanation: Explanation) -> TransmissionStatus | None:
+def routing_problem(explanation: Explanation) -> TransmissionStatus | None:
     """Returns why routing cannot deliver messages of a conversation; None if it can."""
     details = explanation.details
     decision = details["decision"]
@@ -131,7 +131,7 @@ _DROPPED: Final = {
 }
 
 
-def without_keys(why: str) -> TransmissionStatus:
+def keys_unavailable(why: str) -> TransmissionStatus:
     """Returns the status of messages whose dialog keys cannot be read or written."""
     return TransmissionStatus(
         28050, f"the keys to secure the dialog cannot be read or written: {why}. This is retried automatically."
@@ -147,7 +147,7 @@ def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
     )
 
 
-def busy(database: str) -> TransmissionStatus:
+def target_locked(database: str) -> TransmissionStatus:
     """The status if other transactions locked the target database for longer than `lock_timeout`."""
     return TransmissionStatus(
         9749,
@@ -164,7 +164,7 @@ def unavailable(database: str, reason: str) -> TransmissionStatus:
     )
 
 
-def unclassified(reason: str) -> TransmissionStatus:
+def other_failure(reason: str) -> TransmissionStatus:
     """The status if delivery failed for another reason."""
     return TransmissionStatus(9798, f"the message could not be delivered: {reason}. Delivery is retried automatically.")
 

@@ -81,7 +81,7 @@ def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
         contract = objects.contracts.get(contract_name)
         if contract is None:
             return False
-        kind = contract_rules.receivable(objects, contract, name, from_initiator=from_initiator)
+        kind = contract_rules.receivable_type(objects, contract, name, from_initiator=from_initiator)
         if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
@@ -111,7 +111,7 @@ def refused_messages(
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:
-                kinds[key] = contract_rules.receivable(objects, contract, name, from_initiator=side)
+                kinds[key] = contract_rules.receivable_type(objects, contract, name, from_initiator=side)
             kind = kinds[key]
         error = kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, body or None)
         if error is not None:

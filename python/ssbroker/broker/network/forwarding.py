@@ -129,7 +129,7 @@ class ForwardedRows:
         """Returns the rows with another route."""
         return replace(self, route=route)
 
-    def picked(self, indices: Sequence[int]) -> ForwardedRows:
+    def select(self, indices: Sequence[int]) -> ForwardedRows:
         """Returns some of the rows, in the given order, copied so that they do not keep the others in memory."""
         if len(indices) == len(self.keys):
             return self
@@ -144,9 +144,9 @@ class ForwardedRows:
 
     def without(self, indices: Collection[int]) -> ForwardedRows:
         """Returns the rows except some."""
-        return self.picked([each for each in range(len(self.keys)) if each not in indices])
+        return self.select([each for each in range(len(self.keys)) if each not in indices])
 
-    def consumed(self, *, now: int) -> list[int]:
+    def seconds_in_transit(self, *, now: int) -> list[int]:
         """Returns the seconds that each row has been in transit, including the time here."""
         held = max(now - self.since, 0) // SECOND
         return [min(max(each, 0) + held, _SECONDS_MAX) for each in values(self.rows, "time_consumed")]
@@ -154,23 +154,27 @@ class ForwardedRows:
     def expired(self, *, now: int) -> list[int]:
         """Returns the rows whose time to live has ended."""
         lives = values(self.rows, "time_to_live")
-        return [row for row, (used, life) in enumerate(zip(self.consumed(now=now), lives, strict=True)) if used >= life]
+        return [
+            row
+            for row, (used, life) in enumerate(zip(self.seconds_in_transit(now=now), lives, strict=True))
+            if used >= life
+        ]
 
     def deadline(self) -> int:
         """Returns when the time to live of the first row ends."""
         lives: Any = self.rows["time_to_live"].cast(pa.int64())
-        left = pc.min(pc.subtract(lives, pa.array(self.consumed(now=self.since), pa.int64()))).as_py()
+        left = pc.min(pc.subtract(lives, pa.array(self.seconds_in_transit(now=self.since), pa.int64()))).as_py()
         return self.since + SECOND * (left or 0)
 
-    def aged(self, *, now: int) -> pa.Table:
+    def with_time_consumed(self, *, now: int) -> pa.Table:
         """Returns the rows with the time that they have consumed by now."""
         at = WIRE.get_field_index("time_consumed")
-        return self.rows.set_column(at, WIRE.field(at), pa.array(self.consumed(now=now), pa.int32()))
+        return self.rows.set_column(at, WIRE.field(at), pa.array(self.seconds_in_transit(now=now), pa.int32()))
 
     def view_rows(self, *, now: int) -> Iterator[tuple[Any, ...]]:
         """Returns their rows of `sys.dm_broker_forwarded_messages`."""
         columns = [values(self.rows, name) for name in _EVENT_COLUMNS]
-        for *fields, message_id, used in zip(*columns, self.consumed(now=now), strict=True):
+        for *fields, message_id, used in zip(*columns, self.seconds_in_transit(now=now), strict=True):
             yield (*fields[:_NEXT_HOP_INDEX], self.route.address, *fields[_NEXT_HOP_INDEX:], used, message_id)
 
     def sent(self, *, at: int, next_hop: str) -> Iterator[ForwardedMessageSent]:
@@ -186,7 +190,7 @@ class ForwardedRows:
     def _event_fields(self, indices: Collection[int], *, at: int) -> Iterator[dict[str, Any]]:
         rows = self.rows if len(indices) == len(self.keys) else self.rows.take(pa.array(indices, pa.int64()))
         columns = {name: values(rows, name) for name in _EVENT_COLUMNS if name != "is_initiator"}
-        consumed = self.consumed(now=at)
+        consumed = self.seconds_in_transit(now=at)
         for index, row in zip(indices, zip(*columns.values(), strict=True), strict=True):
             fields: dict[str, Any] = dict(zip(columns, row, strict=True))
             fields |= {name: _guid(fields[name]) for name in _GUID_COLUMNS}
@@ -299,7 +303,7 @@ class ForwardingBuffer:
         for batch in parcels:
             expired = batch.expired(now=now)
             if expired:
-                self.drop(batch.picked(expired), error=EXPIRED, now=now)
+                self.drop(batch.select(expired), error=EXPIRED, now=now)
             if len(expired) < len(batch.keys):
                 yield batch.without(expired)
 
@@ -426,7 +430,7 @@ class MessageForwarder:
         with self._emitting():
             self._release()
             for route, indices in rows_by_route(decisions).items():
-                batch = received.picked(indices).with_route(route)
+                batch = received.select(indices).with_route(route)
                 admitted = self._buffer.admit(batch, now=now, free_space=lambda: self._free_space(now=now))
                 if admitted.keys:
                     self._next_expiry = min(admitted.deadline(), self._next_expiry or admitted.deadline())
@@ -545,7 +549,7 @@ class MessageForwarder:
         self, batch: ForwardedRows, routes: Mapping[ForwardRoute, Sequence[int]], *, now: int
     ) -> None:
         for route, indices in routes.items():
-            moved = batch.picked(indices)
+            moved = batch.select(indices)
             if route == NO_HOP:
                 self._buffer.drop(moved, error=NO_ROUTE, now=now)
             else:
@@ -556,7 +560,7 @@ class MessageForwarder:
         while hop.waiting and not hop.is_full and hop.instance_id is not None:
             for batch in self._buffer.drop_expired([hop.waiting.popleft()], now=now):
                 before, _ = self._endpoint.progress(address)
-                hop.is_full = self._endpoint.send(address, batch.aged(now=now)) <= 0
+                hop.is_full = self._endpoint.send(address, batch.with_time_consumed(now=now)) <= 0
                 batch.end, _ = self._endpoint.progress(address)
                 if batch.end > before:
                     hop.in_transit.append(batch)

@@ -412,10 +412,10 @@ class InboundProcessor:
         """
         self._first_rows.start_round()
         deferred: list[Batch] = []
-        for peer, joined in _joined(batches):
+        for peer, joined in _join_batches(batches):
             remaining, isolated = [joined], 0
             while remaining:
-                for rows, error in self._try(peer, remaining.pop(), now, lock_timeout, deferred):
+                for rows, error in self._route_and_write(peer, remaining.pop(), now, lock_timeout, deferred):
                     if rows.num_rows > 1 and isolated < FAILED_ROWS_MAX:
                         half = rows.num_rows // 2
                         remaining += [rows.slice(half), rows.slice(0, half)]
@@ -424,7 +424,7 @@ class InboundProcessor:
                         self._drop(peer, rows, error, now)
         return deferred
 
-    def _try(
+    def _route_and_write(
         self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: list[Batch]
     ) -> list[tuple[pa.Table, Exception]]:
         """Processes rows; returns those that failed unexpectedly."""
@@ -485,7 +485,7 @@ class InboundProcessor:
                 return
 
 
-def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+def _join_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Joins consecutive batches of one principal, to write them in one transaction."""
     for _, group in groupby(batches, key=lambda batch: (batch[0].principal, batch[0].address)):
         peers, tables = zip(*group, strict=True)

@@ -16,7 +16,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
-from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, without_keys
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
@@ -337,7 +337,7 @@ class MessageExchange:
             blocked_by = dialogs.prepare_keys(outgoing.sender)
         except SsbrokerError as error:
             log_failure(database, "the keys of a conversation could not be prepared", error)
-            blocked_by = without_keys(str(error))
+            blocked_by = keys_unavailable(str(error))
         self._in_transit.set_blocked(database.database_id, key, blocked_by)
         if blocked_by is not None:
             self._status_writer.mark_changed()

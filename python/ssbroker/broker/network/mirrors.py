@@ -78,7 +78,7 @@ class MirroredRoutes:
         self._routes.move_to_end(pair)
         now = self._now()
         route.mirroring.mark_used(now=now)
-        self._ask(pair, route.mirroring, now=now)
+        self._query_roles(pair, route.mirroring, now=now)
         return self.principal(*pair)
 
     def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
@@ -157,7 +157,7 @@ class MirroredRoutes:
         """Asks for the roles that are due, and reports a new state."""
         route = self._routes[pair]
         mirroring = route.mirroring
-        self._ask(pair, mirroring, now=now)
+        self._query_roles(pair, mirroring, now=now)
         if mirroring.state is route.reported:
             return
         route.reported = mirroring.state
@@ -175,7 +175,7 @@ class MirroredRoutes:
         )
         self._changed(pair)
 
-    def _ask(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
+    def _query_roles(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
         for side in mirroring.sides_to_ask(now=now):
             self._endpoint.query_role(pair.address_of(side), pair.broker_instance)
         due = mirroring.next_timeout()
