@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connection import SharedOutbox
 from ssbroker.broker.network.forwarding import PROGRESS_INTERVAL, ROW_BYTES, sizes_of
+from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.views import INSTANCE_VIEWS
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.frames import DropReason

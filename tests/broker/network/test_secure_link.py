@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connection import SecureLink, SharedOutbox
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.secure_link import SecureLink
+from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsContexts, UnencryptedChannel
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.frames import GoodbyeReason

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connection import SecureLink, SharedOutbox
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.secure_link import SecureLink
+from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire.frames import OwnIdentity

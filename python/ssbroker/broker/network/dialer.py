@@ -19,17 +19,11 @@ import pyarrow as pa
 
 from ssbroker._arguments import string_list
 from ssbroker.broker import serve_lock
-from ssbroker.broker.network.connection import (
-    CONNECT_FAILED,
-    NAME_UNKNOWN,
-    CloseReason,
-    PeerConnection,
-    SecureLink,
-    SharedOutbox,
-    ip_of,
-)
+from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, ip_of
 from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.secure_link import SecureLink
+from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, UnencryptedChannel
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import SECOND

@@ -17,16 +17,10 @@ import pyarrow as pa
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import serve_lock
-from ssbroker.broker.network.connection import (
-    LOGIN_REFUSED,
-    READ_BYTES,
-    CloseReason,
-    ConnectionState,
-    PeerConnection,
-    SecureLink,
-)
+from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, ConnectionState, PeerConnection
 from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, PeerKey, host_of
 from ssbroker.broker.network.rate_limiter import RateLimiter
+from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
