@@ -17,7 +17,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import find_target
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
-from ssbroker.broker.network.inbound_writer import BatchWriter, StalePlanError, message_header
+from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.security_ddl import may_send
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.protocol.config import END_DIALOG, ERROR, LIFETIME_MAX, SECOND
@@ -259,7 +259,7 @@ class SqliteDialogStorage:
             with instance_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return StalePlan(is_database_changed=True)
-                BatchWriter(work, effects).write()
+                InboundWriter(work, effects).write()
                 self._is_unsynced = True
         except StalePlanError as error:
             return StalePlan(error.keys)

@@ -1,4 +1,4 @@
-"""Writes the changes of one batch of arrivals, unless the plan for them is stale."""
+"""Writes what a batch of inbound fragments changes, unless the plan for it is stale."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _StoredFragment:
     columns: tuple[Any, ...]
 
 
-class BatchWriter:
+class InboundWriter:
     """Writes the changes of one batch; raises `StalePlanError` if the endpoints have changed since it was planned."""
 
     def __init__(self, work: Work, changes: BatchChanges) -> None:
