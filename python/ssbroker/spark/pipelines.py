@@ -12,8 +12,9 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import input_columns, output_columns, packed_decisions, reassembly
+from ssbroker.spark import input_columns, output_columns, reassembly
 from ssbroker.spark.input_columns import check_no_reserved_columns
+from ssbroker.spark.packed_decisions import Labels
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.routing import RouteTask
 from ssbroker.spark.shared_values import share_catalog
@@ -33,7 +34,7 @@ class Pipeline(SparkReassembly):
     Each DataFrame is computed when it is read. Reading several repeats the computation, unless `persist` keeps the result.
     """
 
-    _labels: packed_decisions.Labels
+    _labels: Labels
 
     @property
     def messages(self) -> DataFrame:

@@ -57,7 +57,7 @@ WAITING_DROPS_MAX: Final = 64
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    Only `carry`, `more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake`
+    Only `send_waiting`, `announce_more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake`
     schedules a call of `turn`.
     """
 
