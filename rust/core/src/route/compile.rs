@@ -16,10 +16,12 @@ use crate::route::decide::{
     Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, no_route_decision, reply_decision,
     unusable_decision,
 };
+use crate::route::decision_table::{
+    Action, Cell, Class, Entry, Next, Pair, RouteIndex, Source, Table, Target, host_owner,
+};
 use crate::route::expiry::{LiveEntry, Window};
-use crate::route::hosts::Hosts;
-use crate::route::index::{Action, Cell, Class, Entry, Next, Pair, RouteIndex, Source, Table, Target, host_owner};
 use crate::route::perfect_hash::PerfectHash;
+use crate::route::service_databases::Hosts;
 use crate::route::tie_break::{Options, RoundRobinCounters, TieBreak};
 
 /// The most entries for names without a route in the table, of all sources together. Conversations of the sources beyond

@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
+use crate::route::decision_table::{CLASSES, Class, RouteIndex};
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
-use crate::route::index::{CLASSES, Class, RouteIndex};
 use crate::route::tie_break::{Choice, PendingRequest, Picker, TieBreak, TieNumber};
 
 /// A conversation to route.
@@ -430,7 +430,7 @@ impl RouteIndex {
             }
         }
         scratch.window.add(table.dynamic_until, now);
-        if now < table.dynamic_until && self.requests_route(context) {
+        if now < table.dynamic_until && self.may_request_route(context) {
             return Found::Request;
         }
         let wildcards = scratch.wildcards.get(self, context.table, now);
@@ -459,8 +459,9 @@ impl RouteIndex {
         rows.start + start..rows.start + end
     }
 
-    /// R14: whether a live route to the dynamic routing service delays the conversation.
-    fn requests_route(&self, context: &PassContext<'_>) -> bool {
+    /// R14: whether a route may be requested: no request for the service is pending, or a pending one delays the
+    /// conversation.
+    fn may_request_route(&self, context: &PassContext<'_>) -> bool {
         let is_pending = || context.service.is_some_and(|service| self.catalog.is_pending(service));
         self.options.pending_request == PendingRequest::Delay || !is_pending()
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::guid::Guid;
-use crate::route::index::{Cell, Class, Entry, RouteIndex};
+use crate::route::decision_table::{Cell, Class, Entry, RouteIndex};
 
 /// The time for which the same routes are live: `from <= now < until`.
 #[derive(Clone, Copy, Debug)]

@@ -10,21 +10,21 @@
 
 mod batch;
 mod compile;
-mod decide;
-mod expiry;
-mod explain;
-mod hosts;
-mod index;
-mod perfect_hash;
 #[cfg(test)]
 #[allow(clippy::expect_used)]
-mod planted;
-mod table;
+mod compile_tests;
+mod decide;
+mod decision_table;
+mod expiry;
+mod explain;
+mod perfect_hash;
+mod service_databases;
+mod table_rows;
 mod tie_break;
 
 pub use batch::{Answers, BLOCK, Block, Stages};
 pub use decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
+pub use decision_table::{RouteIndex, Source};
 pub use explain::{ClassTrace, Explanation, HostTrace, LocateTrace, Mismatch, Origin, Pass, RouteRef, StepTrace};
-pub use index::{RouteIndex, Source};
-pub use table::{Decided, TableRow};
+pub use table_rows::{Decided, TableRow};
 pub use tie_break::{Options, PendingRequest, TieBreak};

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU32;
 use crate::catalog::{Catalog, EndpointId, Interner, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::NameHash;
-use crate::route::hosts::Hosts;
 use crate::route::perfect_hash::PerfectHash;
+use crate::route::service_databases::Hosts;
 use crate::route::tie_break::{Options, RoundRobinCounters};
 
 /// A compiled catalog: built once, shared by many threads.

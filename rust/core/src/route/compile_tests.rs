@@ -9,7 +9,7 @@ use crate::guid::Guid;
 use crate::hash::Seed;
 use crate::route::batch::{Answers, BLOCK, Block, Stages};
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-use crate::route::index::{Action, Next, RouteIndex};
+use crate::route::decision_table::{Action, Next, RouteIndex};
 use crate::route::tie_break::{Options, PendingRequest, TieBreak};
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];
