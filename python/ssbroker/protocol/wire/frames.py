@@ -395,7 +395,8 @@ HOP_COLUMNS: Final = (
     pa.field("time_consumed", pa.int32(), nullable=False),
     pa.field("key_exchange", pa.binary()),
 )
-"""The columns added to an envelope row. Forwarders change the first three; `key_exchange` transports the session key of a direction."""
+"""The columns added to an envelope row. A forwarder changes `hops_remaining` and `time_consumed`; `key_exchange` carries the session key of a
+direction."""
 
 WIRE: Final = pa.schema([*ENVELOPE, *HOP_COLUMNS])
 """A row on the wire."""

@@ -1,4 +1,4 @@
-"""One end of a connection without I/O: phases, timeouts, outbox, events."""
+"""One end of a connection without I/O: phases, timeouts, queued frames, events."""
 
 from __future__ import annotations
 
