@@ -48,7 +48,7 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def normalize(rows: _Rows) -> _Rows:
-    """Drops unnamed pandas indexes, casts the `bool8` columns that the native module reads to `bool`, and repairs views.
+    """Drops unnamed pandas indexes, casts the `bool8` columns that the native module reads to `bool`, and makes view columns exportable.
 
     Examples:
         >>> normalize(pa.table({"name": ["Orders"], "__index_level_0__": [7]})).to_pylist()
@@ -209,9 +209,9 @@ def _from_rows(rows: list[Any], *, name: str) -> pa.Table:
     columns: dict[str, Any] = {}
     for column in dict.fromkeys(itertools.chain.from_iterable(rows)):
         values = [row.get(column) for row in rows]
-        guids = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+        cells = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
         try:
-            columns[str(column)] = pa.array(guids)
+            columns[str(column)] = pa.array(cells)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise SchemaError(
                 f"{name}: the values of {str(column)!r:.80} have no common Arrow type: {error}", column=str(column)
@@ -239,7 +239,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
         return error
     shown = ", ".join(f'"{printable(name)}"' for name in names[:_COLUMNS_LISTED_MAX])
     more = f" and {len(names) - _COLUMNS_LISTED_MAX} more" if len(names) > _COLUMNS_LISTED_MAX else ""
-    has = (
+    listing = (
         f"the input has the column{'' if len(names) == 1 else 's'} {shown}{more}"
         if names
         else "the input has no columns"
@@ -252,7 +252,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     ]
     advice = f'; rename "{printable(candidates[similar[0]])}" if it is this column' if similar else ""
     return SchemaError(
-        restore_spaces(f"{error}; {has}{advice}"), column=error.column, expected=error.expected, actual=None
+        restore_spaces(f"{error}; {listing}{advice}"), column=error.column, expected=error.expected, actual=None
     )
 
 
@@ -390,7 +390,7 @@ def _type_name(value: object) -> str:
 
 @contextmanager
 def _arrow_errors(value: object, *, name: str) -> Iterator[None]:
-    """Converts pyarrow errors about unreadable data to ours."""
+    """Converts pyarrow errors about unreadable data to `SchemaError` or `MalformedDataError`."""
     try:
         yield
     except pa.ArrowInvalid as error:

@@ -210,7 +210,7 @@ _BY_REASON: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[
 
 def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     """Yields advice on the routes that almost matched, if correcting them gets the conversation routed."""
-    near = set(details["near_routes"])
+    near = set(details["similar_routes"])
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]
     for reasons, template in _NEAR_MISSES.items():
         for route in _first_distinct(route for why, route in rejected if why in reasons and route["route_id"] in near):
@@ -227,7 +227,7 @@ def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Adv
 
 def _similar_services(details: dict[str, Any]) -> Iterator[Advice]:
     """Yields advice on services of a similar name that the sender can reach."""
-    for name in details.get("near_names", ()):
+    for name in details.get("similar_names", ()):
         yield Advice(
             f"If you meant {quoted(name)}, start the conversation with exactly that name:",
             f"BEGIN DIALOG ... TO SERVICE {string_literal(name)};",
@@ -317,7 +317,7 @@ def _with_forwarding(sentence: str, command: str) -> tuple[str, str]:
 
 def _route_to_local(details: dict[str, Any], sentence: str, command: str) -> Iterator[Advice]:
     """Yields advice to route to LOCAL, and to fix what else keeps a database that has the service from being found."""
-    local = details["if_local"] or {"databases": [], "candidates": []}
+    local = details["located_if_local"] or {"databases": [], "candidates": []}
     if local["candidates"] or not any(database["has_service"] for database in local["databases"]):
         yield Advice(f"{sentence}:", command)
         return

@@ -38,7 +38,7 @@ STUCK: Final = ("DELAYED", "DROPPED")
 """Outcomes of conversations that are not sent or delivered."""
 
 _MSDB: Final = "msdb"
-_FIXED_BY_NEAR_ROUTE: Final = ("address_unusable", "forwarding_disabled", "no_route", "service_not_found")
+_FIXED_BY_SIMILAR_ROUTE: Final = ("address_unusable", "forwarding_disabled", "no_route", "service_not_found")
 _FIXED_BY_LOCAL_ROUTE: Final = ("forwarding_disabled", "no_route", "routing_loop")
 
 
@@ -51,14 +51,14 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
         now_us: Time at which routes expire, in microseconds since 1970.
 
     Returns:
-        `near_routes`: ids of the routes of the last table that would route the conversation if they matched it.
-        `if_local`: where the service would be located if that table had a LOCAL route; None if this is no possible fix.
+        `similar_routes`: ids of the routes of the last table that would route the conversation if they matched it.
+        `located_if_local`: where the service would be located if that table had a LOCAL route; None if this is no possible fix.
     """
     trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
     is_stuck = details["decision"]["outcome"] in STUCK
     return {
-        "near_routes": trial.near_routes() if is_stuck and reason in _FIXED_BY_NEAR_ROUTE else [],
-        "if_local": trial.if_local() if is_stuck and reason in _FIXED_BY_LOCAL_ROUTE else None,
+        "similar_routes": trial.similar_routes() if is_stuck and reason in _FIXED_BY_SIMILAR_ROUTE else [],
+        "located_if_local": trial.located_if_local() if is_stuck and reason in _FIXED_BY_LOCAL_ROUTE else None,
     }
 
 
@@ -68,17 +68,17 @@ class _FixTrial:
         self._details: Final = details
         self._now_us: Final = now_us
         self._conversation: Final[dict[str, Any]] = details["conversation"]
-        self._table: Final[dict[str, Any]] = details["passes"][-1]
+        self._last_pass: Final[dict[str, Any]] = details["passes"][-1]
 
-    def near_routes(self) -> list[int]:
+    def similar_routes(self) -> list[int]:
         tried: dict[int, bool] = {}
-        for step in self._table["steps"]:
+        for step in self._last_pass["steps"]:
             for route in (rejected["route"] for rejected in step["rejected"]):
                 if route["route_id"] not in tried:
                     tried[route["route_id"]] = self._would_route(route)
         return [route_id for route_id, is_fix in tried.items() if is_fix]
 
-    def if_local(self) -> dict[str, Any] | None:
+    def located_if_local(self) -> dict[str, Any] | None:
         unset = dict.fromkeys(("broker_instance", "lifetime", "mirror_address"))
         local = {
             "route_id": 1,
@@ -87,24 +87,24 @@ class _FixTrial:
             "address": "LOCAL",
         }
         # A message that returned to this instance counts as one from outside. It is tried as from an initiator, since replies read no table.
-        database = self._conversation["database"] if self._table["origin"] == "begun_here" else None
+        database = self._conversation["database"] if self._last_pass["origin"] == "begun_here" else None
         explained = self._explain(self._row(unset | local), database=database, is_initiator=True, forwarding=False)
         located: dict[str, Any] | None = explained["passes"][-1]["locate"]
         return located
 
-    def _would_route(self, near: dict[str, Any]) -> bool:
-        changed = corrected_route(self._details, near)
-        if changed == near:
+    def _would_route(self, similar: dict[str, Any]) -> bool:
+        changed = corrected_route(self._details, similar)
+        if changed == similar:
             return False
         others: Any = self._routes
         same = pc.and_(
-            pc.equal(others["database"], self._table["database"]), pc.equal(others["route_id"], near["route_id"])
+            pc.equal(others["database"], self._last_pass["database"]), pc.equal(others["route_id"], similar["route_id"])
         )
         explained = self._explain(
             pa.concat_tables([others.filter(pc.invert(same)), self._row(changed)]),
             database=self._conversation["database"],
             is_initiator=self._conversation["is_initiator"],
-            forwarding=self._details["message_forwarding"] or needs_forwarding(self._details, self._table, near),
+            forwarding=self._details["message_forwarding"] or needs_forwarding(self._details, self._last_pass, similar),
         )
         # A dynamic routing service that can be asked creates the route.
         decision = explained["decision"]
@@ -129,7 +129,7 @@ class _FixTrial:
     def _row(self, route: dict[str, Any]) -> pa.Table:
         broker, lifetime = route["broker_instance"], route["lifetime"]
         row = route | {
-            "database": self._table["database"],
+            "database": self._last_pass["database"],
             "broker_instance": None if broker is None else uuid.UUID(broker).bytes,
             "lifetime": None if lifetime is None else datetime.fromisoformat(lifetime),
         }
@@ -418,9 +418,9 @@ class Router:
         invalid = self._native.invalid_rows(given, first_row)
         rejected.append(invalid)
         rows: Any = batch if isinstance(batch, pa.RecordBatch) else pa.RecordBatch.from_struct_array(given)
-        read = rows.select([number for number, name in enumerate(rows.schema.names) if name in _READ_COLUMNS])
+        read_columns = rows.select([number for number, name in enumerate(rows.schema.names) if name in _READ_COLUMNS])
         kept = dataframes.kept_rows(invalid, rows=len(batch), first_row=first_row)
-        return self._native.route(dataframes.filter_batch(read, kept), now_us, first_row)
+        return self._native.route(dataframes.filter_batch(read_columns, kept), now_us, first_row)
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route by joins.
@@ -460,7 +460,7 @@ class Router:
         conversation_id: uuid.UUID | str | bytes | None = None,
         now: datetime | None = None,
     ) -> Explanation:
-        """Explains how one conversation is routed; turns of `round_robin` are not advanced.
+        """Explains how one conversation is routed; does not advance `round_robin`.
 
         Args:
             to_service_name: Service that the conversation is for.
@@ -515,8 +515,8 @@ class Router:
             details = explain(to_service_name)
         except UnknownDatabaseError as error:
             raise with_similar_database(error, self._catalog) from None
-        near_names = self._find_similar_names(to_service_name, details, explain)
-        return Explanation(details | {"near_names": near_names} | try_fixes(self._catalog, details, now_us))
+        similar_names = self._find_similar_names(to_service_name, details, explain)
+        return Explanation(details | {"similar_names": similar_names} | try_fixes(self._catalog, details, now_us))
 
     def _find_similar_names(
         self, to_service_name: str, details: dict[str, Any], explain: Callable[[str], dict[str, Any]]
@@ -531,8 +531,8 @@ class Router:
             )
             names: list[Any] = services.drop_null().unique().to_pylist()
             self._similar_names = SimilarNames(names)
-        near = self._similar_names.find(to_service_name)
-        return [name for name in near if explain(name)["decision"]["outcome"] not in STUCK]
+        similar = self._similar_names.find(to_service_name)
+        return [name for name in similar if explain(name)["decision"]["outcome"] not in STUCK]
 
     def __repr__(self) -> str:
         return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"

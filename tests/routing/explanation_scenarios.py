@@ -83,11 +83,11 @@ def explained(
         "message_forwarding": False,
         "passes": tables,
         "picks_undetermined": False,
-        "near_names": [],
-        "near_routes": [
+        "similar_names": [],
+        "similar_routes": [
             found["route"]["route_id"] for table in tables for step in table["steps"] for found in step["rejected"]
         ],
-        "if_local": None,
+        "located_if_local": None,
         "decision": columns | decision,
     } | others
 

@@ -46,7 +46,7 @@ def test_the_reference_hkdf_gives_the_answer_of_rfc_5869() -> None:
 def test_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
     keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     material = hkdf(KEY, b"ssbroker dialog 2\0" + word + CONVERSATION, 160)
-    assert (keys.seal, keys.notice, keys.header, keys.signature) == (
+    assert (keys.seal, keys.broker_errors, keys.header, keys.signature) == (
         material[:32],
         material[32:96],
         material[96:128],
@@ -106,7 +106,7 @@ def test_a_restored_sender_encrypts_reused_numbers_with_another_key() -> None:
 
 def test_a_notice_is_encrypted_without_a_nonce() -> None:
     keys = derive_keys(KEY, conversation_id=CONVERSATION, is_initiator=True)
-    assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.notice).encrypt(b"gone", [HEADER])
+    assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.broker_errors).encrypt(b"gone", [HEADER])
 
 
 def test_a_header_is_signed_with_hmac() -> None:

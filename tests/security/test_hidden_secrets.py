@@ -26,7 +26,6 @@ _SECRET = re.compile(
 _MAY_BE_TOLD = {
     "ssbroker.broker.network.rate_limiter._Bucket.tokens",  # a number
     "ssbroker.cli.reassemble.ReassembleJob.session_keys",  # a path
-    "ssbroker.ddl.statements.AlterMasterKey.by_service",  # a flag
 }
 
 

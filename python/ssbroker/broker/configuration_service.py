@@ -23,7 +23,7 @@ from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
-from ssbroker.ddl.statements import Clauses
+from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.config import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import route_requests
@@ -279,7 +279,7 @@ def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Direct
     """Creates a route for each entry, or renews the lifetime of the existing one."""
     for name, entry in {_name(entry): entry for entry in entries}.items():
         guid = None if entry.broker_instance is None else str(entry.broker_instance)
-        clauses = Clauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)
+        clauses = RouteClauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)
         change = object_ddl.alter_route if name in objects.routes else object_ddl.create_route
         change(connection, objects, name=name, clauses=clauses, now=now)
 

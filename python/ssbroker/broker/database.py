@@ -29,7 +29,7 @@ from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import WorkQueue
-from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, Clauses, QueueSettings
+from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem
@@ -1340,10 +1340,10 @@ def _clauses(
     lifetime: int | None,
     address: str | None,
     mirror_address: str | None,
-) -> Clauses:
+) -> RouteClauses:
     check_texts(service_name=service_name, address=address, mirror_address=mirror_address)
     check_numbers(lifetime=lifetime)
     guid = broker_instance
     if isinstance(guid, bytes):
         guid = uuid.UUID(bytes=guid_bytes(guid, name="broker_instance"))
-    return Clauses(service_name, None if guid is None else str(guid), lifetime, address, mirror_address)
+    return RouteClauses(service_name, None if guid is None else str(guid), lifetime, address, mirror_address)

@@ -258,7 +258,7 @@ def run(
             return OTHER_ENDPOINT
         changes.set_endpoint(connection, None)
     elif known is None or not is_known:
-        if not statement.for_broker:
+        if not statement.has_for_clause:
             return OTHER_ENDPOINT
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:

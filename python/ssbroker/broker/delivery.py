@@ -262,14 +262,14 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> Transmissi
     """Returns why the target did not accept a batch."""
     number = delivered.outcome.error_number
     if number is None:
-        return transmission_status.undeliverable(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
+        return transmission_status.dropped_by_target(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
     if number == _QUEUE_DISABLED:
         objects = target.objects()
         service = objects.services.get(delivered.batch.envelope.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
             return transmission_status.queue_disabled(target.name, queue_text(queue.schema_name, queue.name))
-    return transmission_status.undeliverable(number, delivered.outcome.reason)
+    return transmission_status.dropped_by_target(number, delivered.outcome.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ def plan(
                 explained[destination] = explain(router, database.name, sender, now=now)
             is_mirror = decision.reason == _SENDER_DISABLED and database.objects().broker.mirroring_role == "mirror"
             why = (
-                transmission_status.mirror_copy(database.name)
+                transmission_status.database_is_mirror(database.name)
                 if is_mirror
                 else transmission_status.routing_problem(explained[destination])
             )

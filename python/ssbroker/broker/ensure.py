@@ -14,7 +14,7 @@ from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
-from ssbroker.ddl.statements import Clauses, QueueName, QueueSettings, Statement
+from ssbroker.ddl.statements import QueueName, QueueSettings, RouteClauses, Statement
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
 from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Service
 
@@ -93,10 +93,10 @@ def _database(
     statement: statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase, names: Iterable[str]
 ) -> Iterator[Statement | Differs]:
     match statement:
-        case statements.CreateDatabase(name, attached):
+        case statements.CreateDatabase(name, is_attach):
             if find_name(name, names) is None:
                 yield statement
-            elif attached:
+            elif is_attach:
                 yield Differs("database", name, "it exists; ensure does not attach another file in its place")
         case statements.DropDatabase(dropped):
             there = tuple(name for name in dropped if find_name(name, names) is not None)
@@ -258,7 +258,7 @@ def _endpoint(
             "endpoint", known.name, f"it has another name than {statement.name!r}, and an instance has only one"
         )
     else:
-        yield statements.AlterEndpoint(known.name, statement.settings, for_broker=True)
+        yield statements.AlterEndpoint(known.name, statement.settings, has_for_clause=True)
 
 
 def _as_queue(name: QueueName, settings: QueueSettings, objects: Objects) -> Iterator[Statement]:
@@ -332,7 +332,7 @@ def _as_route(
         yield statements.DropRoute(route.name)
         yield replace(statement, name=route.name)
     elif differing or clauses.lifetime is not None or annotations:
-        yield statements.AlterRoute(route.name, Clauses(**differing, lifetime=clauses.lifetime))
+        yield statements.AlterRoute(route.name, RouteClauses(**differing, lifetime=clauses.lifetime))
 
 
 def _is_same(key: str, value: str, before: str | None) -> bool:

@@ -437,7 +437,7 @@ class Instance:
     ) -> tuple[ObjectChange, ...]:
         """Makes databases and their objects match a T-SQL script, such as the set-up of an application that runs at each start.
 
-        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. Clauses that the script does
+        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. RouteClauses that the script does
         not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and when a route expires,
         whose LIFETIME counts from its creation. Objects that the script does not name are left alone; so are messages, conversations,
         the password of the master key and the content of certificates. The whole script is one transaction, also across batches: if a

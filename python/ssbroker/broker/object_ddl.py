@@ -20,7 +20,7 @@ from ssbroker.broker.definition_checks import (
 from ssbroker.broker.security_ddl import principal_id
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, Clauses, QueueSettings
+from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import object_changes as changes
@@ -355,18 +355,18 @@ def _priority_values(objects: Objects, before: Priority, clauses: PriorityClause
 _TEXTS: Final = ("service_name", "broker_instance", "address", "mirror_address")
 
 
-def create_route(connection: Connection, objects: Objects, *, name: str, clauses: Clauses, now: datetime) -> None:
+def create_route(connection: Connection, objects: Objects, *, name: str, clauses: RouteClauses, now: datetime) -> None:
     """Creates a route; its lifetime starts at `now`."""
     check_object_name(name)
     check_not_existing(objects.routes, name, kind="route")
     changes.create_route(connection, values={"name": name, **_route_values(clauses, None, now)})
 
 
-def alter_route(connection: Connection, objects: Objects, *, name: str, clauses: Clauses, now: datetime) -> None:
+def alter_route(connection: Connection, objects: Objects, *, name: str, clauses: RouteClauses, now: datetime) -> None:
     """Alters the given settings of a route."""
     route = existing(objects.routes, name, kind="route")
     given = {field: value for field in _TEXTS if (value := getattr(clauses, field)) is not None}
-    merged = Clauses(**{**route_clauses(route), **given}, lifetime=clauses.lifetime)
+    merged = RouteClauses(**{**route_clauses(route), **given}, lifetime=clauses.lifetime)
     changes.alter(connection, "ssb_routes", route.route_id, _route_values(merged, route.lifetime, now))
 
 
@@ -386,7 +386,7 @@ def drop_route(connection: Connection, objects: Objects, *, name: str) -> None:
     changes.drop(connection, "ssb_routes", existing(objects.routes, name, kind="route").route_id)
 
 
-def _route_values(clauses: Clauses, lifetime: int | None, now: datetime) -> dict[str, Value]:
+def _route_values(clauses: RouteClauses, lifetime: int | None, now: datetime) -> dict[str, Value]:
     try:
         guid = check(clauses)
         if clauses.lifetime is not None:

@@ -147,8 +147,10 @@ def _change_keys(
             security_ddl.create_master_key(connection, objects, credentials=credentials, password=password)
         case statements.OpenMasterKey(password):
             security_ddl.open_master_key(connection, objects, credentials=credentials, password=password)
-        case statements.AlterMasterKey(by_service):
-            security_ddl.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
+        case statements.AlterMasterKey(is_encrypted_by_service_key):
+            security_ddl.keep_master_key(
+                connection, objects, credentials=credentials, is_encrypted_by_service_key=is_encrypted_by_service_key
+            )
         case statements.DropMasterKey():
             security_ddl.drop_master_key(connection, objects)
         case statements.CreateCertificate(name, owner, is_active=active):
@@ -625,7 +627,7 @@ class InstanceTarget:
         name, files = statement.name, statement.files
         if self.resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
             raise RefusalError(already_exists(self.resolve(name)), 1801)
-        if not statement.attached:
+        if not statement.is_attach:
             database = database_lifecycle.create(self._instance, self._instance_change, name)
             self._set_guid(database, annotations)
             if files:

@@ -240,12 +240,14 @@ def open_master_key(connection: Connection, objects: Objects, *, credentials: Ke
     changes.set_master_key(connection, by_password=found.by_password, by_service=found.by_service)
 
 
-def keep_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, by_service: bool) -> None:
+def keep_master_key(
+    connection: Connection, objects: Objects, *, credentials: KeyStore, is_encrypted_by_service_key: bool
+) -> None:
     """Sets whether the instance can open the master key without the password."""
     found = _master_key(objects)
-    if by_service and credentials.master_key(objects.security) is None:
+    if is_encrypted_by_service_key and credentials.master_key(objects.security) is None:
         raise refusal("the master key is not open; first use OPEN MASTER KEY DECRYPTION BY PASSWORD = '...'", 15581)
-    if not by_service:
+    if not is_encrypted_by_service_key:
         changes.set_master_key(connection, by_password=found.by_password, by_service=None)
 
 

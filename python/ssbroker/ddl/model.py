@@ -21,13 +21,13 @@ from ssbroker.ddl.statements import (
     LEVELS,
     READERS_MAX,
     BrokerOption,
-    Clauses,
     EndpointSettings,
     QueueName,
     QueueSettings,
+    RouteClauses,
     SecurityStatement,
     Statement,
-    with_given,
+    merge_settings,
 )
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
@@ -441,9 +441,9 @@ def _run_database(
             instance.use(name)
             if guid is not None:
                 _set_broker(instance, instance.resolve(name), None, guid)
-        case statements.CreateDatabase(name, attached, option):
+        case statements.CreateDatabase(name, is_attach, option):
             instance.create(name)
-            _set_broker(instance, name, option, guid, attached=attached)
+            _set_broker(instance, name, option, guid, is_attach=is_attach)
         case statements.AlterDatabase(given, option, new_name, ignored):
             name = instance.current_database() if given is None else instance.resolve(given)
             instance.database(name, number=5011)
@@ -455,7 +455,7 @@ def _run_database(
 
 
 def _set_broker(
-    instance: InstanceModel, name: str, option: BrokerOption | None, guid: str | None, *, attached: bool = False
+    instance: InstanceModel, name: str, option: BrokerOption | None, guid: str | None, *, is_attach: bool = False
 ) -> None:
     database = instance.database(name)
     before = replace(database)
@@ -464,7 +464,7 @@ def _set_broker(
     if guid is not None:
         database.guid = parse_broker_id(guid)
     if database.enabled and instance.has_enabled_duplicate(database):
-        if not attached:
+        if not is_attach:
             database.enabled, database.guid = before.enabled, before.guid
             raise RefusalError(
                 f"another enabled database has the broker id of {name}; use NEW_BROKER for one of them", 9772
@@ -526,9 +526,9 @@ INITIAL_ROUTE_EXISTS: Final = Remark(
 def is_initial_route(statement: statements.CreateRoute) -> bool:
     """Returns whether a statement creates the route that every database is created with, as SSMS and SSDT write it."""
     return folded(statement.name) == folded(AUTO_CREATED_LOCAL) and statement.clauses in (
-        Clauses(address="LOCAL"),
-        Clauses(address="local"),
-        Clauses(address="Local"),
+        RouteClauses(address="LOCAL"),
+        RouteClauses(address="local"),
+        RouteClauses(address="Local"),
     )
 
 
@@ -539,10 +539,10 @@ def initial_route_hint(name: str) -> str:
     return f"; every database is created with it: use ALTER ROUTE {AUTO_CREATED_LOCAL}, or drop it first"
 
 
-def _route(old: RouteModel, given: Clauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
+def _route(old: RouteModel, given: RouteClauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
     """Returns the route with the given clauses, and the old values for all others."""
     broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
-    clauses = Clauses(
+    clauses = RouteClauses(
         service_name=old.service_name if given.service_name is None else given.service_name,
         broker_instance=broker_instance if given.broker_instance is None else given.broker_instance,
         lifetime=given.lifetime,
@@ -588,7 +588,7 @@ def _run_queue(
         return
     _check_readers(statement.settings)
     queue = instance.queues[key]
-    queue.settings = with_given(queue.settings, statement.settings)
+    queue.settings = merge_settings(queue.settings, statement.settings)
 
 
 def _check_readers(settings: QueueSettings) -> None:
@@ -858,7 +858,7 @@ def _set_permission(instance: InstanceModel, statement: statements.SetPermission
     return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
 
 
-def _set_owner(instance: InstanceModel, database: str, kind: statements.Owned, name: str, user: str) -> None:
+def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKind, name: str, user: str) -> None:
     is_supposed = instance.databases[database].is_supposed
     certificate: CertificateModel | None = None
     service: ServiceModel | None = None
@@ -954,7 +954,7 @@ def _run_endpoint(
         if is_known:
             instance.endpoint = None
         return None if is_known else OTHER_ENDPOINT
-    elif not is_known and not statement.for_broker:
+    elif not is_known and not statement.has_for_clause:
         return OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
@@ -966,7 +966,7 @@ def _run_endpoint(
             )
         # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
-        endpoint = replace(endpoint, settings=with_given(endpoint.settings, statement.settings))
+        endpoint = replace(endpoint, settings=merge_settings(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:
         endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))
     instance.endpoint = endpoint

@@ -23,7 +23,7 @@ from ssbroker.ddl.statements import (
     CreateEndpoint,
     EndpointSettings,
     KeyFile,
-    Owned,
+    OwnedKind,
     Permission,
     PrioritySettings,
     QueueName,
@@ -261,7 +261,7 @@ PERMISSIONS: Final[tuple[Permission, ...]] = ("GRANT", "DENY", "REVOKE")
 # The permissions on a service.
 _ON_SERVICES: Final = (("ALTER",), ("CONTROL",), ("SEND",), ("TAKE", "OWNERSHIP"), ("VIEW", "DEFINITION"))
 _PERMISSION_WORDS_MAX: Final = 32  # tokens: all permissions of a service with commas, and some more
-_OWNED: Final[dict[str, Owned]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
+_OWNED: Final[dict[str, OwnedKind]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
 
 
 def is_permission_on_service(cursor: TokenCursor) -> bool:

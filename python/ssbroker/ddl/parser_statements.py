@@ -15,7 +15,7 @@ from ssbroker.ddl.parser_base import (
     skip_rest,
     subject_name,
 )
-from ssbroker.ddl.statements import BrokerOption, Clauses, Statement
+from ssbroker.ddl.statements import BrokerOption, RouteClauses, Statement
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
 # The words that may follow these in CREATE DATABASE.
@@ -67,7 +67,7 @@ def _create_route(cursor: TokenCursor) -> Statement:
     return statements.CreateRoute(name, _route_clauses(cursor))
 
 
-def _route_clauses(cursor: TokenCursor) -> Clauses:
+def _route_clauses(cursor: TokenCursor) -> RouteClauses:
     cursor.expect("WITH")
     texts: dict[str, str] = {}
     lifetime: int | None = None
@@ -80,7 +80,7 @@ def _route_clauses(cursor: TokenCursor) -> Clauses:
         else:
             texts[key.lower()] = cursor.string()
         if not cursor.accept(","):
-            return Clauses(lifetime=lifetime, **texts)
+            return RouteClauses(lifetime=lifetime, **texts)
 
 
 def _use(cursor: TokenCursor) -> Statement:
@@ -92,22 +92,22 @@ def _create_database(cursor: TokenCursor) -> Statement:
     start, depth = cursor.index, 0
     skip_rest(cursor)
     end, cursor.index = cursor.index, start
-    attached = snapshot = is_log = False
+    is_attach = snapshot = is_log = False
     files: list[str] = []
     option: BrokerOption | None = None
     while cursor.index < end:
         depth += (cursor.key == "(") - (cursor.key == ")")
         if depth == 0 and cursor.key in _BROKER_OPTIONS:
-            if option is not None or not attached:
+            if option is not None or not is_attach:
                 cursor.fail("only one broker option is allowed, after FOR ATTACH WITH")
             option = cast("BrokerOption", cursor.key)
-        if depth == 0 and (attached or cursor.key != "WITH"):
+        if depth == 0 and (is_attach or cursor.key != "WITH"):
             _check_follower(cursor)
         if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
             cursor.take()
             cursor.fail("expected the files")
         is_log = cursor.key == "LOG"
-        attached |= depth == 0 and cursor.key == "FOR"
+        is_attach |= depth == 0 and cursor.key == "FOR"
         snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"
         if cursor.accept("FILENAME", "="):
             files.append(cursor.string())
@@ -117,7 +117,7 @@ def _create_database(cursor: TokenCursor) -> Statement:
     return (
         statements.Skipped("CREATE DATABASE AS SNAPSHOT")
         if snapshot
-        else statements.CreateDatabase(name, attached, option, tuple(files))
+        else statements.CreateDatabase(name, is_attach, option, tuple(files))
     )
 
 

@@ -8,7 +8,7 @@ from ssbroker import _core
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
-from ssbroker.ddl.statements import Clauses
+from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
@@ -19,7 +19,7 @@ _CHARACTERS_MAX: Final = 256
 _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
 
 
-def check(clauses: Clauses) -> bytes | None:
+def check(clauses: RouteClauses) -> bytes | None:
     """Refuses a route that CREATE ROUTE would refuse, with the error number if there is one; returns the broker id.
 
     `clauses` are all clauses of the resulting route, but LIFETIME only if the statement sets it.
@@ -32,7 +32,7 @@ def check(clauses: Clauses) -> bytes | None:
     return None if clauses.broker_instance is None else _guid(clauses.broker_instance)
 
 
-def _check_texts(clauses: Clauses) -> None:
+def _check_texts(clauses: RouteClauses) -> None:
     texts = {
         "SERVICE_NAME": clauses.service_name,
         "BROKER_INSTANCE": clauses.broker_instance,
@@ -52,7 +52,7 @@ def _check_texts(clauses: Clauses) -> None:
         raise RefusalError(f"SERVICE_NAME {name!r} is not a valid service name", 8412)
 
 
-def _check_combination(clauses: Clauses) -> None:
+def _check_combination(clauses: RouteClauses) -> None:
     if clauses.mirror_address is not None and (clauses.service_name is None or clauses.broker_instance is None):
         raise RefusalError("MIRROR_ADDRESS requires SERVICE_NAME and BROKER_INSTANCE", 9661)
     if clauses.broker_instance is not None and clauses.service_name is None:
@@ -61,7 +61,7 @@ def _check_combination(clauses: Clauses) -> None:
         raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE; remove this clause")
 
 
-def _check_addresses(clauses: Clauses) -> None:
+def _check_addresses(clauses: RouteClauses) -> None:
     if clauses.address is None:
         raise RefusalError("ADDRESS is required")
     address = _normalized(clauses.address, "ADDRESS")

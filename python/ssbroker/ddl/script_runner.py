@@ -325,7 +325,9 @@ class ScriptRunner:
             match one.statement:
                 case statements.Assign(assignments):
                     _forget(frame, (name for name, _, _ in assignments))
-                case statements.Skipped(changed=changed) | statements.CallProcedure(changed=changed):
+                case (
+                    statements.Skipped(changed_variables=changed) | statements.CallProcedure(changed_variables=changed)
+                ):
                     _forget(frame, changed)
         held = (verb for one in inner for verb in self._nested_verbs(one, frame))
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 from ssbroker.ddl.lexer import Token
 
 Permission = Literal["GRANT", "DENY", "REVOKE"]
-Owned = Literal["service", "certificate"]
+OwnedKind = Literal["service", "certificate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class CreateMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class AlterMasterKey:
-    """ALTER MASTER KEY; `by_service` is whether the service master key encrypts it, so that it opens automatically."""
+    """ALTER MASTER KEY; `is_encrypted_by_service_key` is whether the service master key encrypts it, so that it opens automatically."""
 
-    by_service: bool
+    is_encrypted_by_service_key: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class SetPermission:
 class SetOwner:
     """ALTER AUTHORIZATION ON SERVICE or ON CERTIFICATE."""
 
-    kind: Owned
+    kind: OwnedKind
     name: str
     user: str
 
@@ -171,7 +171,7 @@ BrokerOption = Literal["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_B
 
 
 @dataclass(frozen=True, slots=True)
-class Clauses:
+class RouteClauses:
     """The clauses of CREATE ROUTE and ALTER ROUTE; None means not specified."""
 
     service_name: str | None = None
@@ -186,7 +186,7 @@ class CreateRoute:
     """CREATE ROUTE."""
 
     name: str
-    clauses: Clauses
+    clauses: RouteClauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class AlterRoute:
     """ALTER ROUTE."""
 
     name: str
-    clauses: Clauses
+    clauses: RouteClauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,10 @@ class UseDatabase:
 
 @dataclass(frozen=True, slots=True)
 class CreateDatabase:
-    """CREATE DATABASE; `attached` is set by FOR ATTACH, `files` by FILENAME."""
+    """CREATE DATABASE; `is_attach` is set by FOR ATTACH, `files` by FILENAME."""
 
     name: str
-    attached: bool
+    is_attach: bool
     option: BrokerOption | None
     files: tuple[str, ...] = ()
 
@@ -329,8 +329,8 @@ class EndpointSettings:
 _Settings = TypeVar("_Settings", QueueSettings, EndpointSettings)
 
 
-def with_given(before: _Settings, given: _Settings) -> _Settings:
-    """Returns settings in which those that a statement gives are replaced."""
+def merge_settings(before: _Settings, given: _Settings) -> _Settings:
+    """Returns the settings `before`, with those replaced that a statement gives."""
     return replace(
         before, **{one.name: value for one in fields(given) if (value := getattr(given, one.name)) is not None}
     )
@@ -350,7 +350,7 @@ class AlterEndpoint:
 
     name: str
     settings: EndpointSettings
-    for_broker: bool
+    has_for_clause: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,10 +505,10 @@ class ExecuteText:
 
 @dataclass(frozen=True, slots=True)
 class CallProcedure:
-    """EXEC of a procedure; `changed` are the variables that it may change."""
+    """EXEC of a procedure; `changed_variables` are those that it may change."""
 
     name: str
-    changed: tuple[str, ...] = ()
+    changed_variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,11 +543,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A statement that does not concern Service Broker; `changed` are the variables that it may change."""
+    """A statement that does not concern Service Broker; `changed_variables` are those that it may change."""
 
     kind: str
     """The first words, by which statements are counted."""
-    changed: tuple[str, ...] = ()
+    changed_variables: tuple[str, ...] = ()
     created: tuple[str, str] | None = None
     """Kind and name of an object that it creates, such as a table."""
 

@@ -26,7 +26,7 @@ from ssbroker.ddl.model import FIRST_ROUTE_ID
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check
 from ssbroker.ddl.sqlcmd import REFERENCE
-from ssbroker.ddl.statements import Clauses
+from ssbroker.ddl.statements import RouteClauses
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import DdlError
 
@@ -88,7 +88,7 @@ def _create_route_statement(route: _RouteRow, *, now: datetime, with_id: bool) -
     lifetime, seconds = _lifetime(route.lifetime_us, now)
     broker_instance = None if route.broker_instance is None else str(uuid.UUID(bytes=route.broker_instance)).upper()
     name = bracket(route.name)
-    check(Clauses(route.service_name, broker_instance, seconds, route.address, route.mirror_address))
+    check(RouteClauses(route.service_name, broker_instance, seconds, route.address, route.mirror_address))
     values = {
         "SERVICE_NAME": _literal(route.service_name),
         "BROKER_INSTANCE": _literal(broker_instance),

@@ -469,8 +469,8 @@ def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
             yield (None, True), classes
 
 
-def preferred_routes(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
-    """Returns the used routes with the same service and broker id."""
+def used_routes_like(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
+    """Returns the routes of `used` with the database, service and broker id of `route`."""
     return [
         other
         for other in rows.routes

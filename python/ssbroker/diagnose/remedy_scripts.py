@@ -17,7 +17,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import check
-from ssbroker.ddl.statements import Clauses
+from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import DdlError, DdlWarning
 
 UNKNOWN_ENDPOINT: Final = "<endpoint>"
@@ -91,7 +91,7 @@ def _writable(catalog: Catalog) -> tuple[Catalog, pa.Table]:
         broker = row["broker_instance"]
         guid = None if broker is None else str(uuid.UUID(bytes=broker))
         try:
-            check(Clauses(row["remote_service_name"], guid, None, row["address"], row["mirror_address"]))
+            check(RouteClauses(row["remote_service_name"], guid, None, row["address"], row["mirror_address"]))
             valid.append(key not in seen)
         except RefusalError:
             valid.append(False)

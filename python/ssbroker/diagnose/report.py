@@ -98,8 +98,8 @@ class _Section(NamedTuple):
 
 
 def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str, Any]) -> str:
-    style = _file("page.css")
-    scripts = [*(_file(name) for name in _LIBRARIES), _file("page.js")]
+    style = _page_file("page.css")
+    scripts = [*(_page_file(name) for name in _LIBRARIES), _page_file("page.js")]
     policy = _POLICY.format(styles=_hash(style), scripts=" ".join(map(_hash, scripts)))
     links = "".join(f'<a href="#{section.anchor}">{section.heading}</a>' for section in sections)
     body = "".join(
@@ -113,7 +113,7 @@ def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str,
             f'<style id="__________cytoscape_stylesheet">{style}</style></head><body>',  # Cytoscape adds no style of its own
             f"<header><h1>{escaped(title)}</h1>{summary}</header><nav><div>{links}</div></nav><main>{body}</main>",
             "<footer><details><summary>Licences of the libraries in this page</summary>",
-            f"<pre>{escaped(_file(_LICENSES))}</pre></details></footer>",
+            f"<pre>{escaped(_page_file(_LICENSES))}</pre></details></footer>",
             f'<script type="application/json" id="data">{_json(data)}</script>',
             *(f"<script>{script}</script>" for script in scripts),
             "</body></html>\n",
@@ -122,8 +122,8 @@ def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str,
 
 
 @cache
-def _file(name: str) -> str:
-    """Returns a file of the folder `page`."""
+def _page_file(name: str) -> str:
+    """Returns the text of a file in the folder `page`."""
     return (files("ssbroker.diagnose") / "page" / name).read_text(encoding="utf-8")
 
 

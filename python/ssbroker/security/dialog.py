@@ -71,7 +71,7 @@ class SecuredDirection:
         self._seal_key = keys.seal
         self._outbound: tuple[bytes, Sealer] | None = None
         self._inbound: tuple[bytes, Sealer] | None = None
-        self._siv = library.siv(keys.notice)
+        self._siv = library.siv(keys.broker_errors)
         self._invalid_tag = library.invalid_tag
         self._header_key = keys.header
         self._encrypt = library.encryptor(keys.signature)

@@ -23,7 +23,7 @@ class Sealer(Protocol):
         """Returns the data; raises if anything differs."""
 
 
-class NoticeSealer(Protocol):
+class DeterministicSealer(Protocol):
     """AES-SIV with one key, which needs no nonce and is deterministic."""
 
     def encrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
@@ -46,14 +46,14 @@ class CryptographyLibrary:
 
     Attributes:
         gcm: Creates a sealer from a key.
-        siv: Creates a notice sealer from a key.
+        siv: Creates a deterministic sealer from a key.
         encryptor: Creates an AES block encryptor from a key.
         decryptor: Creates an AES block decryptor from a key.
         invalid_tag: The exception that sealers raise if a tag does not match.
     """
 
     gcm: Callable[[bytes], Sealer]
-    siv: Callable[[bytes], NoticeSealer]
+    siv: Callable[[bytes], DeterministicSealer]
     encryptor: Callable[[bytes], Blocks]
     decryptor: Callable[[bytes], Blocks]
     invalid_tag: type[Exception]
@@ -112,13 +112,13 @@ class DirectionKeys:
 
     Attributes:
         seal: Together with a salt, yields the key that seals fragments (AES-256-GCM).
-        notice: Seals errors of the broker, which have no number and so no nonce (AES-256-SIV).
+        broker_errors: Seals errors of the broker, which have no sequence number that could serve as a nonce (AES-256-SIV).
         header: Signs headers and acknowledgements (HMAC-SHA-256).
         signature: Encrypts the MD5 signatures of messages and fragments (AES-256).
     """
 
     seal: bytes
-    notice: bytes
+    broker_errors: bytes
     header: bytes
     signature: bytes
 
@@ -157,7 +157,7 @@ def derive_keys(session_key: bytes, *, conversation_id: bytes, is_initiator: boo
 
 
 KEY_BYTES: Final = 32
-"""The length of a master key, an instance key and a session key."""
+"""The length of a master key and of the service master key."""
 
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12

@@ -74,7 +74,7 @@ def choose_engine(
         raise OptionError(f"engine: expected 'auto', 'native' or 'arrow', got {engine!r}")
     if engine == "arrow":
         return _arrow("engine='arrow' was given")
-    if engine == "auto" and (reason := _unsuited(conversations, catalog)):
+    if engine == "auto" and (reason := _reason_against_join(conversations, catalog)):
         return _arrow(reason)
     join_table = _join_table(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
     if join_table.why_incomplete is not None:
@@ -110,8 +110,8 @@ def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], jo
     )
 
 
-def _unsuited(conversations: DataFrame, catalog: Catalog) -> str:
-    """Returns why a join would be slower or is not wanted; empty if there is no reason."""
+def _reason_against_join(conversations: DataFrame, catalog: Catalog) -> str:
+    """Returns why a join is not used; empty if it can be used."""
     routes, most = catalog.routes.num_rows, _ROUTES_MAX if compat.has_arrow_frames() else _ROUTES_MAX_AS_TEXT
     if routes > most:
         return f"the catalog has {routes:,} routes, more than the {most:,} for which a join is used"

@@ -63,11 +63,14 @@ def requeue(database: DatabaseContext, name: str, conversation_handle: object) -
     """Implements `Database.requeue`."""
     handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
     with instance_transaction(database) as work:
-        return _return_groups(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
+        return _requeue_groups(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
 
 
-def _return_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
-    """Returns groups to a queue, except those that a job has leased now; returns the number of ready messages."""
+def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
+    """Puts the groups that poison message handling moved away back into their queue, and returns the number of messages that became ready.
+
+    Skips groups that a job has leased; raises BrokerError if `handle` names one.
+    """
     groups = poison_messages.groups_moved_from(work.connection, queue.queue_id)
     if handle is not None:
         endpoint = endpoints.by_handle(work.connection, handle)

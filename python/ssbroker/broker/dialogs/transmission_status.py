@@ -14,7 +14,7 @@ from ssbroker.protocol.wire.frames import DropReason
 LENGTH_MAX: Final = 4000
 """Maximum number of characters of `transmission_status`, as in SQL Server."""
 DELIVERED: Final = ""
-"""The status if no problem is known."""
+"""Returns the status if no problem is known."""
 
 _DELIVERABLE: Final = ("LOCAL",)
 
@@ -58,7 +58,7 @@ def is_pending(details: dict[str, Any]) -> bool:
 
 
 def no_endpoint(next_hop: str) -> TransmissionStatus:
-    """The status of a message for another instance while no process serves this one."""
+    """Returns the status of a message for another instance while no process serves this one."""
     return TransmissionStatus(
         9748,
         f"the message is for another instance, at {next_hop}, but no process serves this instance: run "
@@ -67,7 +67,7 @@ def no_endpoint(next_hop: str) -> TransmissionStatus:
 
 
 def route_refused(service: str, refusal: str) -> TransmissionStatus:
-    """The status after the configuration service has refused a route request (R62)."""
+    """Returns the status after the configuration service has refused a route request (R62)."""
     return TransmissionStatus(
         9761,
         f"the configuration service has no route to the service {quoted(service)}: {refusal}. Add the service to its directory, "
@@ -75,8 +75,8 @@ def route_refused(service: str, refusal: str) -> TransmissionStatus:
     )
 
 
-def mirror_copy(database: str) -> TransmissionStatus:
-    """The status in a mirror database, whose principal sends the messages instead."""
+def database_is_mirror(database: str) -> TransmissionStatus:
+    """Returns the status in a mirror database, whose principal sends the messages instead."""
     return TransmissionStatus(
         28018,
         f"{quoted(database)} is a mirror, which sends no messages. The message is sent once the database is the principal: "
@@ -85,7 +85,7 @@ def mirror_copy(database: str) -> TransmissionStatus:
 
 
 def queue_disabled(database: str, queue: str) -> TransmissionStatus:
-    """The status of a message that has arrived while its queue is disabled (P34)."""
+    """Returns the status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
         f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or after five failures in a "
@@ -148,7 +148,7 @@ def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
 
 
 def target_locked(database: str) -> TransmissionStatus:
-    """The status if other transactions locked the target database for longer than `lock_timeout`."""
+    """Returns the status if other transactions locked the target database for longer than `lock_timeout`."""
     return TransmissionStatus(
         9749,
         f"other transactions locked {quoted(database)} for longer than lock_timeout. Delivery is retried automatically; "
@@ -157,7 +157,7 @@ def target_locked(database: str) -> TransmissionStatus:
 
 
 def unavailable(database: str, reason: str) -> TransmissionStatus:
-    """The status if the target database cannot be written: its file is missing, read-only or damaged, or the disk is full."""
+    """Returns the status if the target database cannot be written: its file is missing, read-only or damaged, or the disk is full."""
     return TransmissionStatus(
         28012,
         f"the target database {quoted(database)} cannot be written: {reason}. Delivery is retried automatically.",
@@ -165,12 +165,12 @@ def unavailable(database: str, reason: str) -> TransmissionStatus:
 
 
 def other_failure(reason: str) -> TransmissionStatus:
-    """The status if delivery failed for another reason."""
+    """Returns the status if delivery failed for another reason."""
     return TransmissionStatus(9798, f"the message could not be delivered: {reason}. Delivery is retried automatically.")
 
 
-def undeliverable(number: int, reason: str) -> TransmissionStatus:
-    """The status if the target dropped the message."""
+def dropped_by_target(number: int, reason: str) -> TransmissionStatus:
+    """Returns the status if the target dropped the message."""
     return TransmissionStatus(
         number, f"the target dropped the message: {reason}. The message is sent again automatically."
     )
@@ -186,8 +186,8 @@ def _explain_arguments(conversation: dict[str, Any]) -> str:
 
 
 def _no_route(details: dict[str, Any]) -> tuple[int, str]:
-    table = details["passes"][-1]["database"]
-    return 9750, f"no route of {quoted(table)} leads to {_service(details)}"
+    database = details["passes"][-1]["database"]
+    return 9750, f"no route of {quoted(database)} leads to {_service(details)}"
 
 
 def _route_requested(details: dict[str, Any]) -> tuple[int, str]:
@@ -195,8 +195,8 @@ def _route_requested(details: dict[str, Any]) -> tuple[int, str]:
 
 
 def _service_not_found(details: dict[str, Any]) -> tuple[int, str]:
-    table = details["passes"][-1]
-    searched = table["locate"] or table["reply"] or {"databases": []}
+    last_pass = details["passes"][-1]
+    searched = last_pass["locate"] or last_pass["reply"] or {"databases": []}
     broker_id = searched.get("broker_instance")
     found = [each for each in searched["databases"] if broker_id in (None, each["broker_instance"])]
     disabled = [quoted(each["name"]) for each in found if each["has_service"] and not each["is_broker_enabled"]]
