@@ -437,7 +437,7 @@ class Router:
             The table (`schemas.DECISION_TABLE`), sorted.
 
         Raises:
-            OptionError: The router takes turns (`tie_break="round_robin"`), or `now` is not a datetime.
+            OptionError: `tie_break` is `round_robin`, or `now` is not a datetime.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -447,7 +447,9 @@ class Router:
         """
         table = self._native.decision_table(epoch_microseconds(utc_datetime(now)))
         if table is None:
-            raise OptionError("tie_break: a router that takes turns has no decision table; use 'hash' or 'first'")
+            raise OptionError(
+                "tie_break: a router with 'round_robin' has no decision table; create it with 'hash' or 'first'"
+            )
         return table
 
     def explain(

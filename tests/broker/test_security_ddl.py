@@ -269,7 +269,7 @@ def test_the_service_master_key_is_private(keyed: Database) -> None:
 
 def test_a_damaged_service_master_key_is_reported(keyed: Database) -> None:
     (instance_of(keyed).folder / "service_master.key").write_bytes(b"short")
-    with pytest.raises(StorageError, match="expected a key of 32 bytes; it has 5"):
+    with pytest.raises(StorageError, match="expected a key of 32 bytes; it has 5; restore the file from a backup"):
         keyed.create_certificate("C", subject="shop")
 
 

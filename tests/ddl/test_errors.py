@@ -15,10 +15,18 @@ CONFIGURATION = "SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration'"
 REFUSED_CLAUSES = [
     ("SERVICE_NAME = 'S'", None, "ADDRESS is required"),
     ("LIFETIME = 5", None, "ADDRESS is required"),
-    ("SERVICE_NAME = '', ADDRESS = 'LOCAL'", 9659, "SERVICE_NAME is empty"),
-    ("SERVICE_NAME = 'S', BROKER_INSTANCE = '', ADDRESS = 'LOCAL'", 9659, "BROKER_INSTANCE is empty"),
-    ("ADDRESS = ''", 9659, "ADDRESS is empty"),
-    (f"{NAMED}, ADDRESS = 'TCP://a', MIRROR_ADDRESS = N''", 9659, "MIRROR_ADDRESS is empty"),
+    ("SERVICE_NAME = '', ADDRESS = 'LOCAL'", 9659, "SERVICE_NAME is empty: give a value, or omit the clause"),
+    (
+        "SERVICE_NAME = 'S', BROKER_INSTANCE = '', ADDRESS = 'LOCAL'",
+        9659,
+        "BROKER_INSTANCE is empty: give a value, or omit the clause",
+    ),
+    ("ADDRESS = ''", 9659, "ADDRESS is empty: give an address"),
+    (
+        f"{NAMED}, ADDRESS = 'TCP://a', MIRROR_ADDRESS = N''",
+        9659,
+        "MIRROR_ADDRESS is empty: give a value, or omit the clause",
+    ),
     (f"SERVICE_NAME = '{'s' * 257}', ADDRESS = 'LOCAL'", 9660, "SERVICE_NAME has more than 256 characters"),
     (f"SERVICE_NAME = N'{'😀' * 128}s', ADDRESS = 'LOCAL'", 9660, "SERVICE_NAME has more than 256 characters"),
     (f"ADDRESS = 'TCP://{'a' * 251}'", 9660, "ADDRESS has more than 256 characters"),
@@ -210,9 +218,13 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'TCP://x'",
             None,
-            "a route with this name; every database is created with it",
+            "a route 'AutoCreatedLocal'; every database is created with it",
         ),
-        ("CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'", None, "a route with this name"),
+        (
+            "CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'",
+            None,
+            "already has a route 'X'",
+        ),
         ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database Sales has no route X"),
         ("DROP ROUTE X", 15151, "the database Sales has no route X"),
         ("DROP ROUTE AutoCreatedLoca", 15151, "no route AutoCreatedLoca; did you mean AutoCreatedLocal?"),

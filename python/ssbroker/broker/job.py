@@ -434,5 +434,5 @@ def _microseconds(seconds: object, *, name: str) -> int:
     """Validates the duration of a lease."""
     duration = timeout_seconds(seconds, name=name)
     if not 0.0 < duration <= _LEASE_MAX:
-        raise OptionError(f"{name}: expected more than 0 seconds, and up to 366 days; got {seconds!r:.80}")
+        raise OptionError(f"{name}: expected more than 0 and at most 366 days, in seconds; got {seconds!r:.80}")
     return max(1, round(duration * SECOND))

@@ -137,7 +137,7 @@ class LiveRoutes:
             self._instance.database(database)  # raises the reason, or the database is readable again
             cache = self._current()
         if database not in cache.databases:
-            raise StorageError(f"the database {database!r} cannot be read")
+            raise StorageError(f"the database {database!r} became unavailable while its routes were read; call again")
         return cache
 
     def _local_services(self, database: str, objects: Objects) -> frozenset[str]:

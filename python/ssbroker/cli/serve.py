@@ -334,7 +334,10 @@ def _install_configuration_service(instance: Instance, settings: ServeSettings) 
     if service is None:
         return
     if (service.directory is None) == (service.table is None):
-        raise OptionError("configuration: expected either directory, the path of a file, or table")
+        given = "neither" if service.directory is None else "both"
+        raise OptionError(
+            f"configuration: expected exactly one of directory (the path of a file) and table, got {given}"
+        )
     database = _database(instance, service.database, "configuration.database")
     directory = (
         configuration_service.FileDirectory(service.directory)

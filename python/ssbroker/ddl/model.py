@@ -500,7 +500,7 @@ def _run_route(
         if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
-            raise RefusalError(f"the database {database} already has a route with this name{initial_route_hint(found)}")
+            raise RefusalError(f"the database {database} already has a route {found!r}{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
         return None

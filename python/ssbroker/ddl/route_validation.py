@@ -41,7 +41,8 @@ def _check_texts(clauses: RouteClauses) -> None:
     }
     for clause, text in texts.items():
         if text == "":
-            raise RefusalError(f"{clause} is empty", 9659)
+            hint = "give an address" if clause == "ADDRESS" else "give a value, or omit the clause"
+            raise RefusalError(f"{clause} is empty: {hint}", 9659)
         limit = _BROKER_INSTANCE_CHARACTERS_MAX if clause == "BROKER_INSTANCE" else _CHARACTERS_MAX
         if text is not None and utf16_length(text) > limit:
             raise RefusalError(

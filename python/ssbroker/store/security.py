@@ -189,7 +189,10 @@ def read_service_master_key(folder: Path) -> bytes | None:
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
     if len(key) != _KEY_BYTES:
-        raise StorageError(f"{path}: expected a key of {_KEY_BYTES} bytes; it has {len(key)}", file=str(path))
+        raise StorageError(
+            f"{path}: expected a key of {_KEY_BYTES} bytes; it has {len(key)}; restore the file from a backup",
+            file=str(path),
+        )
     return key
 
 

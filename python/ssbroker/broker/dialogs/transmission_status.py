@@ -88,8 +88,8 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     """Returns the status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
-        f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or after five failures in a "
-        "row of receivers, of which `ssbroker status` shows the last error. Correct the cause, then enable the queue: "
+        f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or by poison message "
+        "handling after five failures in a row (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
         f"ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
