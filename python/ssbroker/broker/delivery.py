@@ -435,7 +435,10 @@ class Retries:
                     self._schedule(key, _Attempt(0, at))
 
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
-        """Takes out the due conversations of a database, with their failed attempts; all of them if the clock was set back."""
+        """Removes the due conversations of a database from the schedule, and returns their numbers of failed attempts.
+
+        If the clock was set back, all are due.
+        """
         with self._guard:
             self._changes_at_claim[database_id] = self._changes
             self._reused_sender_ids.pop(database_id, None)

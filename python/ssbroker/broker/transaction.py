@@ -817,7 +817,7 @@ class Transaction:
             self._announce(error)
 
     def _announce(self, error: BaseException | None) -> None:
-        """Announces a commit, or the rollback because of an error."""
+        """Reports the commit, or the rollback that `error` caused, to the instance."""
         # A forked process has changed nothing, and locks held by its parent's threads are never released.
         if not self._context.file.is_inherited:
             listener, effects = self._context.instance.listener, self._collected_effects()

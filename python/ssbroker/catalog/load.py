@@ -392,7 +392,7 @@ def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> di
 
 
 def source_files(path: Path) -> list[Path]:
-    """Returns the files that `load_source` reads: those of a folder sorted by name, scripts in folders below it too, else the path itself."""
+    """Returns the files that `load_source` reads: for a folder, its files sorted by name and the scripts of its subfolders; otherwise the path itself."""
     if not path.is_dir():
         return [path]
     known = [entry for entry in sorted(path.iterdir()) if _is_script(entry) or _is_table(entry) or _is_settings(entry)]

@@ -67,7 +67,7 @@ def _assumed_ids(fleet: Fleet) -> dict[tuple[str, str], bytes]:
 def _named_ids(
     fleet: Fleet, tables: dict[str, Tables], known: set[bytes]
 ) -> defaultdict[tuple[str, str], Counter[bytes]]:
-    """Counts the unknown broker ids with which routes lead to the services of each database."""
+    """Counts, for each database of each instance, the unknown broker ids in routes to its services."""
     found: defaultdict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
     for instance, each in tables.items():
         for route in each.routes:

@@ -514,7 +514,7 @@ class ReachabilitySets:
         return codes
 
     def end(self, transition: int, key: MessageKey, *, sender: str | None = None) -> int:
-        """Returns the number of the set of ends after a transition at an instance; None if no route leads back to it."""
+        """Returns the number of the set of ends after a transition."""
         solved = self._fixed_ends.get(transition)
         if solved is not None:
             return solved
@@ -536,9 +536,9 @@ class ReachabilitySets:
 
 
 class _EndsByTransition(dict[int, int]):
-    """The number of the set of ends after each transition, for one service; computed on first access.
+    """Maps each transition to the number of the set of its ends, for one service and broker id.
 
-    For an instance in `returns` of a transition the ends differ, because a route leads back to it.
+    Values are computed on first access. `returns` has the instances that a route leads back to; for these the ends differ.
     """
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
@@ -697,7 +697,7 @@ def _forwarding_graph(graph: RoutingGraph, key: MessageKey, entries: Iterable[st
 
 
 def _entry_instances(graph: RoutingGraph) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns the instances that know each service name, and those that may use an address in any name.
+    """Returns the instances whose `msdb` knows each service name, and the instances that may take an address from any name (`reads_names`).
 
     A cycle that contains none of these is also a cycle of the unknown name.
     """

@@ -313,7 +313,7 @@ class Tail:
         return {_NUMBER_COLUMN: slices[-1].until} if slices else start
 
     def end(self) -> Offset:
-        """Returns the current end of the queue."""
+        """Returns the offset of the last message in the queue."""
         return {_NUMBER_COLUMN: self._last_number()}
 
     def stop_at_current_end(self) -> None:
