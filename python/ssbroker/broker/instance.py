@@ -23,7 +23,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases, InstanceChange
-from ssbroker.broker.ensure import ObjectChange
+from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, object_ddl, security_ddl
-from ssbroker.broker import ensure as ensuring
+from ssbroker.broker import database_lifecycle, needed_statements, object_ddl, security_ddl
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import existing, queue_text, refusal
-from ssbroker.broker.ensure import ObjectChange
+from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.security_ddl import GivenCertificate, KeyStore
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
@@ -529,15 +528,15 @@ class InstanceTarget:
     ) -> Remark | None:
         """Runs the statements that make the objects match a statement."""
         remark = None
-        known = ensuring.Existing(
+        known = needed_statements.Existing(
             databases=lambda: self._instance_change.names,
             endpoint=lambda: self._instance_change.objects(self._instance_change.database(MSDB_NAME)).endpoint,
             objects=lambda: self._objects_of(statement),
             now=epoch_microseconds(self._instance.clock()),
         )
-        for one in ensuring.needed_statements(statement, annotations, known):
-            if isinstance(one, ensuring.Differs):
-                place = None if one.kind in ensuring.INSTANCE_KINDS else self._context_name()
+        for one in needed_statements.needed_statements(statement, annotations, known):
+            if isinstance(one, needed_statements.Differs):
+                place = None if one.kind in needed_statements.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
             else:
                 remark = self._run(one, annotations) or remark
@@ -868,18 +867,18 @@ def _ensure(
         if name not in after:
             changed.append(ObjectChange("dropped", "database", name, None))
             continue
-        changed += ensuring.changes(before.get(name, {}), after[name], database=name)
+        changed += needed_statements.changes(before.get(name, {}), after[name], database=name)
     return (*changed, *differing), runner.notes
 
 
-def _describe_instance(change: InstanceChange) -> dict[str, ensuring.Described]:
+def _describe_instance(change: InstanceChange) -> dict[str, needed_statements.Described]:
     """Returns the objects of all databases within a change, and the endpoint."""
-    found: dict[str, ensuring.Described] = {}
+    found: dict[str, needed_statements.Described] = {}
     for name in change.names:
         objects = change.visible_objects(change.database(name))
-        found[name] = ensuring.describe_database(objects)
+        found[name] = needed_statements.describe_database(objects)
         if name == MSDB_NAME:
-            found[name] |= ensuring.describe_endpoint(objects.endpoint)
+            found[name] |= needed_statements.describe_endpoint(objects.endpoint)
     return found
 
 
