@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
-from ssbroker.broker.dialogs.transmission_status import dropped
+from ssbroker.broker.dialogs.transmission_status import dropped_by_next_hop
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
@@ -253,7 +253,11 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "has not been acknowledged",
             "Message Undeliverable",
         ),
-        (str(dropped("TCP://south:4022", DropReason.NOT_FORWARDED)), "could not forward", "Forwarded Message Dropped"),
+        (
+            str(dropped_by_next_hop("TCP://south:4022", DropReason.NOT_FORWARDED)),
+            "could not forward",
+            "Forwarded Message Dropped",
+        ),
     ],
 )
 def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, remedy: str) -> None:
@@ -276,11 +280,11 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
             "the route led through an instance whose message forwarding was disabled",
         ),
         (
-            str(dropped("TCP://south:4022", DropReason.NO_RETURN_ROUTE)),
+            str(dropped_by_next_hop("TCP://south:4022", DropReason.NO_RETURN_ROUTE)),
             "the target received the message, but had no route back to the service that sent it, so that it could not acknowledge the message",
         ),
         (
-            str(dropped("TCP://south:4022", DropReason.NOT_ACCEPTED)),
+            str(dropped_by_next_hop("TCP://south:4022", DropReason.NOT_ACCEPTED)),
             "the instance to which the route led had no route or service for the message",
         ),
     ],

@@ -21,7 +21,7 @@ from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, Mess
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
 from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
-from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError

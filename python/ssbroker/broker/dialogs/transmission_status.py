@@ -112,7 +112,7 @@ def unacknowledged(address: str) -> TransmissionStatus:
     )
 
 
-def dropped(address: str, reason: DropReason) -> TransmissionStatus:
+def dropped_by_next_hop(address: str, reason: DropReason) -> TransmissionStatus:
     """Returns the status of messages that the next hop has received and does not acknowledge."""
     return TransmissionStatus(
         9792 if reason is DropReason.FORWARDING_DISABLED else 9753,

@@ -327,7 +327,7 @@ class DatabaseDialogs:
             self.engine.forget([key])  # the engine may have loaded it before it had its key
         return waits
 
-    def take(
+    def receive(
         self,
         rows: pa.Table,
         *,
@@ -341,24 +341,24 @@ class DatabaseDialogs:
         Returns a `StalePlan`, with nothing written, if other writers have changed the endpoints meanwhile: the rows are to be received again.
         On an error nothing has changed.
         """
-        effects = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
+        changes = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
         stale: StalePlan | None = None
-        if not effects.is_empty:
+        if not changes.is_empty:
             try:
-                stale = self.storage.commit(effects, lock_timeout=lock_timeout)
+                stale = self.storage.commit(changes, lock_timeout=lock_timeout)
             except BaseException:
-                self.engine.undo(effects)
+                self.engine.undo(changes)
                 raise
         if stale is not None:
-            self.engine.undo(effects)
+            self.engine.undo(changes)
             self.reload(stale.keys)
             return stale
-        self.engine.confirm(effects, now=now)
-        for endpoint in effects.bound:
+        self.engine.confirm(changes, now=now)
+        for endpoint in changes.bound:
             self.next_hops.forget([endpoint.key])
             self._unbound.pop(endpoint.key, None)
-        self.key_exchanges.confirm((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
-        return effects
+        self.key_exchanges.confirm((*changes.acknowledged, *(endpoint.key for endpoint in changes.bound)))
+        return changes
 
     def without_route(self, keys: Iterable[Key]) -> set[Key]:
         """Returns the endpoints whose last rows found no route."""

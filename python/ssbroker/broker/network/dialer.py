@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from ssbroker._arguments import string_list
-from ssbroker.broker import serve_lock
+from ssbroker.broker import process_locks
 from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, ip_of
 from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.limits import EndpointLimits
@@ -193,7 +193,7 @@ async def _connect_first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
         opened = _Socket(family, kind, protocol)
-        serve_lock.close_after_fork(opened)
+        process_locks.close_after_fork(opened)
         try:
             opened.setblocking(False)
             async with asyncio.timeout(_NEXT_ADDRESS_DELAY if left else None):

@@ -247,19 +247,19 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             return endpoints.sides_by_id(connection, endpoint_ids)
 
-    def commit(self, effects: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
+    def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
         """Writes the changes of a batch in one transaction, then notifies whom they concern.
 
         They are durable after `sync`, which is due before anything is sent that depends on them. Returns None, or the reason why nothing was
         written. On an error nothing has changed.
         """
-        if effects.is_empty:
+        if changes.is_empty:
             return None
         try:
             with instance_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return StalePlan(is_database_changed=True)
-                InboundWriter(work, effects).write()
+                InboundWriter(work, changes).write()
                 self._is_unsynced = True
         except StalePlanError as error:
             return StalePlan(error.keys)

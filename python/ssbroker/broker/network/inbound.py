@@ -473,7 +473,7 @@ class InboundProcessor:
         for _ in range(ATTEMPTS_MAX):
             if not rows.num_rows:
                 return
-            result = dialogs.take(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
+            result = dialogs.receive(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
             if not isinstance(result, StalePlan):
                 self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
                 if unroutable := dialogs.without_route(part.keys):

@@ -30,7 +30,7 @@ from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExch
 from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
-from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.views import view
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread
@@ -191,7 +191,7 @@ class ServeOptions:
     Examples:
         >>> ServeOptions()
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: trust: expected certificates, or allow_unencrypted=True to do without them
+        ssbroker.exceptions.OptionError: trust: expected a Trust with certificates; to serve without TLS, pass allow_unencrypted=True
         >>> ServeOptions(allow_unencrypted=True).port
         4022
     """
@@ -218,7 +218,9 @@ class ServeOptions:
         _check_kind(self.limits, EndpointLimits, name="limits")
         _check_kind(self.settings, ProtocolSettings, name="settings")
         if self.trust is None and not self.allow_unencrypted:
-            raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
+            raise OptionError(
+                "trust: expected a Trust with certificates; to serve without TLS, pass allow_unencrypted=True"
+            )
         if self.trust is not None and self.allow_unencrypted:
             raise OptionError("trust and allow_unencrypted: expected only one of them, got both")
         integer_argument(

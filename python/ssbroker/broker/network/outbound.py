@@ -19,7 +19,7 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import (
     DELIVERED,
     TransmissionStatus,
-    dropped,
+    dropped_by_next_hop,
     no_principal,
     unacknowledged,
     unreachable,
@@ -428,7 +428,7 @@ class ConversationsInTransit:
         if address in self.unreachable:
             return unreachable(address, self.unreachable[address])
         if conversation.drop_reason is not None and now - conversation.dropped_at < DROP_REASON_HOLDS:
-            return dropped(address, conversation.drop_reason)
+            return dropped_by_next_hop(address, conversation.drop_reason)
         return unacknowledged(address) if conversation.since + UNACKNOWLEDGED_AFTER <= now else None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._text import host_and_port
-from ssbroker.broker import serve_lock
+from ssbroker.broker import process_locks
 from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, ConnectionState, PeerConnection
 from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, PeerKey, host_of
 from ssbroker.broker.network.rate_limiter import RateLimiter
@@ -456,7 +456,7 @@ class SocketEndpoint:
 
     def start(self) -> tuple[str, int]:
         """See `NetworkEndpoint`."""
-        serve_lock.close_after_fork(self)
+        process_locks.close_after_fork(self)
         self._thread.start()
         started = self._started.get()
         if isinstance(started, Exception):
