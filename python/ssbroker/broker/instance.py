@@ -179,7 +179,7 @@ class Instance:
         """
         boolean(create, name="create")
         if name is not None and not create:
-            raise OptionError("name: only a new instance takes a name; pass create=True, or omit name")
+            raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
         resolved_folder = databases.resolve_path(folder)
         source = random or randomness.SystemRandom()
         path = resolved_folder / MSDB_FILE

@@ -129,8 +129,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = _normalized(options, _WRITE_OPTIONS)
     query_id, batch_id = given.get("query_id"), _integer(given, "batch_id", minimum=0)
     if (query_id is None) != (batch_id is None):
-        missing = "query_id" if query_id is None else "batch_id"
-        raise OptionError(f"{missing}: expected query_id and batch_id together, or neither")
+        raise OptionError("query_id and batch_id: expected both or neither")
     return WriteOptions(
         folder=_folder(given),
         database=_required(given, "database", "the sending database"),
