@@ -1,6 +1,5 @@
 //! The SQLite library and connection that another extension module (apsw) has opened. Uses `unsafe` because both
-//! are C, and because the connection is stored beside the statements that refer
-//! to it.
+//! are C, and because the connection is stored beside the statements that refer to it.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -31,13 +30,13 @@ pub unsafe fn init_api(database: *mut Database, error: *mut *mut c_char, api: *m
 /// too, but allocates and hashes the SQL text at each use.
 #[derive(Debug)]
 pub struct BorrowedConnection {
-    /// From `Box::into_raw`; dropped after the statements, which refer to it.
+    /// Owned; dropped after the statements, which refer to it.
     connection: NonNull<Connection>,
-    statements: RefCell<Vec<CacheEntry>>,
+    unused: UnusedStatements,
 }
 
-/// An SQL text and its statement; `None` while the statement is in use.
-type CacheEntry = (&'static str, Option<Statement<'static>>);
+/// The statements that are not in use, with their SQL texts.
+type UnusedStatements = RefCell<Vec<(&'static str, Statement<'static>)>>;
 
 // SAFETY: the connection and its statements move to another thread together, and nothing else refers to them.
 unsafe impl Send for BorrowedConnection {}
@@ -54,20 +53,20 @@ impl BorrowedConnection {
     pub unsafe fn new(database: *mut Database) -> Result<Self> {
         // SAFETY: guaranteed by the caller; the wrapper does not close the handle.
         let connection = Box::new(unsafe { Connection::from_handle(database) }?);
-        Ok(Self { connection: NonNull::from(Box::leak(connection)), statements: RefCell::default() })
+        Ok(Self { connection: NonNull::from(Box::leak(connection)), unused: RefCell::default() })
     }
 
     /// Returns the statement of an SQL text, which is prepared at its first use.
     pub(crate) fn prepare_cached(&self, sql: &'static str) -> rusqlite::Result<CachedStatement<'_>> {
-        let cached = self.statements.borrow_mut().iter_mut().find(|entry| ptr::eq(entry.0, sql)).map(|e| e.1.take());
-        let statement = if let Some(statement) = cached.flatten() {
-            statement
+        let mut unused = self.unused.borrow_mut();
+        let statement = if let Some(index) = unused.iter().position(|(text, _)| ptr::eq(*text, sql)) {
+            unused.swap_remove(index).1
         } else {
             // SAFETY: the connection does not move, and is dropped after all statements.
             let connection: &'static Connection = unsafe { self.connection.as_ref() };
             connection.prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_PERSISTENT)?
         };
-        Ok(CachedStatement { sql, statement: ManuallyDrop::new(statement), cache: &self.statements })
+        Ok(CachedStatement { sql, statement: ManuallyDrop::new(statement), unused: &self.unused })
     }
 }
 
@@ -82,7 +81,7 @@ impl Deref for BorrowedConnection {
 
 impl Drop for BorrowedConnection {
     fn drop(&mut self) {
-        self.statements.get_mut().clear();
+        self.unused.get_mut().clear();
         // SAFETY: the pointer is that of a box, and the statements that referred to it are gone.
         drop(unsafe { Box::from_raw(self.connection.as_ptr()) });
     }
@@ -92,7 +91,7 @@ impl Drop for BorrowedConnection {
 pub(crate) struct CachedStatement<'c> {
     sql: &'static str,
     statement: ManuallyDrop<Statement<'static>>,
-    cache: &'c RefCell<Vec<CacheEntry>>,
+    unused: &'c UnusedStatements,
 }
 
 impl Deref for CachedStatement<'_> {
@@ -114,10 +113,6 @@ impl Drop for CachedStatement<'_> {
         self.statement.clear_bindings(); // frees the copies of message bodies
         // SAFETY: the statement is not used again.
         let statement = unsafe { ManuallyDrop::take(&mut self.statement) };
-        let mut cache = self.cache.borrow_mut();
-        match cache.iter_mut().find(|entry| ptr::eq(entry.0, self.sql)) {
-            Some(entry) => entry.1 = Some(statement),
-            None => cache.push((self.sql, Some(statement))),
-        }
+        self.unused.borrow_mut().push((self.sql, statement));
     }
 }
