@@ -199,12 +199,22 @@ fn without(flag: u8) -> impl Fn(&mut RouteIndex) {
     move |index| change(index, |action| action.flags &= !(1 << flag))
 }
 
+/// Replaces a value of a field in every finished decision.
+fn replaced(field: fn(&mut Action) -> &mut i8, from: i8, to: i8) -> impl Fn(&mut RouteIndex) {
+    move |index| {
+        change(index, |action| {
+            if !action.has(Action::UNFINISHED) && *field(action) == from {
+                *field(action) = to;
+            }
+        });
+    }
+}
+
 type Bug = (&'static str, Box<dyn Fn(&mut RouteIndex)>);
 
 // A list, however long it is.
 #[allow(clippy::too_many_lines)]
 fn bugs() -> Vec<Bug> {
-    let finished = |action: &Action| !action.has(Action::UNFINISHED);
     vec![
         ("entries never expire", Box::new(|index| index.entries.iter_mut().for_each(|entry| entry.expires = NEVER))),
         (
@@ -288,44 +298,17 @@ fn bugs() -> Vec<Bug> {
         ),
         (
             "messages from outside start here",
-            Box::new(move |index| {
-                change(index, |action| {
-                    if finished(action) && action.outcome == Outcome::Forward as i8 {
-                        action.outcome = Outcome::Remote as i8;
-                    }
-                });
-            }),
+            Box::new(replaced(|action| &mut action.outcome, Outcome::Forward as i8, Outcome::Remote as i8)),
         ),
         (
             "nothing is dropped",
-            Box::new(move |index| {
-                change(index, |action| {
-                    if finished(action) && action.outcome == Outcome::Dropped as i8 {
-                        action.outcome = Outcome::Delayed as i8;
-                    }
-                });
-            }),
+            Box::new(replaced(|action| &mut action.outcome, Outcome::Dropped as i8, Outcome::Delayed as i8)),
         ),
         (
             "a reply is like any message",
-            Box::new(move |index| {
-                change(index, |action| {
-                    if finished(action) && action.reason == Reason::Reply as i8 {
-                        action.reason = Reason::Matched as i8;
-                    }
-                });
-            }),
+            Box::new(replaced(|action| &mut action.reason, Reason::Reply as i8, Reason::Matched as i8)),
         ),
-        (
-            "step 3 is step 2",
-            Box::new(move |index| {
-                change(index, |action| {
-                    if finished(action) && action.step == 3 {
-                        action.step = 2;
-                    }
-                });
-            }),
-        ),
+        ("step 3 is step 2", Box::new(replaced(|action| &mut action.step, 3, 2))),
     ]
 }
 
