@@ -71,8 +71,8 @@ pub(crate) struct Lanes<'a> {
     pub(crate) sources: Sources<'a>,
     indices: [usize; LANES_MAX],
     pub(crate) count: usize,
-    /// The cache set where the message that was added last starts.
-    last_set: usize,
+    /// The address of the message that was added last, modulo `SET_DISTANCE`.
+    last_offset: usize,
 }
 
 impl<'a> Batch<'a, '_> {
@@ -193,7 +193,7 @@ impl<'a> Lanes<'a> {
             sources: [&[]; LANES_MAX],
             indices: [0; LANES_MAX],
             count: 0,
-            last_set: usize::MAX,
+            last_offset: usize::MAX,
         }
     }
 
@@ -202,8 +202,8 @@ impl<'a> Lanes<'a> {
     fn add(&mut self, state: [u32; 4], index: usize, body: &'a [Block]) -> bool {
         self.put(self.count, state, index, body);
         self.count += 1;
-        let set = body.as_ptr().addr() % SET_DISTANCE;
-        let is_same_set = set == mem::replace(&mut self.last_set, set);
+        let offset = body.as_ptr().addr() % SET_DISTANCE;
+        let is_same_set = offset == mem::replace(&mut self.last_offset, offset);
         is_same_set && body.len() >= STAGGERED_MIN && self.count >= LANES_MIN
     }
 
