@@ -32,15 +32,13 @@ def problems(instance: Instance) -> dict[str, str]:
             if row["state_desc"] != "ONLINE":
                 found[f"database {row['name']}"] = "its file is missing or cannot be used"
         for database in instance.databases:
+            file = database_context(database).file
             # Otherwise the failure would be reported until something is written again.
-            database_context(database).file.retry_failed_write()
-            trouble = database_context(database).file.read_failure
-            if trouble is not None:
-                found.setdefault(f"database {database.name}", trouble)
-            if database_context(database).file.failure is not None:
-                found.setdefault(
-                    f"database {database.name}", f"cannot be written: {database_context(database).file.failure}"
-                )
+            file.retry_failed_write()
+            if (read_failure := file.read_failure) is not None:
+                found.setdefault(f"database {database.name}", read_failure)
+            if (failure := file.failure) is not None:
+                found.setdefault(f"database {database.name}", f"cannot be written: {failure}")
     except SsbrokerError as error:
         found["databases"] = str(error)
     return found

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import instance_server
-from ssbroker.ddl.writer import bracket
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
@@ -91,9 +91,7 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     "incomplete": incomplete,
                     "retained": retained,
                     "oldest_seconds": _seconds_since(oldest, now),
-                    "problem": None
-                    if receives
-                    else _why_disabled(connection, queue_id, f"{bracket(schema)}.{bracket(queue)}"),
+                    "problem": None if receives else _why_disabled(connection, queue_id, queue_text(schema, queue)),
                 }
                 for (
                     queue_id,

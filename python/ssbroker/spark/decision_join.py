@@ -433,8 +433,8 @@ class DecisionJoin:
         is_known, is_valid = self._temporary("key").isNotNull(), self._temporary("valid")
         step = codes["match_step"]
         labels = {
-            "outcome": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.outcomes)), codes["outcome"])),
-            "reason": sf.when(is_known, sf.get(sf.array(*map(sf.lit, self._labels.reasons)), codes["reason"])),
+            "outcome": sf.when(is_known, _one_of(self._labels.outcomes, codes["outcome"])),
+            "reason": sf.when(is_known, _one_of(self._labels.reasons, codes["reason"])),
             "match_step": sf.when(is_known & (step != NO_STEP), step.cast("tinyint")),
         }
         others = {

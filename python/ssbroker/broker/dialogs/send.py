@@ -114,7 +114,7 @@ def send(
 
 def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:
     """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
-    waiting: list[tuple[ConversationEndpoint, Sequence[DialogMessage]]] = []
+    waiting: list[SentMessages] = []
     for endpoint, messages, route in sends:
         if not _is_direct(work, endpoint, route):
             waiting.append((endpoint, messages))

@@ -23,7 +23,6 @@ from ssbroker.protocol.wire.link import LinkEvent, PeerGreeted, PeerLeft
 # Service Broker's error numbers.
 CONNECT_FAILED: Final = 9754
 RECEIVE_FAILED: Final = 9755
-SEND_FAILED: Final = 9759
 PROTOCOL_ERROR: Final = 9757
 LOGIN_REFUSED: Final = 9752
 NAME_UNKNOWN: Final = 9783

@@ -16,6 +16,7 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
+from ssbroker.spark.output_columns import KEYS
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
@@ -26,8 +27,6 @@ WAITING_SINCE: Final = "since_us"
 LAST_GROWTH: Final = "grown_us"
 WAITING_SCHEMA: Final = pa.schema([*PENDING, pa.field(WAITING_SINCE, pa.int64()), pa.field(LAST_GROWTH, pa.int64())])
 """The pending messages, since when they are pending, and when a fragment was last accepted."""
-
-_KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def update_waiting(
         return PendingMessages(rows, None, _earliest(last_growth) + max_age_us)
     rest = rows.filter(pc.invert(is_expired))
     due_us = _earliest(column(rest, LAST_GROWTH)) + max_age_us if rest.num_rows else None
-    return PendingMessages(rest if rest.num_rows else None, rows.filter(is_expired), due_us)
+    return PendingMessages(_none_if_empty(rest), rows.filter(is_expired), due_us)
 
 
 def _with_times(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
@@ -75,7 +74,7 @@ def _with_times(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> p
     now = repeat(now_us, pa.int64(), pending.num_rows)
     if before is None or not pending.num_rows:
         return with_column(with_column(pending, WAITING_SINCE, now), LAST_GROWTH, now)
-    position = pc.index_in(row_keys(pending, _KEYS), value_set=row_keys(before, _KEYS))
+    position = pc.index_in(row_keys(pending, KEYS), value_set=row_keys(before, KEYS))
     since = pc.coalesce(column(before, WAITING_SINCE).take(position), pa.scalar(now_us, pa.int64()))
     received_before = column(before, "received_fragments").take(position)
     has_not_grown = pc.fill_null(pc.equal(received_before, column(pending, "received_fragments")), fill_value=False)
@@ -99,7 +98,6 @@ RETRY_COLUMNS: Final = {ARRIVAL: pa.int64(), DELAYED_SINCE: pa.int64(), DUE: pa.
 """The columns stored with a delayed message: its position among all arrivals, since when it waits, when it is retried, how often it was."""
 
 _ROW_BYTES: Final = 256
-_DELAYED: Final = "is_delayed"
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class RetryResult:
     Attributes:
         released: The messages that are emitted, with their decisions, in the order of their directions.
         queue: The delayed messages, oldest first, with `RETRY_COLUMNS`; None for none.
-        arrivals: How many messages have arrived so far.
+        arrivals: How many messages have arrived since the first one was delayed.
     """
 
     released: list[pa.RecordBatch]
@@ -179,7 +177,7 @@ class DelayedQueue:
             behind = pc.is_valid(position)
             for name in (DUE, TRIES):
                 new = with_column(new, name, pc.coalesce(column(waiting, name).take(position), column(new, name)))
-            waiting, new = _concat(waiting, new.filter(behind)), new.filter(pc.invert(behind))
+            waiting, new = pa.concat_tables([waiting, new.filter(behind)]), new.filter(pc.invert(behind))
         return _none_if_empty(waiting), _concat_some(_none_if_empty(due), new)
 
     def _is_early(self, queue: pa.Table, now_us: int) -> bool:
@@ -266,13 +264,9 @@ def _none_if_empty(rows: pa.Table) -> pa.Table | None:
     return rows if rows.num_rows else None
 
 
-def _concat(*tables: pa.Table) -> pa.Table:
-    return pa.concat_tables(tables)
-
-
 def _concat_some(first: pa.Table | None, second: pa.Table | None) -> pa.Table | None:
     tables = [table for table in (first, second) if table is not None and table.num_rows]
-    return _concat(*tables) if tables else None
+    return pa.concat_tables(tables) if tables else None
 
 
 FRAGMENT_KEYS: Final = {
@@ -473,18 +467,18 @@ class _StepRun:
             check_us = [self._now_us + CATALOG_CHECK_US] if routing.source.may_change else []
             self._due.extend([result.due_us, *check_us])
 
-    def _emit(self, arrow_type: str, rows: pa.Table) -> None:
+    def _emit(self, kind: str, rows: pa.Table) -> None:
         for batch in rows.to_batches():
-            self._emit_batch(arrow_type, batch)
+            self._emit_batch(kind, batch)
 
-    def _emit_batch(self, arrow_type: str, rows: pa.RecordBatch) -> None:
+    def _emit_batch(self, kind: str, rows: pa.RecordBatch) -> None:
         """Emits rows of a kind, with the extra columns added."""
         if not rows.num_rows:
             return
         columns: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
         for field in self._state.extra or ():
             columns.setdefault(field.name, nulls(field.type, rows.num_rows))
-        self._rows.append((arrow_type, pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))))
+        self._rows.append((kind, pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))))
 
     def _metrics(self, state_bytes: int) -> pa.RecordBatch:
         waits, queue = self._state.waits, self._state.delayed
