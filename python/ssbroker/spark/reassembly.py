@@ -165,7 +165,7 @@ class ReassembleTask:
 
 
 def reassemble_partition(task: ReassembleTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `reassembly_rows.schema`."""
+    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `output_columns.schema`."""
     run = _AssemblyRun(task)
     for batch in batches:
         if batch.num_rows:

@@ -14,7 +14,7 @@ from ssbroker.protocol.wire.frames import DropReason
 LENGTH_MAX: Final = 4000
 """Maximum number of characters of `transmission_status`, as in SQL Server."""
 DELIVERED: Final = ""
-"""Returns the status if no problem is known."""
+"""The status if no problem is known."""
 
 _DELIVERABLE: Final = ("LOCAL",)
 
