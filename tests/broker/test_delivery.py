@@ -12,7 +12,8 @@ from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.delivery import DeliveryResult, OutgoingConversation
+from ssbroker.broker.delivery import DeliveryResult
+from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus

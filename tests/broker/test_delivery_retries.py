@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from ssbroker.broker.delivery import Retries, SenderKey
+from ssbroker.broker.delivery_retries import Retries, SenderKey
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
 

@@ -10,7 +10,8 @@ from typing import Final
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery import Delivery, Retries, SenderKey
+from ssbroker.broker.delivery import Delivery
+from ssbroker.broker.delivery_retries import Retries, SenderKey
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.arrival import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
-import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.definition_checks import queue_text
+from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
+from ssbroker.broker.delivery_retries import Retries, SenderKey
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.delivery_outcome import apply_outcome
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
-from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
-from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
+from ssbroker.broker.dynamic_routing import DynamicRouting
+from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
-from ssbroker.explain import Explanation
-from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import error_text
-from ssbroker.protocol.events import Classification, MessageClassify
+from ssbroker.protocol.events import MessageClassify
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 
@@ -272,26 +270,6 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> Transmissi
     return transmission_status.dropped_by_target(number, delivered.outcome.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingConversation:
-    """A conversation with messages in the transmission queue for another instance.
-
-    Attributes:
-        database: The database of the sender.
-        sender: The sending endpoint, as committed.
-        decision: The routing decision, with the next hop and, for a mirrored route, the address of the mirror (R51).
-    """
-
-    database: DatabaseContext
-    sender: ConversationEndpoint
-    decision: Decision
-
-    @property
-    def endpoint_id(self) -> int:
-        """The id of the sender."""
-        return self.sender.endpoint_id
-
-
 class Transport(Protocol):
     """Sends messages to other instances and receives acknowledgements."""
 
@@ -304,217 +282,6 @@ class Transport(Protocol):
 
     def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
         """Announces new messages of conversations; returns those that still need `send_waiting`, which is more expensive."""
-
-
-_SENDER_DISABLED: Final = "sender_disabled"
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryPlan:
-    """What to do with conversations of a database."""
-
-    local: dict[tuple[str, bytes | None], list[ConversationEndpoint]] = field(default_factory=dict)
-    """Conversations for each database of this instance, by its name and broker id."""
-    outgoing: list[OutgoingConversation] = field(default_factory=list)
-    """Conversations for other instances."""
-    problems: dict[int, TransmissionStatus] = field(default_factory=dict)
-    """Why the other conversations wait, by sender id."""
-    route_requests: dict[RouteRequest, list[int]] = field(default_factory=dict)
-    """The routes to request (R14), with the ids of the senders that need them."""
-
-
-def plan(
-    routes: LiveRoutes, database: DatabaseContext, senders: Sequence[ConversationEndpoint], *, has_transport: bool
-) -> DeliveryPlan:
-    """Routes conversations, and emits an event about each decision."""
-    now = database.now()
-    found = DeliveryPlan()
-    explained: dict[tuple[str, bytes | None, int], Explanation] = {}
-    router = routes.router()
-    for sender, decision in zip(senders, routes.decisions(database.name, senders), strict=True):
-        _emit_classify_event(database, sender, decision)
-        if decision.is_local and decision.target_database is not None:
-            found.local.setdefault((decision.target_database, decision.broker_instance), []).append(sender)
-        elif decision.next_hop_address is not None and has_transport:
-            found.outgoing.append(OutgoingConversation(database, sender, decision))
-        else:
-            destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
-            if destination not in explained:  # the same for all of them, as there was no route to choose
-                explained[destination] = explain(router, database.name, sender, now=now)
-            is_mirror = decision.reason == _SENDER_DISABLED and database.objects().broker.mirroring_role == "mirror"
-            why = (
-                transmission_status.database_is_mirror(database.name)
-                if is_mirror
-                else transmission_status.routing_problem(explained[destination])
-            )
-            found.problems[sender.endpoint_id] = why or transmission_status.other_failure("the route has just changed")
-            if needs_route_request(explained[destination]):
-                request = RouteRequest(
-                    database_missing_route(explained[destination]), sender.far_service, sender.far_broker_instance
-                )
-                found.route_requests.setdefault(request, []).append(sender.endpoint_id)
-    return found
-
-
-def _emit_classify_event(database: DatabaseContext, sender: ConversationEndpoint, decision: Decision) -> None:
-    log = database.instance.events
-    if not log.wants(MessageClassify):
-        return
-    if decision.is_local:
-        classification = Classification.LOCAL
-    elif decision.next_hop_address is not None:
-        classification = Classification.REMOTE
-    else:
-        classification = Classification.DELAYED
-    log.emit(
-        MessageClassify(
-            at=epoch_microseconds(database.now()),
-            database=database.name,
-            conversation_id=uuid.UUID(bytes=sender.conversation_id),
-            classification=classification,
-            to_service_name=sender.far_service,
-            to_broker_instance=None if decision.broker_instance is None else uuid.UUID(bytes=decision.broker_instance),
-            next_hop_address=decision.next_hop_address,
-            reason=decision.reason,
-        )
-    )
-
-
-class SenderKey(NamedTuple):
-    """Identifies a sending endpoint."""
-
-    database_id: int
-    endpoint_id: int
-
-
-class _Attempt(NamedTuple):
-    attempt: int
-    """Number of failed attempts so far."""
-    at: int
-    """Time of the next attempt, in microseconds since 1970."""
-    is_in_transit: bool = False
-    """Whether its messages are being sent to another instance, so that new messages need not wait for the retry."""
-
-
-class Retries:
-    """The time of the next delivery attempt of each conversation; in memory only. Thread-safe.
-
-    A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
-
-    Examples:
-        >>> retries = Retries(Backoff(random=lambda: 0.5))
-        >>> retries.add([SenderKey(5, 1)], at=0)
-        >>> retries.claim(5, now=0)
-        {1: 0}
-        >>> retries.schedule_retry(SenderKey(5, 1), attempt=0, now=0)
-        >>> retries.next_time() // 1_000_000
-        4
-    """
-
-    def __init__(self, backoff: Backoff) -> None:
-        self._backoff: Final = backoff
-        self._guard: Final = threading.RLock()
-        self._attempts: dict[SenderKey, _Attempt] = {}
-        # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
-        self._heaps: dict[int, list[tuple[int, int]]] = {}
-        self._latest_claim_time = 0
-        self._changes = 0
-        self._changes_at_claim: dict[int, int] = {}
-        """For each database the value of `_changes` at its last claim."""
-        self._claimed: dict[int, set[int]] = {}
-        """For each database the sender ids of its last claim."""
-        self._reused_sender_ids: dict[int, set[int]] = {}
-        """Those of these ids that other conversations have got since then."""
-
-    def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
-        """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
-        with self._guard:
-            for key in keys:
-                scheduled = self._attempts.get(key)
-                if scheduled is None or (scheduled.is_in_transit and at < scheduled.at):
-                    self._schedule(key, _Attempt(0, at))
-
-    def claim(self, database_id: int, *, now: int) -> dict[int, int]:
-        """Removes the due conversations of a database from the schedule, and returns their numbers of failed attempts.
-
-        If the clock was set back, all are due.
-        """
-        with self._guard:
-            self._changes_at_claim[database_id] = self._changes
-            self._reused_sender_ids.pop(database_id, None)
-            # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
-            if now + self._backoff.max_wait < self._latest_claim_time:
-                self._bring_forward(at=now)
-                self._latest_claim_time = now
-            self._latest_claim_time = max(self._latest_claim_time, now)
-            found: dict[int, int] = {}
-            heap = self._heaps.get(database_id, [])
-            while heap and heap[0][0] <= now:
-                at, endpoint_id = heapq.heappop(heap)
-                if self._is_current(SenderKey(database_id, endpoint_id), at):
-                    found[endpoint_id] = self._attempts.pop(SenderKey(database_id, endpoint_id)).attempt
-            self._claimed[database_id] = set(found)
-            return dict(sorted(found.items()))
-
-    def schedule_retry(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
-        """Schedules a retry after a longer interval; immediately if something has changed since the claim.
-
-        A conversation that was removed since then is not retried, and does not delay a new one with the same id.
-        """
-        with self._guard:
-            if key.endpoint_id in self._reused_sender_ids.get(key.database_id, ()):
-                return
-            is_changed = self._changes_at_claim.get(key.database_id, self._changes) != self._changes
-            at = now if is_changed else now + self._backoff.wait(attempt)
-            self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
-
-    def forget(self, key: SenderKey) -> None:
-        """Forgets a removed conversation, whose id a new one has now."""
-        with self._guard:
-            self._attempts.pop(key, None)
-            if key.endpoint_id in self._claimed.get(key.database_id, ()):
-                self._reused_sender_ids.setdefault(key.database_id, set()).add(key.endpoint_id)
-
-    def keep_databases(self, database_ids: Iterable[int]) -> None:
-        """Forgets the conversations of all other databases, which the instance no longer has."""
-        kept = set(database_ids)
-        with self._guard:
-            dropped = (self._heaps.keys() | self._changes_at_claim.keys()) - kept
-            if not dropped:
-                return
-            self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
-            for database_id in dropped:
-                for by_database in (self._heaps, self._changes_at_claim, self._claimed, self._reused_sender_ids):
-                    by_database.pop(database_id, None)
-
-    def schedule_all_now(self, *, now: int) -> None:
-        """Schedules all conversations immediately, after a change that may have fixed their problem."""
-        with self._guard:
-            self._changes += 1
-            self._bring_forward(at=now)
-
-    def next_time(self) -> int | None:
-        """Returns the time of the next attempt, past or future; None if nothing waits."""
-        with self._guard:
-            heaps = list(self._heaps.items())  # a signal handler may change them
-            for database_id, heap in heaps:
-                while heap and not self._is_current(SenderKey(database_id, heap[0][1]), heap[0][0]):
-                    heapq.heappop(heap)
-            return min((heap[0][0] for _, heap in heaps if heap), default=None)
-
-    def _schedule(self, key: SenderKey, attempt: _Attempt) -> None:
-        self._attempts[key] = attempt
-        heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
-
-    def _bring_forward(self, *, at: int) -> None:
-        """Makes attempts that are due later than a time due at that time."""
-        before, self._attempts, self._heaps = self._attempts, {}, {}
-        for key, each in before.items():
-            self._schedule(key, each._replace(at=min(each.at, at)))
-
-    def _is_current(self, key: SenderKey, at: int) -> bool:
-        scheduled = self._attempts.get(key)
-        return scheduled is not None and scheduled.at == at
 
 
 SHORT_LOCK_TIMEOUT: Final = 0.1

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.live_routes import Decision, database_missing_route, explain, needs_route_request

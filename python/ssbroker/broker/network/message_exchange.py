@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import route_addresses

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import (
     DELIVERED,
     TransmissionStatus,

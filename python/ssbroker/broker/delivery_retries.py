@@ -1,0 +1,147 @@
+"""When each conversation is delivered next, with longer intervals after failures."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ssbroker.protocol.backoff import Backoff
+
+
+class SenderKey(NamedTuple):
+    """Identifies a sending endpoint."""
+
+    database_id: int
+    endpoint_id: int
+
+
+class _Attempt(NamedTuple):
+    attempt: int
+    """Number of failed attempts so far."""
+    at: int
+    """Time of the next attempt, in microseconds since 1970."""
+    is_in_transit: bool = False
+    """Whether its messages are being sent to another instance, so that new messages need not wait for the retry."""
+
+
+class Retries:
+    """The time of the next delivery attempt of each conversation; in memory only. Thread-safe.
+
+    A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
+
+    Examples:
+        >>> retries = Retries(Backoff(random=lambda: 0.5))
+        >>> retries.add([SenderKey(5, 1)], at=0)
+        >>> retries.claim(5, now=0)
+        {1: 0}
+        >>> retries.schedule_retry(SenderKey(5, 1), attempt=0, now=0)
+        >>> retries.next_time() // 1_000_000
+        4
+    """
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff: Final = backoff
+        self._guard: Final = threading.RLock()
+        self._attempts: dict[SenderKey, _Attempt] = {}
+        # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
+        self._heaps: dict[int, list[tuple[int, int]]] = {}
+        self._latest_claim_time = 0
+        self._changes = 0
+        self._changes_at_claim: dict[int, int] = {}
+        """For each database the value of `_changes` at its last claim."""
+        self._claimed: dict[int, set[int]] = {}
+        """For each database the sender ids of its last claim."""
+        self._reused_sender_ids: dict[int, set[int]] = {}
+        """Those of these ids that other conversations have got since then."""
+
+    def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
+        """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
+        with self._guard:
+            for key in keys:
+                scheduled = self._attempts.get(key)
+                if scheduled is None or (scheduled.is_in_transit and at < scheduled.at):
+                    self._schedule(key, _Attempt(0, at))
+
+    def claim(self, database_id: int, *, now: int) -> dict[int, int]:
+        """Removes the due conversations of a database from the schedule, and returns their numbers of failed attempts.
+
+        If the clock was set back, all are due.
+        """
+        with self._guard:
+            self._changes_at_claim[database_id] = self._changes
+            self._reused_sender_ids.pop(database_id, None)
+            # Threads may have read the clock earlier, so small steps back are normal and only prolong a wait.
+            if now + self._backoff.max_wait < self._latest_claim_time:
+                self._bring_forward(at=now)
+                self._latest_claim_time = now
+            self._latest_claim_time = max(self._latest_claim_time, now)
+            found: dict[int, int] = {}
+            heap = self._heaps.get(database_id, [])
+            while heap and heap[0][0] <= now:
+                at, endpoint_id = heapq.heappop(heap)
+                if self._is_current(SenderKey(database_id, endpoint_id), at):
+                    found[endpoint_id] = self._attempts.pop(SenderKey(database_id, endpoint_id)).attempt
+            self._claimed[database_id] = set(found)
+            return dict(sorted(found.items()))
+
+    def schedule_retry(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
+        """Schedules a retry after a longer interval; immediately if something has changed since the claim.
+
+        A conversation that was removed since then is not retried, and does not delay a new one with the same id.
+        """
+        with self._guard:
+            if key.endpoint_id in self._reused_sender_ids.get(key.database_id, ()):
+                return
+            is_changed = self._changes_at_claim.get(key.database_id, self._changes) != self._changes
+            at = now if is_changed else now + self._backoff.wait(attempt)
+            self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
+
+    def forget(self, key: SenderKey) -> None:
+        """Forgets a removed conversation, whose id a new one has now."""
+        with self._guard:
+            self._attempts.pop(key, None)
+            if key.endpoint_id in self._claimed.get(key.database_id, ()):
+                self._reused_sender_ids.setdefault(key.database_id, set()).add(key.endpoint_id)
+
+    def keep_databases(self, database_ids: Iterable[int]) -> None:
+        """Forgets the conversations of all other databases, which the instance no longer has."""
+        kept = set(database_ids)
+        with self._guard:
+            dropped = (self._heaps.keys() | self._changes_at_claim.keys()) - kept
+            if not dropped:
+                return
+            self._attempts = {key: each for key, each in self._attempts.items() if key.database_id in kept}
+            for database_id in dropped:
+                for by_database in (self._heaps, self._changes_at_claim, self._claimed, self._reused_sender_ids):
+                    by_database.pop(database_id, None)
+
+    def schedule_all_now(self, *, now: int) -> None:
+        """Schedules all conversations immediately, after a change that may have fixed their problem."""
+        with self._guard:
+            self._changes += 1
+            self._bring_forward(at=now)
+
+    def next_time(self) -> int | None:
+        """Returns the time of the next attempt, past or future; None if nothing waits."""
+        with self._guard:
+            heaps = list(self._heaps.items())  # a signal handler may change them
+            for database_id, heap in heaps:
+                while heap and not self._is_current(SenderKey(database_id, heap[0][1]), heap[0][0]):
+                    heapq.heappop(heap)
+            return min((heap[0][0] for _, heap in heaps if heap), default=None)
+
+    def _schedule(self, key: SenderKey, attempt: _Attempt) -> None:
+        self._attempts[key] = attempt
+        heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
+
+    def _bring_forward(self, *, at: int) -> None:
+        """Makes attempts that are due later than a time due at that time."""
+        before, self._attempts, self._heaps = self._attempts, {}, {}
+        for key, each in before.items():
+            self._schedule(key, each._replace(at=min(each.at, at)))
+
+    def _is_current(self, key: SenderKey, at: int) -> bool:
+        scheduled = self._attempts.get(key)
+        return scheduled is not None and scheduled.at == at
