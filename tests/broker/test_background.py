@@ -10,9 +10,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from ssbroker.broker import delivery
+from ssbroker.broker import delivery_round
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery import DeliveryResult
+from ssbroker.broker.delivery_round import DeliveryResult
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import sample_databases
@@ -65,7 +65,7 @@ def test_undelivered_messages_are_delivered_on_opening(
 
     sample_databases.stock(instance)
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "deliver_to", crash)
+        patched.setattr(delivery_round, "deliver_to", crash)
         with pytest.raises(Crash):
             send(sales, b"one")
     instance.close()

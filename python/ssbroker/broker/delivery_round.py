@@ -1,0 +1,259 @@
+"""Delivers waiting messages of a database to databases of the same instance, in batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.definition_checks import queue_text
+from ssbroker.broker.dialogs import transmission_status
+from ssbroker.broker.dialogs.arrival import arrive
+from ssbroker.broker.dialogs.delivery_outcome import apply_outcome
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus
+from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
+from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.protocol.errors import error_text
+from ssbroker.store import endpoints, transmission_queue
+from ssbroker.store.endpoints import ConversationEndpoint
+
+MESSAGES_MAX: Final = 2_000
+"""Maximum number of messages in one transaction of the target."""
+MESSAGES_MAX_EACH: Final = 500
+"""Maximum number of messages of one conversation in it, so that a long conversation does not delay the others."""
+BYTES_MAX: Final = 8 << 20
+"""Bytes of bodies after which a transaction takes no more messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryBatch:
+    """The first waiting messages of a conversation.
+
+    Attributes:
+        sender: The sending endpoint, as read with the messages.
+        envelope: The common header of the messages.
+        messages: The messages, in order.
+        is_all: Whether these are all waiting messages.
+    """
+
+    sender: ConversationEndpoint
+    envelope: MessageHeader
+    messages: Sequence[DialogMessage]
+    is_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryResult:
+    """The result of delivering a batch.
+
+    Attributes:
+        batch: The batch.
+        outcome: The outcome at the target.
+    """
+
+    batch: DeliveryBatch
+    outcome: DeliveryOutcome
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the target did not accept all messages, so that the sender keeps the rest."""
+        end = self.batch.messages[-1].message_sequence_number + 1
+        return self.outcome.error is None and self.outcome.acknowledged < end
+
+
+def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
+    """Reads the batches that fit into one transaction of the target; returns them and the ids of the remaining senders."""
+    batches: list[DeliveryBatch] = []
+    ids = list(endpoint_ids)
+    messages_left, bytes_left = MESSAGES_MAX, BYTES_MAX
+    with source.file.read() as connection:
+        objects = source.objects(connection)
+        for position, endpoint_id in enumerate(ids):
+            if messages_left <= 0 or bytes_left <= 0:
+                return batches, ids[position:]
+            sender = endpoints.by_id(connection, endpoint_id)
+            rows, is_all = transmission_queue.first_messages(
+                connection, endpoint_id, limit=min(messages_left, MESSAGES_MAX_EACH), bytes_max=bytes_left
+            )
+            if sender is None or not rows:
+                continue
+            batches.append(DeliveryBatch(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
+            messages_left -= len(rows)
+            bytes_left -= sum(len(row.message_body or b"") for row in rows)
+    return batches, []
+
+
+def deliver_within(
+    database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
+) -> list[DeliveryResult]:
+    """Delivers batches within their own database, in one transaction."""
+    with instance_transaction(database, lock_timeout=lock_timeout) as work:
+        delivered = [
+            _deliver_batch(work, batch, park_if_disabled=False)
+            for batch in batches
+            if endpoints.reload(work.connection, batch.sender) is not None
+        ]
+        _apply_outcomes(work, delivered, broker_instance=work.broker_instance)
+    return delivered
+
+
+def deliver_to(
+    target: DatabaseContext,
+    batches: Sequence[DeliveryBatch],
+    *,
+    broker_instance: bytes | None,
+    lock_timeout: float | None = None,
+) -> list[DeliveryResult]:
+    """Delivers batches to another database of the instance; returns nothing if its broker was disabled or has a new broker id."""
+    with instance_transaction(target, lock_timeout=lock_timeout) as work:
+        if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
+            return []
+        return [_deliver_batch(work, batch, park_if_disabled=True) for batch in batches]
+
+
+def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
+    """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
+    with instance_transaction(source) as work:
+        _apply_outcomes(work, delivered, broker_instance=broker_instance)
+
+
+def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
+    for each in delivered:
+        sender = each.batch.sender
+        if endpoints.reload(work.connection, sender) is None:
+            continue
+        apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
+        if each.outcome.error_number is None and sender.transmission_status != DELIVERED:
+            endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
+
+
+def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:
+    outcome = arrive(work, batch.envelope, batch.messages, park_if_disabled=park_if_disabled)
+    if outcome.error_number is not None:
+        emit_undeliverable_event(
+            work,
+            batch.envelope.conversation_id,
+            number=batch.messages[0].message_sequence_number,
+            error=outcome.error_number,
+            text=outcome.reason,
+        )
+    return DeliveryResult(batch, outcome)
+
+
+def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
+    return DialogMessage(
+        row.message_sequence_number,
+        row.message_type_name,
+        row.message_body,
+        is_conversation_error=bool(row.is_conversation_error),
+        is_end_of_dialog=bool(row.is_end_of_dialog),
+    )
+
+
+_OUT_OF_ORDER: Final = 11217
+_QUEUE_DISABLED: Final = 11219
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class DeliveryRound:
+    """Delivers waiting messages of a database, in one transaction of a target after the other.
+
+    Attributes:
+        problems: Why messages were not delivered, by sender id.
+        deferred: Senders whose target was locked for longer than `lock_timeout`; a caller with more time delivers them.
+    """
+
+    def __init__(self, source: DatabaseContext, *, lock_timeout: float | None) -> None:
+        self._source: Final = source
+        self._lock_timeout: Final = lock_timeout
+        self.problems: dict[int, TransmissionStatus] = {}
+        self.deferred: set[int] = set()
+
+    def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
+        """Delivers the waiting messages of conversations to one database, each conversation in order."""
+        remaining = list(endpoint_ids)
+        while remaining:
+            batches, rest = read_batches(self._source, remaining)
+            try:
+                delivered = self._deliver_isolating_failures(target, broker_instance, batches)
+            except LockTimeoutError:
+                if self._lock_timeout is None:
+                    self.problems |= dict.fromkeys(remaining, transmission_status.target_locked(target.name))
+                else:
+                    self.deferred |= set(remaining)
+                return
+            except StorageError as error:
+                self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))
+                return
+            if target is not self._source and delivered and broker_instance is not None:
+                acknowledge(self._source, delivered, broker_instance=broker_instance)
+            remaining = rest + self._record_results(target, batches, delivered)
+
+    def _deliver_isolating_failures(
+        self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
+    ) -> list[DeliveryResult]:
+        try:
+            return self._deliver_batches(target, broker_instance, batches)
+        except StorageError:
+            raise
+        except Exception:
+            if len(batches) == 1:
+                raise
+            LOGGER.exception(
+                "%s: delivery failed; delivering one conversation at a time to find the failing one", target
+            )
+        delivered = []
+        for batch in batches:
+            try:
+                delivered += self._deliver_batches(target, broker_instance, [batch])
+            except StorageError:
+                raise
+            except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
+                self.problems[batch.sender.endpoint_id] = transmission_status.other_failure(
+                    f"{type(error).__name__}: {error}"
+                )
+        return delivered
+
+    def _deliver_batches(
+        self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
+    ) -> list[DeliveryResult]:
+        if target is self._source:
+            return deliver_within(target, batches, lock_timeout=self._lock_timeout)
+        return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=self._lock_timeout)
+
+    def _record_results(
+        self, target: DatabaseContext, batches: Sequence[DeliveryBatch], delivered: Sequence[DeliveryResult]
+    ) -> list[int]:
+        """Records why messages were not delivered; returns the senders that have more to deliver."""
+        unfinished = []
+        for each in delivered:
+            endpoint_id = each.batch.sender.endpoint_id
+            if each.is_stuck:
+                self.problems[endpoint_id] = _why_stuck(target, each)
+            elif not each.batch.is_all and each.outcome.error is None:
+                unfinished.append(endpoint_id)
+        delivered_ids = {each.batch.sender.endpoint_id for each in delivered}
+        for batch in batches:
+            endpoint_id = batch.sender.endpoint_id
+            if endpoint_id not in delivered_ids:
+                self.problems.setdefault(
+                    endpoint_id, transmission_status.other_failure(f"the broker of {target.name!r} has just changed")
+                )
+        return unfinished
+
+
+def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
+    """Returns why the target did not accept a batch."""
+    number = delivered.outcome.error_number
+    if number is None:
+        return transmission_status.dropped_by_target(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
+    if number == _QUEUE_DISABLED:
+        objects = target.objects()
+        service = objects.services.get(delivered.batch.envelope.to_service_name)
+        if service is not None:
+            queue = objects.queues_by_id[service.queue_id]
+            return transmission_status.queue_disabled(target.name, queue_text(queue.schema_name, queue.name))
+    return transmission_status.dropped_by_target(number, delivered.outcome.reason)
