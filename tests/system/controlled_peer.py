@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker.broker.network.dialer import EndpointSetup
+from ssbroker.broker.network.endpoint_setup import EndpointSetup
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint

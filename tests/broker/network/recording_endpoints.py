@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
+from ssbroker.broker.network.dial_filter import DialFilter
+from ssbroker.broker.network.endpoint_setup import EndpointSetup
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.network import dialer, message_exchange, outbound
-from ssbroker.broker.network.dialer import DialFilter
+from ssbroker.broker.network import destinations, message_exchange, outbound
+from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.instance_server import ServeOptions
 from ssbroker.broker.network.limits import EndpointLimits
@@ -39,7 +39,7 @@ def local_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_names: None) -> None:
     """One instance is dialled by many names; only those in use are kept."""
-    monkeypatch.setattr(dialer, "KNOWN_MAX", 4)
+    monkeypatch.setattr(destinations, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
         manager = shop.endpoint.manager

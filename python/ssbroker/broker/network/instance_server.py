@@ -22,8 +22,9 @@ from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import ip_of
-from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
+from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.dialog_keys import DialogKeys
+from ssbroker.broker.network.endpoint_setup import EndpointSetup
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange

@@ -18,7 +18,9 @@ import pyarrow as pa
 from ssbroker._text import host_and_port
 from ssbroker.broker import process_locks
 from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, ConnectionState, PeerConnection
-from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, PeerKey, host_of
+from ssbroker.broker.network.destinations import Destination, PeerKey, host_of
+from ssbroker.broker.network.dialer import Dialer
+from ssbroker.broker.network.endpoint_setup import LOGGER, EndpointSetup
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import EndpointError

@@ -1,0 +1,236 @@
+"""The addresses that are sent to, each with the rows that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker.broker.network.connection import PeerConnection
+from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.shared_outbox import SharedOutbox
+
+PeerKey: TypeAlias = tuple[bytes, str | None]
+"""An instance id and the principal that states it: the same id with another certificate is another instance."""
+
+
+class Destination:
+    """The state of one address. It belongs to the endpoint's thread; others use the outbox, and read `connection`.
+
+    Attributes:
+        address: The address, in the form of routes.
+        outbox: The rows that wait to be sent there.
+        connection: The connection for its rows; None if there is none.
+        peer_key: The peer that answered there last.
+        role_queries: The broker ids whose roles are to be queried.
+        pending_queries: The broker ids that were queried and not answered yet.
+        failures: The number of failures in a row.
+        failure_reason: Why it failed last; None after a success.
+        is_dialled: Whether a connection is being dialled for it and has not answered yet.
+        is_wanted: Whether it is to be connected although nothing waits to be sent.
+        retry: The timer of the wait after a failure.
+    """
+
+    __slots__ = (
+        "address",
+        "connection",
+        "failure_reason",
+        "failures",
+        "is_dialled",
+        "is_wanted",
+        "outbox",
+        "peer_key",
+        "pending_queries",
+        "retry",
+        "role_queries",
+    )
+
+    def __init__(self, address: str, *, outbox_bytes: int, on_drained: Callable[[], None], first: int = 0) -> None:
+        self.address: Final = address
+        self.outbox: Final = SharedOutbox(outbox_bytes, on_drained=on_drained, first=first)
+        self.connection: PeerConnection | None = None
+        self.peer_key: PeerKey | None = None
+        self.role_queries: Final[set[bytes]] = set()
+        self.pending_queries: Final[set[bytes]] = set()
+        self.failures = 0
+        self.failure_reason: str | None = None
+        self.is_dialled = False
+        self.is_wanted = False
+        self.retry: asyncio.TimerHandle | None = None
+
+    @property
+    def host(self) -> str:
+        """The host of the address.
+
+        Examples:
+            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, on_drained=print).host
+            '::1'
+        """
+        return host_of(self.address)
+
+    @property
+    def port(self) -> int:
+        """The port of the address.
+
+        Examples:
+            >>> Destination("TCP://[::1]:4022", outbox_bytes=1, on_drained=print).port
+            4022
+        """
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether rows or role queries wait to be sent, or for a connection."""
+        return not self.outbox.is_empty or bool(self.role_queries) or self.is_wanted
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is being sent, dialled or retried."""
+        return self.has_pending or self.is_dialled or self.connection is not None or self.retry is not None
+
+    def attach(self, connection: PeerConnection) -> None:
+        """Sends its rows over a connection whose peer has sent HELLO."""
+        self.detach()
+        self.connection = connection
+        self.is_dialled = self.is_wanted = False
+        self.failure_reason = None
+        with connection.guard:
+            connection.link.outboxes.append(self.outbox)
+        self.stop_waiting()
+
+    def detach(self) -> None:
+        """Removes its connection; unanswered role queries wait again."""
+        if self.connection is not None:
+            with self.connection.guard:
+                if self.outbox in self.connection.link.outboxes:
+                    self.connection.link.outboxes.remove(self.outbox)
+        self.connection = None
+        self.role_queries.update(self.pending_queries)
+        self.pending_queries.clear()
+
+    def stop_waiting(self) -> None:
+        """Ends the wait after a failure."""
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
+            self.outbox.unblock()
+
+    def discard(self) -> None:
+        """Discards pending rows, and accepts none until the wait has ended."""
+        self.outbox.block()
+        self.outbox.clear()
+        self.role_queries.clear()
+        self.pending_queries.clear()
+        self.is_wanted = False
+
+
+def host_of(address: str) -> str:
+    """Returns the host of a normalized address, an IPv6 address without brackets.
+
+    Examples:
+        >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
+        ('::1', 'shop.example.com')
+    """
+    return address.removeprefix("TCP://").rpartition(":")[0].strip("[]")
+
+
+KNOWN_MAX: Final = 1024
+"""The number of known addresses above which idle ones are forgotten."""
+
+
+def route_addresses(routes: pa.Table) -> Collection[str]:
+    """Returns the normalized addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
+    columns = [routes[name].unique().to_pylist() for name in ("address", "mirror_address")]
+    return frozenset(address for column in columns for address in column if address is not None)
+
+
+class Destinations:
+    """The addresses that are sent to. All methods but `forget_idle` may be called from any thread."""
+
+    def __init__(self, setup: EndpointSetup) -> None:
+        self._setup: Final = setup
+        self._lock: Final = threading.RLock()
+        self._destinations: Final[dict[str, Destination]] = {}
+        self._routed: Collection[str] = frozenset()
+        self._forget_beyond = KNOWN_MAX
+        self._first_row = 0
+
+    def all(self) -> list[Destination]:
+        """Returns all known addresses."""
+        with self._lock:
+            return list(self._destinations.values())
+
+    def destination(self, address: str) -> Destination:
+        """Returns the state of an address: the same object as long as the address is in use."""
+        with self._lock:
+            return self._destination(address)
+
+    def put(self, address: str, rows: pa.Table) -> tuple[Destination, bool, int]:
+        """Queues rows for an address; returns its state and the result of `SharedOutbox.put`."""
+        with self._lock:  # so that the address is not forgotten in between
+            destination = self._destination(address)
+            return (destination, *destination.outbox.put(rows))
+
+    def progress(self, address: str) -> tuple[int, int]:
+        """Returns the `SharedOutbox.progress` of an address."""
+        with self._lock:
+            found = self._destinations.get(address)
+            return (self._first_row, self._first_row) if found is None else found.outbox.progress
+
+    def pending(self) -> tuple[int, int]:
+        """Returns the number of rows that wait or are being written, and the bytes of those that wait."""
+        with self._lock:
+            each = [destination.outbox.pending for destination in self._destinations.values()]
+        return sum(rows for rows, _ in each), sum(size for _, size in each)
+
+    def refusal_reason(self, address: str) -> str | None:
+        """Returns why nothing new may be sent to an address; None if it may."""
+        if self._setup.dial_filter.refuses(host_of(address)):
+            return "it is not allowed by dial_only"
+        learnt_max = self._setup.limits.max_unrouted_addresses
+        with self._lock:
+            if address in self._routed or address in self._destinations or len(self._destinations) < learnt_max:
+                return None
+            learnt = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
+        return (
+            f"limit of {learnt_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
+            if learnt >= learnt_max
+            else None
+        )
+
+    def is_learnt(self, address: str) -> bool:
+        """Returns whether no route names an address, so that a peer has chosen it."""
+        with self._lock:
+            return address not in self._routed
+
+    def set_routed_addresses(self, addresses: Collection[str]) -> None:
+        """Sets the addresses that routes name."""
+        with self._lock:
+            self._routed = addresses
+
+    def forget_idle(self) -> None:
+        """Forgets idle addresses if there are many; runs in the endpoint's thread."""
+        with self._lock:
+            if len(self._destinations) <= self._forget_beyond:
+                return
+            for address, destination in list(self._destinations.items()):
+                if not destination.is_busy:
+                    # Numbering continues above its rows, so that `progress` never decreases.
+                    self._first_row = max(self._first_row, destination.outbox.progress[0])
+                    del self._destinations[address]
+            self._forget_beyond = max(KNOWN_MAX, 2 * len(self._destinations))
+
+    def _destination(self, address: str) -> Destination:
+        found = self._destinations.get(address)
+        if found is None:
+            found = self._destinations[address] = Destination(
+                address,
+                outbox_bytes=self._setup.limits.outbox_bytes,
+                first=self._first_row,
+                on_drained=partial(self._setup.call_listener, partial(self._setup.listener.outbox_drained, address)),
+            )
+        return found

@@ -1,0 +1,86 @@
+"""The hosts and networks that an instance may dial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Final, TypeAlias
+
+from ssbroker._arguments import string_list
+from ssbroker.broker.network.connection import ip_of
+from ssbroker.exceptions import OptionError
+
+_Network: TypeAlias = IPv4Network | IPv6Network
+
+
+class DialFilter:
+    """The hosts and networks that may be dialled.
+
+    Args:
+        entries: Networks (`10.0.0.0/8`), addresses, host names, and all names below a domain (`*.example.com`). If empty, everything may
+            be dialled.
+
+    Raises:
+        OptionError: An entry is invalid.
+
+    Examples:
+        >>> dial_filter = DialFilter(["10.0.0.0/8", "*.example.com"])
+        >>> [dial_filter.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
+        [True, False, False]
+        >>> dial_filter.has_ip("10.1.2.3"), dial_filter.has_ip("192.0.2.1"), DialFilter([]).has_ip("192.0.2.1")
+        (True, False, True)
+        >>> DialFilter(["10.0.0.1/8"])
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: dial_only: '10.0.0.1/8' is not a valid network: 10.0.0.1/8 has host bits set
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._names: Final[set[str]] = set()
+        self._domains: Final[list[str]] = []
+        self._networks: Final[list[_Network]] = []
+        for entry in string_list(entries, name="dial_only"):
+            self._add(entry)
+        self._is_everything: Final = not entries
+
+    def _add(self, entry: str) -> None:
+        network = _network(entry)
+        if network is not None:
+            self._networks.append(network)
+        elif entry.startswith("*.") and _is_name(entry[2:]):
+            self._domains.append(entry[1:].lower())
+        elif _is_name(entry):
+            self._names.add(entry.lower())
+        else:
+            raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN, got {entry!r:.80}")
+
+    def has_name(self, host: str) -> bool:
+        """Returns whether a lower-case host may be dialled, whatever address its name has."""
+        return self._is_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
+
+    def has_ip(self, host: str) -> bool:
+        """Returns whether an IP address may be dialled; False for a name."""
+        if self._is_everything:
+            return True
+        ip = ip_of(host)
+        return ip is not None and any(ip in network for network in self._networks)
+
+    def refuses(self, host: str) -> bool:
+        """Returns whether a lower-case host may not be dialled, as far as known before its name is looked up."""
+        if self.has_name(host):
+            return False
+        if ip_of(host) is None:
+            return not self._networks
+        return not self.has_ip(host)
+
+
+def _network(entry: str) -> _Network | None:
+    try:
+        return ip_network(entry)
+    except ValueError as error:
+        if "/" in entry:
+            raise OptionError(f"dial_only: {entry!r:.80} is not a valid network: {error}") from error
+        return None
+
+
+def _is_name(entry: str) -> bool:
+    return bool(entry) and all(part and part.replace("-", "").replace("_", "").isalnum() for part in entry.split("."))
