@@ -1,0 +1,268 @@
+"""All connections of an endpoint: accepts them, keeps one for each peer, and handles what they receive."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection
+from ssbroker.broker.network.connections_view import TrafficCounters
+from ssbroker.broker.network.destinations import PeerKey, host_of
+from ssbroker.broker.network.dialer import Dialer
+from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.rate_limiter import RateLimiter
+from ssbroker.broker.network.role_answers import RoleAnswers
+from ssbroker.broker.network.secure_link import SecureLink
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.storage import Key
+from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
+from ssbroker.protocol.wire.link import (
+    EstablishedConnection,
+    FragmentsArrived,
+    KeptConnection,
+    LinkEvent,
+    PeerGreeted,
+    RoleQuery,
+    RoleReply,
+    RowsDropped,
+    choose_connection,
+)
+
+_USABLE_PER_PEER_MAX: Final = 4
+_CONNECTIONS_PER_PEER_MAX: Final = 16
+
+
+class ConnectionManager:
+    """All connections of an endpoint; its methods run in the endpoint's thread.
+
+    Attributes:
+        buffer: The buffer that sockets are read into, one at a time.
+        connections: All connections by id, oldest first.
+        dialer: Dials the addresses that rows are sent to.
+        refusals: How many connections were closed because their address dials too often.
+        traffic: The traffic of connections.
+    """
+
+    def __init__(self, setup: EndpointSetup) -> None:
+        self._setup: Final = setup
+        self._roles: Final = RoleAnswers(setup)
+        self._by_peer: Final[dict[PeerKey, list[PeerConnection]]] = {}
+        self._unauthenticated: Final[dict[PeerConnection, None]] = {}
+        self._unauthenticated_max: Final = setup.limits.unauthenticated_limit()
+        self._per_principal_max: Final = setup.limits.connections_per_principal_limit()
+        limits = setup.limits
+        self._rate_limiter: Final = RateLimiter(burst=limits.dial_burst, per_second=limits.dials_per_second)
+        self._rate_message: Final = (
+            f"the peer opens connections too often: one address may dial {limits.dial_burst} connections at once and"
+            f" {limits.dials_per_second} a second"
+        )
+        self.refusals = 0
+        self.traffic: Final = TrafficCounters()
+        self._is_paused = False
+        self._discards_rows = False
+        self._on_closed: Callable[[], None] | None = None
+        self.buffer: Final = memoryview(bytearray(READ_BYTES))
+        self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
+        self.dialer: Final = Dialer(setup, begin=self._add_dialled, usable_connection=self.usable_connection)
+
+    def now(self) -> int:
+        """Returns the time in microseconds since 1970."""
+        return self._setup.clock()
+
+    def accept(self) -> PeerConnection:
+        """Returns a new connection for a socket that a peer has dialled; it may never be connected."""
+        link = SecureLink(
+            self._setup.channel(is_accept=True),
+            own=self._setup.own,
+            is_accept=True,
+            limits=self._setup.limits,
+            now=int(asyncio.get_running_loop().time() * SECOND),
+            sent_by_priority=self._setup.sent_by_priority,
+        )
+        return self._new(link, None)
+
+    def accepted(self, connection: PeerConnection) -> None:
+        """Adds a connection that a peer has dialled, unless its address dials too often.
+
+        If there are too many unauthenticated connections, the oldest is closed.
+        """
+        self.connections[connection.connection_id] = connection
+        if self._on_closed is not None:
+            connection.set_close_reason(CloseReason("the instance is stopping"))
+            connection.cut()
+            return
+        if not self._rate_limiter.take(host_of(connection.address), now=self.now()):
+            self.refusals += 1
+            connection.set_close_reason(CloseReason(self._rate_message, LOGIN_REFUSED))
+            connection.cut()
+            return
+        self._unauthenticated[connection] = None
+        if len(self._unauthenticated) > self._unauthenticated_max:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.set_close_reason(
+                CloseReason("too many unauthenticated connections; the oldest is closed", LOGIN_REFUSED)
+            )
+            oldest.cut()
+
+    def usable_connection(self, peer_key: PeerKey) -> PeerConnection | None:
+        """Returns the newest usable connection to a peer: a peer that dials twice has a reason. None if there is none."""
+        return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
+
+    def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
+        """Handles an event of a connection."""
+        peer = connection.peer
+        match event:
+            case PeerGreeted(is_self=is_self):
+                self._greeted(connection, is_self=is_self)
+            case FragmentsArrived(rows=rows) if peer is not None and not self._discards_rows:
+                connection.counters.fragments_received += rows.num_rows
+                self._setup.call_listener(partial(self._setup.listener.rows_received, peer, rows))
+            case RoleQuery(broker_instance=broker_instance):
+                self._roles.query_received(connection, broker_instance)
+            case RoleReply(broker_instance=broker_instance, role=role, number=number):
+                self.dialer.role_received(connection, broker_instance, role, number)
+            case RowsDropped(reasons=reasons):
+                self.dialer.rows_dropped(connection, reasons)
+
+    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+        """Tells a connected instance why its rows are not acknowledged."""
+        for peer_key in self._by_peer:
+            if peer_key[0] == instance_id and (connection := self.usable_connection(peer_key)) is not None:
+                with connection.guard:
+                    connection.link.report_drops(reasons)
+                connection.pump()
+
+    def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
+        """Handles a GOODBYE of either side, or a silent peer."""
+        self._setup.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
+
+    def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
+        """Handles a closed connection."""
+        self.traffic.remove(self.connections, connection)
+        self._unauthenticated.pop(connection, None)
+        peer_key = _peer_key(connection)
+        if peer_key is not None:
+            self._by_peer[peer_key].remove(connection)
+            if not self._by_peer[peer_key]:
+                del self._by_peer[peer_key]
+        self._emit_end(connection, reason, is_authenticated=peer_key is not None)
+        self.dialer.ended(connection, reason, peer_key)
+        if not self.connections and self._on_closed is not None:
+            self._on_closed()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Stops or resumes reading from all connections."""
+        self._is_paused = is_paused
+        for connection in list(self.connections.values()):
+            if is_paused:
+                connection.pause()
+            else:
+                connection.resume()
+
+    def stop(self, on_closed: Callable[[], None]) -> None:
+        """Dials no more, and ends all connections after their waiting rows; calls `on_closed` when the last has ended."""
+        self._on_closed = on_closed
+        self._discards_rows = self._is_paused  # rows before their GOODBYE are discarded; they are sent again (P17)
+        self.pause(is_paused=False)
+        self.dialer.stop()
+        for connection in list(self.connections.values()):
+            connection.leave(GoodbyeReason.STOPPING, "the instance is stopping")
+        if not self.connections:
+            on_closed()
+
+    def cut(self) -> None:
+        """Closes all connections immediately."""
+        for connection in list(self.connections.values()):
+            connection.cut()
+
+    def _add_dialled(self, link: SecureLink, address: str) -> PeerConnection:
+        connection = self._new(link, address)
+        self.connections[connection.connection_id] = connection
+        return connection
+
+    def _new(self, link: SecureLink, address: str | None) -> PeerConnection:
+        return PeerConnection(
+            self, link, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
+        )
+
+    def _greeted(self, connection: PeerConnection, *, is_self: bool) -> None:
+        self._unauthenticated.pop(connection, None)
+        peer_key = _peer_key(connection)
+        if peer_key is None:
+            return
+        self._by_peer.setdefault(peer_key, []).append(connection)
+        step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
+        self._setup.emit_step(connection, step, text=_peer_label(connection))
+        if self._is_paused:
+            connection.pause()
+        if is_self:
+            connection.set_close_reason(
+                CloseReason("the address belongs to this instance", goodbye=GoodbyeReason.ITSELF)
+            )
+            self.dialer.own_address_reached(connection)
+            return
+        self.dialer.greeted(connection, peer_key)
+        self._arbitrate(connection, peer_key)
+        if connection.is_accept and peer_key[1] is not None:
+            self._enforce_principal_limit(peer_key[1])
+
+    def _enforce_principal_limit(self, principal: str) -> None:
+        """Closes the oldest connections that one principal has dialled beyond its limit, whatever instance ids it states."""
+        accepted = [each for each in self.connections.values() if each.is_accept]
+        dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
+        for oldest in dialled[: -self._per_principal_max]:
+            oldest.cut()
+
+    def _arbitrate(self, connection: PeerConnection, peer_key: PeerKey) -> None:
+        """Keeps one connection for each pair of instances."""
+        for rival in [each for each in self._by_peer[peer_key] if each is not connection and each.is_usable]:
+            decision = self._arbitrate_pair(rival, connection)
+            if decision is KeptConnection.SECOND:
+                self._supersede(rival, connection)
+            elif decision is KeptConnection.FIRST:
+                self._supersede(connection, rival)
+                rival.probe()
+        # A peer that keeps dialling without closing its connections or answering GOODBYE keeps only a few.
+        for older in [each for each in self._by_peer[peer_key] if each.is_usable][:-_USABLE_PER_PEER_MAX]:
+            self._supersede(older, connection)
+        for oldest in self._by_peer[peer_key][:-_CONNECTIONS_PER_PEER_MAX]:
+            oldest.cut()
+
+    def _arbitrate_pair(self, first: PeerConnection, second: PeerConnection) -> KeptConnection:
+        first_identity, second_identity = first.link.peer_identity, second.link.peer_identity
+        if first_identity is None or second_identity is None:
+            return KeptConnection.BOTH
+        return choose_connection(
+            self._setup.own,
+            EstablishedConnection(first_identity, first.is_accept),
+            EstablishedConnection(second_identity, second.is_accept),
+        )
+
+    def _supersede(self, superseded: PeerConnection, kept: PeerConnection) -> None:
+        if not (superseded.is_usable and kept.is_usable):
+            return
+        self.dialer.move(superseded, kept)
+        superseded.leave(GoodbyeReason.SUPERSEDED, "another connection between the same two instances is kept")
+
+    def _emit_end(self, connection: PeerConnection, reason: CloseReason, *, is_authenticated: bool) -> None:
+        step = ConnectionStep.CLOSED
+        if not is_authenticated:
+            step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
+        elif reason.error:
+            text = f"{_peer_label(connection)}: {reason.text}"
+            self._setup.emit_step(connection, ConnectionStep.RECEIVE_IO_ERROR, error=reason.error, text=text)
+        is_repeated = not connection.is_accept and self.dialer.has_failed_before(connection, reason)
+        self._setup.emit_step(connection, step, error=reason.error, text=reason.text, is_repeated=is_repeated)
+
+
+def _peer_key(connection: PeerConnection) -> PeerKey | None:
+    return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
+
+
+def _peer_label(connection: PeerConnection) -> str:
+    return "" if connection.peer is None else connection.peer.label
