@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.instance_server import read
+from ssbroker.broker.network.status_file import read_status
 from ssbroker.broker.process_locks import ServeLock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -139,7 +139,7 @@ def test_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
             (child,) = (int(each) for each in output - {"forked"})
             try:
                 assert ServeLock.is_held(folder)
-                assert read(folder), "the child does not affect its parent"
+                assert read_status(folder), "the child does not affect its parent"
                 parent.kill()
                 parent.wait()
                 for connection in (dialled, dials):

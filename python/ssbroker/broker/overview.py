@@ -10,7 +10,7 @@ from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
-from ssbroker.broker.network import instance_server
+from ssbroker.broker.network import status_file
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
@@ -57,7 +57,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
         ],
         **counted,
         "serving": (instance.server.status() if instance.server is not None else None)
-        or instance_server.read(instance.folder),
+        or status_file.read_status(instance.folder),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
-from ssbroker.broker.network.instance_server import FILE_NAME, StatusFile, read
+from ssbroker.broker.network.status_file import STATUS_FILE, StatusFile, read_status
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.process_locks import ServeLock
 from tests.broker import sample_databases
@@ -41,7 +41,7 @@ def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) ->
     found = [each for each in status["connections"] if each["state_desc"] == "LOGGED_IN"]
     assert [each["remote_user_name"] for each in found] == ["far"]
     assert found[0]["total_bytes_sent"] > 0
-    assert not (tmp_path / "near" / FILE_NAME).exists()
+    assert not (tmp_path / "near" / STATUS_FILE).exists()
 
 
 def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: py
             server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
             assert server._status_file is not None
             server._status_file.write()
-            status = read(between.folder)
+            status = read_status(between.folder)
     assert status is not None
     assert status["forwarded_pending"] == 3
 
@@ -63,17 +63,17 @@ def test_held_rows_are_counted_without_iterating(tmp_path: Path, monkeypatch: py
 def test_the_file_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
-        assert read(instance.folder) is None
+        assert read_status(instance.folder) is None
         lock = ServeLock(instance.folder)
         lock.acquire()
-        assert read(instance.folder) is not None
+        assert read_status(instance.folder) is not None
         for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter is of another process
-            (instance.folder / FILE_NAME).write_text(content)
-            found = read(instance.folder)
+            (instance.folder / STATUS_FILE).write_text(content)
+            found = read_status(instance.folder)
             assert found is not None
             assert (found["process"], found["listens"]) == (os.getpid(), None)
         lock.release()
-        assert read(instance.folder) is None
+        assert read_status(instance.folder) is None
 
 
 def test_a_read_only_folder_can_be_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -89,11 +89,11 @@ def test_a_file_that_cannot_be_removed_does_not_prevent_closing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        (instance.folder / FILE_NAME / "something").mkdir(parents=True)
+        (instance.folder / STATUS_FILE / "something").mkdir(parents=True)
         with instance.serve(port=0, allow_unencrypted=True):
             pass
         assert not ServeLock.is_held(instance.folder)
-    assert f"{FILE_NAME}: cannot be removed: " in caplog.text
+    assert f"{STATUS_FILE}: cannot be removed: " in caplog.text
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ def test_an_ipv6_address_is_bracketed(tmp_path: Path) -> None:
         lock = ServeLock(instance.folder)
         lock.acquire()
         StatusFile(instance_context(instance), ("::1", 4022)).write()
-        status = read(instance.folder)
+        status = read_status(instance.folder)
         lock.release()
     assert status is not None
     assert status["listens"] == "[::1]:4022"

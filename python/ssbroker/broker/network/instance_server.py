@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -30,13 +25,14 @@ from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange
 from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
+from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.views import view
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import OptionError, ProtocolError, StorageError
+from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.config import FRAGMENT_BYTES_MIN, ProtocolSettings
 from ssbroker.protocol.wire.frames import BYTES_MAX, OwnIdentity
 
@@ -44,128 +40,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ssbroker.broker.network.interfaces import NetworkEndpoint
-
-
-FILE_NAME: Final = "serving.json"
-WRITE_INTERVAL: Final = 2.0
-_COLUMNS: Final = (
-    "remote_user_name",
-    "principal_name",
-    "state_desc",
-    "is_accept",
-    "connect_time",
-    "last_activity_time",
-    "is_receive_flow_controlled",
-    "is_send_flow_controlled",
-    "total_bytes_sent",
-    "total_bytes_received",
-    "total_fragments_sent",
-    "total_fragments_received",
-)
-LOGGER: Final = logging.getLogger("ssbroker.broker")
-
-
-class StatusFile:
-    """Writes the status file of a serving instance every two seconds, in a thread.
-
-    `on_write` is called each time, too.
-    """
-
-    def __init__(
-        self,
-        instance: InstanceContext,
-        listens: tuple[str, int],
-        *,
-        connections: Callable[[], list[dict[str, Any]]] = list,
-        forwarded_pending: Callable[[], int] = int,
-        on_write: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._instance: Final = instance
-        self._connections: Final = connections
-        self._forwarded_pending: Final = forwarded_pending
-        self._listens: Final = listens
-        self._on_write: Final = on_write
-        self._path: Final = instance.folder / FILE_NAME
-        self._guard: Final = threading.RLock()
-        self._is_closed: Final = threading.Event()
-        self._is_failure_logged = False
-        self._thread: Final = threading.Thread(
-            target=self._run, name=f"ssbroker {instance.name} status file", daemon=True
-        )
-
-    def start(self) -> None:
-        """Writes the file, and starts the thread that keeps it current."""
-        self.write()
-        if self._instance.background:
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stops writing, and removes the file."""
-        self._is_closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:  # harmless: readers check first whether the instance is served
-            LOGGER.warning("%s: cannot be removed: %s", self._path, error)
-
-    def write(self) -> None:
-        """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
-        with self._guard:
-            try:
-                temporary = self._path.with_suffix(".new")
-                temporary.write_text(json.dumps(self.status(), ensure_ascii=False), encoding="utf-8")
-                temporary.replace(self._path)
-                self._is_failure_logged = False
-            except (OSError, StorageError) as error:
-                if not self._is_failure_logged:
-                    self._is_failure_logged = True
-                    LOGGER.warning(
-                        "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
-                    )
-
-    def status(self) -> dict[str, Any]:
-        """Returns the content of the file now."""
-        return {
-            "process": os.getpid(),
-            "listens": host_and_port(*self._listens),
-            "written_at": self._instance.clock().isoformat(timespec="seconds"),
-            "connections": [_row(row) for row in self._connections()],
-            "forwarded_pending": self._forwarded_pending(),
-        }
-
-    def _run(self) -> None:
-        while not self._is_closed.wait(WRITE_INTERVAL):
-            self.write()
-            self._on_write()
-
-
-def read(folder: Path) -> dict[str, Any] | None:
-    """Returns the content of the status file, or a minimal one if the serving process did not write it; None if no process serves."""
-    process = ServeLock.holder(folder)
-    if process is None:
-        return None
-    try:
-        found = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if isinstance(found, dict) and process in (found.get("process"), 0):
-        return found
-    return {
-        "process": process or None,
-        "listens": None,
-        "written_at": None,
-        "connections": [],
-        "forwarded_pending": 0,
-    }
-
-
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    status: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
-    for name in _COLUMNS:
-        value = row[name]
-        status[name] = value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else value
-    return status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

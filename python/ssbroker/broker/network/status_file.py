@@ -1,0 +1,138 @@
+"""The status file of a serving instance: what it contains, written and read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ssbroker._text import host_and_port
+from ssbroker.broker.context import InstanceContext
+from ssbroker.broker.process_locks import ServeLock
+from ssbroker.exceptions import StorageError
+
+STATUS_FILE: Final = "serving.json"
+WRITE_INTERVAL: Final = 2.0
+_COLUMNS: Final = (
+    "remote_user_name",
+    "principal_name",
+    "state_desc",
+    "is_accept",
+    "connect_time",
+    "last_activity_time",
+    "is_receive_flow_controlled",
+    "is_send_flow_controlled",
+    "total_bytes_sent",
+    "total_bytes_received",
+    "total_fragments_sent",
+    "total_fragments_received",
+)
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class StatusFile:
+    """Writes the status file of a serving instance every two seconds, in a thread.
+
+    `on_write` is called each time, too.
+    """
+
+    def __init__(
+        self,
+        instance: InstanceContext,
+        listens: tuple[str, int],
+        *,
+        connections: Callable[[], list[dict[str, Any]]] = list,
+        forwarded_pending: Callable[[], int] = int,
+        on_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._instance: Final = instance
+        self._connections: Final = connections
+        self._forwarded_pending: Final = forwarded_pending
+        self._listens: Final = listens
+        self._on_write: Final = on_write
+        self._path: Final = instance.folder / STATUS_FILE
+        self._guard: Final = threading.RLock()
+        self._is_closed: Final = threading.Event()
+        self._is_failure_logged = False
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"ssbroker {instance.name} status file", daemon=True
+        )
+
+    def start(self) -> None:
+        """Writes the file, and starts the thread that keeps it current."""
+        self.write()
+        if self._instance.background:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stops writing, and removes the file."""
+        self._is_closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:  # harmless: readers check first whether the instance is served
+            LOGGER.warning("%s: cannot be removed: %s", self._path, error)
+
+    def write(self) -> None:
+        """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
+        with self._guard:
+            try:
+                temporary = self._path.with_suffix(".new")
+                temporary.write_text(json.dumps(self.status(), ensure_ascii=False), encoding="utf-8")
+                temporary.replace(self._path)
+                self._is_failure_logged = False
+            except (OSError, StorageError) as error:
+                if not self._is_failure_logged:
+                    self._is_failure_logged = True
+                    LOGGER.warning(
+                        "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
+                    )
+
+    def status(self) -> dict[str, Any]:
+        """Returns the content of the file now."""
+        return {
+            "process": os.getpid(),
+            "listens": host_and_port(*self._listens),
+            "written_at": self._instance.clock().isoformat(timespec="seconds"),
+            "connections": [_status_row(row) for row in self._connections()],
+            "forwarded_pending": self._forwarded_pending(),
+        }
+
+    def _run(self) -> None:
+        while not self._is_closed.wait(WRITE_INTERVAL):
+            self.write()
+            self._on_write()
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """Returns the content of the status file, or a minimal one if the serving process did not write it; None if no process serves."""
+    process = ServeLock.holder(folder)
+    if process is None:
+        return None
+    try:
+        found = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict) and process in (found.get("process"), 0):
+        return found
+    return {
+        "process": process or None,
+        "listens": None,
+        "written_at": None,
+        "connections": [],
+        "forwarded_pending": 0,
+    }
+
+
+def _status_row(row: dict[str, Any]) -> dict[str, Any]:
+    status: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
+    for name in _COLUMNS:
+        value = row[name]
+        status[name] = value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else value
+    return status
