@@ -16,7 +16,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.network.status_file import read_status
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 

@@ -16,7 +16,7 @@ from ssbroker.broker.delivery_round import DeliveryRound
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import SsbrokerError

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ssbroker._text import host_and_port
-from ssbroker.broker import process_locks
+from ssbroker.broker import fork_safety
 from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
@@ -148,7 +148,7 @@ class HttpServer:
         except OSError as error:
             where = host_and_port(self._host, self._port)
             raise EndpointError(f"cannot listen on {where}: {error.strerror or error}") from error
-        process_locks.close_after_fork(self)
+        fork_safety.close_after_fork(self)
         host, port, *_ = self._listener.getsockname()
         self._server = uvicorn.Server(self._config)
         self._thread = threading.Thread(

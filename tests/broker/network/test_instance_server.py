@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _files
-from ssbroker.broker import process_locks
+from ssbroker.broker import serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import message_exchange
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.tls import Trust
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from tests.broker import sample_databases
@@ -106,7 +106,7 @@ def test_checking_the_lock_does_not_look_like_serving(tmp_path: Path) -> None:
     lock = ServeLock(tmp_path)
     lock.acquire()
     lock.release()
-    with (tmp_path / process_locks.FILE).open("r+b") as lock_file:
+    with (tmp_path / serve_lock.FILE).open("r+b") as lock_file:
         assert not _files.is_locked(lock_file.fileno())
         assert not ServeLock.is_held(tmp_path)
     lock.acquire()

@@ -12,7 +12,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.status_file import STATUS_FILE, StatusFile, read_status
 from ssbroker.broker.overview import overview_of
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from tests.broker import sample_databases
 from tests.broker.network.forwarded_rows import forward_to, peer, row, wire
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK

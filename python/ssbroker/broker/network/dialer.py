@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from ssbroker.broker import process_locks
+from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, ip_of
 from ssbroker.broker.network.destinations import Destination, Destinations, PeerKey
 from ssbroker.broker.network.dial_filter import DialFilter
@@ -107,7 +107,7 @@ async def _connect_first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
         opened = _Socket(family, kind, protocol)
-        process_locks.close_after_fork(opened)
+        fork_safety.close_after_fork(opened)
         try:
             opened.setblocking(False)
             async with asyncio.timeout(_NEXT_ADDRESS_DELAY if left else None):

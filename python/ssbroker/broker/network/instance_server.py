@@ -27,7 +27,7 @@ from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._text import host_and_port
-from ssbroker.broker import process_locks
+from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connections_view import rows
 from ssbroker.broker.network.destinations import Destination
@@ -69,7 +69,7 @@ class SocketEndpoint:
 
     def start(self) -> tuple[str, int]:
         """See `NetworkEndpoint`."""
-        process_locks.close_after_fork(self)
+        fork_safety.close_after_fork(self)
         self._thread.start()
         started = self._started.get()
         if isinstance(started, Exception):

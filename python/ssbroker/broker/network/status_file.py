@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ssbroker._text import host_and_port
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import StorageError
 
 STATUS_FILE: Final = "serving.json"

@@ -1,54 +1,16 @@
-"""Locks between processes: one server for each instance, and what a forked process must close."""
+"""The lock with which one process serves an instance."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
-from weakref import WeakSet
+from typing import Final
 
 from ssbroker import _files
+from ssbroker.broker.fork_safety import close_after_fork
 from ssbroker.exceptions import StorageError
-
-
-class ForkSensitive(Protocol):
-    """An object with open files or sockets that a forked process must not keep open."""
-
-    def descriptors(self) -> Iterable[int]:
-        """Returns the open file descriptors. It is called in the forked process, and must not block."""
-
-
-_HOLDERS: Final[WeakSet[ForkSensitive]] = WeakSet()
-
-
-def close_after_fork(holder: ForkSensitive) -> None:
-    """Registers an object whose files later forked processes close. The object is referenced weakly."""
-    _HOLDERS.add(holder)
-
-
-def _release_descriptors() -> None:
-    """In the forked process: points the descriptors to the null device. Closed descriptors could be reused, and then closed by their old owner."""
-    held = [number for holder in list(_HOLDERS) for number in holder.descriptors() if number >= 0]
-    if not held:
-        return
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-    except OSError:  # no descriptor is free
-        os.close(held[0])
-        null = os.open(os.devnull, os.O_RDWR)
-    for number in held:
-        with suppress(OSError):  # a thread of the parent was closing it
-            os.dup2(null, number, inheritable=False)
-    if null not in held:
-        os.close(null)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_descriptors)
-
 
 FILE: Final = "serve.lock"
 _ATTEMPTS: Final = 100
