@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, needed_statements, object_ddl, security_ddl
+from ssbroker.broker import database_lifecycle, needed_statements, object_ddl, object_descriptions, security_ddl
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import existing, queue_text, refusal
@@ -871,14 +871,14 @@ def _ensure(
     return (*changed, *differing), runner.notes
 
 
-def _describe_instance(change: InstanceChange) -> dict[str, needed_statements.Described]:
+def _describe_instance(change: InstanceChange) -> dict[str, object_descriptions.Described]:
     """Returns the objects of all databases within a change, and the endpoint."""
-    found: dict[str, needed_statements.Described] = {}
+    found: dict[str, object_descriptions.Described] = {}
     for name in change.names:
         objects = change.visible_objects(change.database(name))
-        found[name] = needed_statements.describe_database(objects)
+        found[name] = object_descriptions.describe_database(objects)
         if name == MSDB_NAME:
-            found[name] |= needed_statements.describe_endpoint(objects.endpoint)
+            found[name] |= object_descriptions.describe_endpoint(objects.endpoint)
     return found
 
 
