@@ -13,7 +13,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.delivery_retries import Retries, SenderKey
 from ssbroker.broker.dialogs import poison_message_handling
-from ssbroker.broker.dialogs.arrival import end_with_error
+from ssbroker.broker.dialogs.endpoint_end import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import release_ended
 from ssbroker.broker.dialogs.message import failure

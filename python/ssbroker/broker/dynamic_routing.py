@@ -13,7 +13,7 @@ from xml.parsers import expat
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.dialogs import arrival, begin_end, send
+from ssbroker.broker.dialogs import begin_end, endpoint_end, send
 from ssbroker.broker.dialogs.contract_rules import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
@@ -229,7 +229,7 @@ def forget_route_requests(work: Work) -> None:
     for handle in route_requests.delete_open_requests(work.connection):
         dialog = endpoints.by_handle(work.connection, handle)
         if dialog is not None:
-            arrival.remove(work, dialog)
+            endpoint_end.remove(work, dialog)
 
 
 def _send_requests(database: DatabaseContext, requests: Iterable[RouteRequest], *, lock_timeout: float | None) -> None:

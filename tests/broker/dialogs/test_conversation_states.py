@@ -10,8 +10,9 @@ from itertools import product
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.arrival import arrive, end_with_error
+from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.delivery_outcome import apply_outcome
+from ssbroker.broker.dialogs.endpoint_end import end_with_error
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction

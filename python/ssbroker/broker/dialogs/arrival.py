@@ -1,4 +1,4 @@
-"""Delivers messages to the receiving endpoint; closes and removes endpoints."""
+"""Delivers messages to the receiving endpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import (
     QueueEntry,
-    delete_unacknowledged,
     enqueue,
     queue_of,
     release_for,
@@ -24,9 +24,9 @@ from ssbroker.broker.dialogs.message import (
     read_failure,
 )
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.config import END_DIALOG, ERROR, SECOND
+from ssbroker.protocol.config import END_DIALOG
 from ssbroker.protocol.errors import error_text
-from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent, ConversationStep, GroupStep
+from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.protocol.states import (
     STATE_AFTER_FIRST_FRAGMENT,
     STATE_AFTER_FIRST_MESSAGE,
@@ -34,84 +34,9 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
-from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
-
-CLOSED_RETENTION: Final = 30 * 60 * SECOND
-"""Microseconds for which a closed endpoint is kept to detect replayed messages."""
-
-
-def close(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Closes an endpoint, and removes its messages.
-
-    The initiator's endpoint of a local conversation is removed; others stay closed for a while, to detect replayed messages.
-    """
-    if endpoint.is_initiator and not endpoint.is_remote:
-        remove(work, endpoint)
-        return
-    _remove_messages(work, endpoint)
-    _leave_group(work, endpoint)
-    keep_until = work.now() + CLOSED_RETENTION
-    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=keep_until)
-    work.effects.set_due(keep_until + endpoints.REMOVAL_DELAY)
-
-
-def remove(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Removes all traces of an endpoint, as END CONVERSATION WITH CLEANUP does."""
-    _remove_messages(work, endpoint)
-    _leave_group(work, endpoint)
-    endpoints.remove(work.connection, endpoint.endpoint_id)
-
-
-def end_with_error(
-    work: Work,
-    endpoint: ConversationEndpoint,
-    body: bytes | None,
-    *,
-    cause: ConversationInput = ConversationInput.FAILURE,
-    number: int = 0,
-) -> int | None:
-    """Ends an endpoint with an Error message in its queue; the application must still end the conversation.
-
-    Returns the Service Broker error number if the state does not allow the cause.
-    """
-    state = next_state(ConversationState(endpoint.state), cause)
-    if isinstance(state, int):
-        delete_unacknowledged(work, endpoint.endpoint_id)
-        return state
-    if state == endpoint.state:
-        return None
-    if state is ConversationState.CD:
-        close(work, endpoint)
-        return None
-    # Sent messages are no longer delivered, and no more messages arrive.
-    delete_unacknowledged(work, endpoint.endpoint_id)
-    queues.remove_early_messages(work.connection, endpoint.endpoint_id)
-    endpoints.set_state(work.connection, endpoint.endpoint_id, state)
-    endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
-    enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
-    return None
-
-
-def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Forgets the group, and emits an event, if this was its last open conversation."""
-    if endpoint.state == ConversationState.CD:
-        return
-    group = endpoint.conversation_group_id
-    is_moved = work.moved_queue_id(group) is not None
-    if is_moved or work.effects.wants(ConversationGroupEvent):
-        members = endpoints.in_group(work.connection, group, limit=2)
-        if all(each.endpoint_id == endpoint.endpoint_id for each in members):
-            emit_group_event(work, group, GroupStep.DROP)
-            if is_moved:
-                poison_messages.forget_moved_group(work.connection, group)
-
-
-def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
-    queues.remove_messages(work.connection, endpoint.endpoint_id)
-    delete_unacknowledged(work, endpoint.endpoint_id)
-    transmission_queue.remove_parked(work.connection, endpoint.endpoint_id)
 
 
 class EndpointDelivery:
@@ -358,7 +283,7 @@ def _deliver_first(
         refused = _first_message_error(work, contract, messages[0])
         if refused is not None:
             return DeliveryOutcome(0, error=refused)
-    endpoint = create_target_endpoint(work, envelope, service, contract, is_whole=is_first)
+    endpoint = create_target_endpoint(work, envelope, service, contract, has_first_message=is_first)
     return EndpointDelivery(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
 
 
@@ -378,9 +303,9 @@ def find_target(objects: Objects, envelope: MessageHeader) -> tuple[Service, Con
 
 
 def create_target_endpoint(
-    work: Work, envelope: MessageHeader, service: Service, contract: Contract, *, is_whole: bool
+    work: Work, envelope: MessageHeader, service: Service, contract: Contract, *, has_first_message: bool
 ) -> ConversationEndpoint:
-    """Creates the target's endpoint."""
+    """Creates the target's endpoint, with its first message or, if `has_first_message` is false, for a fragment or a later message."""
     endpoint = endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
@@ -393,7 +318,7 @@ def create_target_endpoint(
         far_broker_instance=envelope.from_broker_instance,
         is_bound=True,
         is_encrypted=envelope.is_encrypted,
-        state=STATE_AFTER_FIRST_MESSAGE if is_whole else STATE_AFTER_FIRST_FRAGMENT,
+        state=STATE_AFTER_FIRST_MESSAGE if has_first_message else STATE_AFTER_FIRST_FRAGMENT,
         lifetime=envelope.lifetime,
         priority=contract_rules.priority(
             work.objects,

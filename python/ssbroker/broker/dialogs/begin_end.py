@@ -8,7 +8,7 @@ from typing import Final
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker.broker.definition_checks import existing
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.arrival import close, end_with_error, remove
+from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state, transmit

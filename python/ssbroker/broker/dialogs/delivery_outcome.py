@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.broker.dialogs.arrival import close, end_with_error
+from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, read_failure
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event

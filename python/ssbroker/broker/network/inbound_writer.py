@@ -139,7 +139,7 @@ class InboundWriter:
         target = find_target(self._work.objects, header)
         if isinstance(target, DeliveryOutcome):
             raise StalePlanError((planned.key,))
-        row = create_target_endpoint(self._work, header, *target, is_whole=arrival is not None)
+        row = create_target_endpoint(self._work, header, *target, has_first_message=arrival is not None)
         self._set_peer(row, planned)
 
     def _bind(self, planned: DialogEndpoint) -> None:

@@ -1,0 +1,97 @@
+"""Ends endpoints: closes or removes them, or ends them with an error."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ssbroker.broker.dialogs.enqueue import (
+    QueueEntry,
+    delete_unacknowledged,
+    enqueue,
+    queue_of,
+)
+from ssbroker.broker.unit_of_work import Work, emit_group_event
+from ssbroker.protocol.config import ERROR, SECOND
+from ssbroker.protocol.events import ConversationGroupEvent, GroupStep
+from ssbroker.protocol.states import (
+    ConversationInput,
+    ConversationState,
+    next_state,
+)
+from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store.endpoints import ConversationEndpoint
+
+CLOSED_RETENTION: Final = 30 * 60 * SECOND
+"""Microseconds for which a closed endpoint is kept to detect replayed messages."""
+
+
+def close(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Closes an endpoint, and removes its messages.
+
+    The initiator's endpoint of a local conversation is removed; others stay closed for a while, to detect replayed messages.
+    """
+    if endpoint.is_initiator and not endpoint.is_remote:
+        remove(work, endpoint)
+        return
+    _remove_messages(work, endpoint)
+    _leave_group(work, endpoint)
+    keep_until = work.now() + CLOSED_RETENTION
+    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=keep_until)
+    work.effects.set_due(keep_until + endpoints.REMOVAL_DELAY)
+
+
+def remove(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Removes all traces of an endpoint, as END CONVERSATION WITH CLEANUP does."""
+    _remove_messages(work, endpoint)
+    _leave_group(work, endpoint)
+    endpoints.remove(work.connection, endpoint.endpoint_id)
+
+
+def end_with_error(
+    work: Work,
+    endpoint: ConversationEndpoint,
+    body: bytes | None,
+    *,
+    cause: ConversationInput = ConversationInput.FAILURE,
+    number: int = 0,
+) -> int | None:
+    """Ends an endpoint with an Error message in its queue; the application must still end the conversation.
+
+    Returns the Service Broker error number if the state does not allow the cause.
+    """
+    state = next_state(ConversationState(endpoint.state), cause)
+    if isinstance(state, int):
+        delete_unacknowledged(work, endpoint.endpoint_id)
+        return state
+    if state == endpoint.state:
+        return None
+    if state is ConversationState.CD:
+        close(work, endpoint)
+        return None
+    # Sent messages are no longer delivered, and no more messages arrive.
+    delete_unacknowledged(work, endpoint.endpoint_id)
+    queues.remove_early_messages(work.connection, endpoint.endpoint_id)
+    endpoints.set_state(work.connection, endpoint.endpoint_id, state)
+    endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
+    enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
+    return None
+
+
+def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Forgets the group, and emits an event, if this was its last open conversation."""
+    if endpoint.state == ConversationState.CD:
+        return
+    group = endpoint.conversation_group_id
+    is_moved = work.moved_queue_id(group) is not None
+    if is_moved or work.effects.wants(ConversationGroupEvent):
+        members = endpoints.in_group(work.connection, group, limit=2)
+        if all(each.endpoint_id == endpoint.endpoint_id for each in members):
+            emit_group_event(work, group, GroupStep.DROP)
+            if is_moved:
+                poison_messages.forget_moved_group(work.connection, group)
+
+
+def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:
+    queues.remove_messages(work.connection, endpoint.endpoint_id)
+    delete_unacknowledged(work, endpoint.endpoint_id)
+    transmission_queue.remove_parked(work.connection, endpoint.endpoint_id)
