@@ -14,7 +14,7 @@ from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import begin_end, endpoint_end, send
-from ssbroker.broker.dialogs.contract_rules import find_violation
+from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError

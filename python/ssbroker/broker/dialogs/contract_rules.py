@@ -1,123 +1,14 @@
-"""Rules of contracts and message types, body validation, and the priority of conversations."""
+"""Rules of contracts and message types, and the priority of conversations."""
 
 from __future__ import annotations
 
-import encodings
-import encodings.aliases
-import pkgutil
-from functools import cache
 from typing import Final
-from xml.parsers import expat
 
+from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import ConversationError, failure
 from ssbroker.protocol.errors import broker_error
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.objects import Contract, MessageType, Objects, Validation
-
-EXPANSION_MAX: Final = 8 << 20
-"""Maximum number of characters that entities of a document may expand to, and of attribute declaration lookups."""
-
-DEPTH_MAX: Final = 10_000
-"""Maximum nesting depth of elements; the parser stores the name of each open element, with much overhead."""
-
-_NON_TEXT_CODECS: Final = frozenset(
-    {
-        *("aliases", "charmap", "idna", "mbcs", "oem", "punycode", "raw_unicode_escape", "undefined", "unicode_escape"),
-        *("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec"),
-    }
-)
-"""Python codecs that are not character encodings and must not be used for XML."""
-
-
-class _LimitError(Exception):
-    """A document uses a forbidden feature or exceeds a limit."""
-
-
-def find_violation(validation: Validation, body: bytes | None) -> str | None:
-    """Returns why a body violates a validation; None if it is valid."""
-    if validation == "N":
-        return None
-    if validation == "E":
-        return None if not body else f"the body must be empty, but has {len(body)} bytes"
-    return _xml_violation(body or b"")
-
-
-def _xml_violation(body: bytes) -> str | None:
-    parser = expat.ParserCreate(intern=None)
-    _Limits(body).watch(parser)
-    try:
-        parser.Parse(body, True)
-    except expat.ExpatError as error:
-        return f"the body is not well-formed XML: {error}"
-    except _LimitError as error:
-        return str(error)
-    except (LookupError, ValueError) as error:  # the declared encoding is not a text encoding
-        return f"the body is not well-formed XML: {error}"
-    return None
-
-
-class _Limits:
-    """Limits the resources that a document can make its XML parser use."""
-
-    def __init__(self, body: bytes) -> None:
-        self._references: Final = body.count(b"&")
-        self._elements: Final = body.count(b"<")
-        self._attributes = 0
-        self._depth = 0
-
-    def watch(self, parser: expat.XMLParserType) -> None:
-        parser.XmlDeclHandler = self._on_xml_declaration
-        parser.EntityDeclHandler = self._on_entity_declaration
-        parser.AttlistDeclHandler = self._on_attribute_declaration
-        if self._elements > DEPTH_MAX:
-            parser.StartElementHandler, parser.EndElementHandler = self._on_element_start, self._on_element_end
-
-    def _on_xml_declaration(self, _version: str, encoding: str | None, _standalone: int) -> None:
-        if encoding is not None and encodings.normalize_encoding(encoding).lower() not in _known_encodings():
-            raise _LimitError(f"the body has the unknown encoding {encoding!r:.80}")
-
-    def _on_entity_declaration(
-        self,
-        name: str,
-        is_parameter: bool,  # noqa: FBT001  # expat calls it
-        value: str | None,
-        _base: str | None,
-        _system: str | None,
-        _public: str | None,
-        _notation: str | None,
-    ) -> None:
-        if is_parameter:
-            raise _LimitError(
-                f"the body declares the parameter entity {name!r:.80}; parameter entities are not allowed"
-            )
-        if value is None:
-            return  # an external entity, which is never read
-        if "&" in value:
-            raise _LimitError(f"the entity {name!r:.80} refers to other entities, which is not allowed")
-        if len(value) * self._references > EXPANSION_MAX:
-            raise _LimitError(f"the entity {name!r:.80} may expand to more than {EXPANSION_MAX:,} characters")
-
-    def _on_attribute_declaration(self, *_: object) -> None:
-        # expat compares each declaration with all others, and for each element.
-        self._attributes += 1
-        if self._attributes * max(self._attributes, self._elements) > EXPANSION_MAX:
-            raise _LimitError("the body declares too many attributes")
-
-    def _on_element_start(self, *_: object) -> None:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise _LimitError(f"elements are nested more than {DEPTH_MAX} levels deep")
-
-    def _on_element_end(self, _name: str) -> None:
-        self._depth -= 1
-
-
-@cache
-def _known_encodings() -> frozenset[str]:
-    """Returns the names of Python's text encodings. Looking up unknown names in Python would cache each of them forever."""
-    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)} - _NON_TEXT_CODECS
-    return frozenset({*modules, *(alias for alias, module in encodings.aliases.aliases.items() if module in modules)})
-
+from ssbroker.store.objects import Contract, MessageType, Objects
 
 PRIORITY_DEFAULT: Final = 5
 
