@@ -14,9 +14,9 @@ from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.contract_rules import check_sendable
-from ssbroker.broker.dialogs.delivery_outcome import update_sender
 from ssbroker.broker.dialogs.enqueue import queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import DialogMessage, envelope_of
+from ssbroker.broker.dialogs.sender_update import update_sender
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.config import BODY_MAX, DEFAULT

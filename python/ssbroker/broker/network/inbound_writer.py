@@ -16,9 +16,9 @@ from ssbroker.broker.dialogs.arrival import (
     find_target,
 )
 from ssbroker.broker.dialogs.begin_end import end_after_data_loss
-from ssbroker.broker.dialogs.delivery_outcome import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.sender_update import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.envelope import column_values
