@@ -15,9 +15,9 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import config
 from ssbroker.store.database_file import DatabaseFile

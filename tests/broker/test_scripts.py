@@ -13,9 +13,9 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects
 from ssbroker.store.objects import Objects

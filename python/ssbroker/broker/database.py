@@ -13,7 +13,6 @@ from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_second
 from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import (
     check_booleans,
     check_bytes,
@@ -24,6 +23,7 @@ from ssbroker.broker.definition_checks import (
     refusal,
 )
 from ssbroker.broker.dialogs import poison_message_handling
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.security_ddl import GivenCertificate

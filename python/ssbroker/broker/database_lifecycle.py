@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final, get_args
 
 from ssbroker._arguments import is_utf8_text
-from ssbroker.broker import databases
+from ssbroker.broker import database_files
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import check_object_name, refusal
 from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
@@ -38,9 +38,9 @@ def create(instance: InstanceContext, change: InstanceChange, name: str) -> Data
     listing = change.listing()
     _check_free(listing, name)
     guid = instance.new_guid().bytes
-    file = databases.create_database(instance, listing, name=name, service_broker_guid=guid)
+    file = database_files.create_database(instance, listing, name=name, service_broker_guid=guid)
     with ExitStack() as undo:
-        undo.callback(databases.remove_files, file.path)
+        undo.callback(database_files.remove_files, file.path)
         undo.callback(file.close)
         database_id = database_registry.add(
             listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from ssbroker._arguments import boolean
 from ssbroker._well_known import PORT
-from ssbroker.broker import async_calls, database_lifecycle, databases, scripts, views
+from ssbroker.broker import async_calls, database_files, database_lifecycle, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases import Databases, InstanceChange
+from ssbroker.broker.databases import Databases
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.work_queue import WorkQueue
@@ -127,9 +128,9 @@ class Instance:
             OptionError: `lock_timeout` is not a valid number of seconds, or `name` is not a string.
             StorageError: The files cannot be written.
         """
-        resolved_folder = databases.resolve_path(folder)
+        resolved_folder = database_files.resolve_path(folder)
         source = random or randomness.SystemRandom()
-        file = databases.create_msdb(
+        file = database_files.create_msdb(
             resolved_folder / MSDB_FILE, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
         )
         return cls(resolved_folder, file, clock=clock, random=source, background=background, vfs=vfs)
@@ -180,16 +181,18 @@ class Instance:
         boolean(create, name="create")
         if name is not None and not create:
             raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
-        resolved_folder = databases.resolve_path(folder)
+        resolved_folder = database_files.resolve_path(folder)
         source = random or randomness.SystemRandom()
         path = resolved_folder / MSDB_FILE
         file = None
         if create:
             name = resolved_folder.name if name is None else name
-            file = databases.create_msdb_if_missing(path, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs)
+            file = database_files.create_msdb_if_missing(
+                path, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
+            )
         opened = cls(
             resolved_folder,
-            file or databases.open_msdb(path, lock_timeout=lock_timeout, vfs=vfs),
+            file or database_files.open_msdb(path, lock_timeout=lock_timeout, vfs=vfs),
             clock=clock,
             random=source,
             background=background,
@@ -341,7 +344,7 @@ class Instance:
             True
         """
         with InstanceChange(self._context) as change:
-            database_lifecycle.attach(self._context, change, name, databases.resolve_path(file), option)
+            database_lifecycle.attach(self._context, change, name, database_files.resolve_path(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import database_lifecycle, needed_statements, object_ddl, object_descriptions, security_ddl
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.definition_checks import existing, queue_text, refusal
+from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.security_ddl import GivenCertificate, KeyStore
 from ssbroker.ddl import catalog_views, statements

@@ -1,0 +1,189 @@
+"""The files of databases in an instance folder, msdb included: created, opened and removed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random as randomness
+import re
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from ssbroker._arguments import is_utf8_text
+from ssbroker.broker import object_ddl
+from ssbroker.broker.context import InstanceContext, random_guid
+from ssbroker.broker.definition_checks import refusal
+from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, StorageError
+from ssbroker.store import database_registry
+from ssbroker.store import object_changes as changes
+from ssbroker.store import objects as stored
+from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile
+from ssbroker.store.schema import DATABASE
+from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
+
+_log: Final = logging.getLogger("ssbroker.broker")
+_ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
+_NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
+
+
+def resolve_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path, or raises if it is not valid."""
+    try:
+        absolute = Path(path).resolve()
+        str(absolute).encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{os.fsencode(path)!r}: the path cannot be encoded as UTF-8", file=repr(path)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"{os.fspath(path)!r}: the path is not valid: {error}", file=repr(path)) from error
+    return absolute
+
+
+def create_msdb(
+    path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
+) -> DatabaseFile:
+    """Creates the msdb file with the registry, whose first entry is msdb."""
+    if not is_utf8_text(name):
+        raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
+    existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: cannot be created: {error.strerror or error}", file=str(path)) from error
+    guid = random_guid(random).bytes
+    instance_id = random_guid(random).bytes
+
+    def fill(connection: Connection) -> None:
+        database_registry.create_instance_row(connection, name=name, instance_id=instance_id)
+        _fill(connection, path, service_broker_guid=guid, attached_to=instance_id)
+        database_registry.add(
+            connection,
+            name=database_registry.MSDB_NAME,
+            file=path.name,
+            service_broker_guid=guid,
+            is_broker_enabled=True,
+        )
+
+    try:
+        return DatabaseFile.create(
+            path, database_registry.MSDB_MIGRATIONS, fill=fill, lock_timeout=lock_timeout, vfs=vfs
+        )
+    except LockTimeoutError:
+        raise
+    except StorageError as error:
+        if existed or isinstance(error, FileNotEmptyError):
+            raise refusal(
+                f"{path.parent} already contains an instance; use Instance.open, or Instance.open(folder, create=True) to create it only once"
+            ) from error
+        raise
+
+
+def create_msdb_if_missing(
+    path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
+) -> DatabaseFile | None:
+    """Creates the msdb file as `create_msdb` does; returns None if it exists. Of several processes, one creates it."""
+    try:
+        return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
+    except BrokerError:  # if the file is damaged, opening it reports that
+        return None
+
+
+def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
+    """Opens the msdb file, or raises if the folder is not an instance."""
+    try:
+        return DatabaseFile.open(path, database_registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
+    except StorageError as error:
+        if not is_missing(path):
+            raise
+        raise StorageError(
+            f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
+            "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`",
+            file=str(path),
+        ) from error
+
+
+def create_database(
+    instance: InstanceContext, listing: Connection, *, name: str, service_broker_guid: bytes
+) -> DatabaseFile:
+    """Creates the file of a database in the instance folder."""
+    listed = {row.file for row in database_registry.load(listing)}
+    with instance.msdb.file.read() as committed:  # includes databases that this change drops
+        listed |= {row.file for row in database_registry.load(committed)}
+    path = next(
+        instance.folder / candidate
+        for number in count(1)
+        if (candidate := file_name(name, number=number)) not in listed  # another database may use the file name
+    )
+    existed = path.exists()
+    if existed and _is_leftover(instance, path):
+        remove_files(path)
+    try:
+        return DatabaseFile.create(
+            path,
+            DATABASE,
+            fill=lambda connection: _fill(
+                connection, path, service_broker_guid=service_broker_guid, attached_to=instance.instance_id
+            ),
+            lock_timeout=instance.lock_timeout,
+            vfs=instance.vfs,
+        )
+    except StorageError as error:
+        if isinstance(error, FileNotEmptyError) or (existed and not isinstance(error, LockTimeoutError)):
+            raise refusal(f"{path} already exists; attach it, or move it away", 5170) from error
+        if not existed:
+            remove_files(path)
+        raise
+
+
+def file_name(name: str, *, number: int = 1) -> str:
+    """Returns the file name of a database: its name with special characters percent-encoded."""
+    escaped = _ESCAPED.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
+    if len(escaped) > _NAME_BYTES_MAX:
+        escaped = f"{escaped[:_NAME_BYTES_MAX]}-{sha256(name.encode()).hexdigest()[:16]}"
+    return f"{escaped}.sqlite" if number == 1 else f"{escaped}.{number}.sqlite"
+
+
+def remove_files(path: Path) -> None:
+    """Removes a database file with its `-wal`, `-shm` and `-notify` files."""
+    for suffix in ("-wal", "-shm", SHARED_MEMORY_SUFFIX, ""):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) -> None:
+    """Removes the file of a dropped database, unless a new database uses it already.
+
+    If it cannot be removed now, the next CREATE DATABASE with this name removes it.
+    """
+    try:
+        with msdb.write() as listing:
+            if all(instance.folder / row.file != path for row in database_registry.load(listing)):
+                remove_files(path)
+    except OSError as error:
+        _log.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
+
+
+def _is_leftover(instance: InstanceContext, path: Path) -> bool:
+    """Returns whether an unlisted file can be removed: it was dropped, or a crash interrupted its creation."""
+    try:
+        file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
+    except StorageError:
+        return False
+    try:
+        with file.read() as connection:
+            owner = database_registry.read_owner(connection)
+            return owner.attached_to == database_registry.DROPPED or (
+                owner == database_registry.FileOwner(instance.instance_id, database_registry.file_identity(path))
+                and not stored.load(connection).queues
+                and database_registry.has_only_broker_tables(connection)
+            )
+    finally:
+        file.close()
+
+
+def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, attached_to: bytes) -> None:
+    changes.create_database_row(
+        connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
+    )
+    database_registry.record_owner(connection, attached_to=attached_to, identity=database_registry.file_identity(path))
+    object_ddl.create_default_objects(connection)
