@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, needed_statements, object_ddl, object_descriptions, security_ddl
+from ssbroker.broker import (
+    database_lifecycle,
+    endpoint_ddl,
+    needed_statements,
+    object_ddl,
+    object_descriptions,
+    security_ddl,
+)
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.definition_checks import existing, queue_text, refusal
 from ssbroker.broker.instance_change import InstanceChange
@@ -600,7 +607,7 @@ class InstanceTarget:
                 for name in names:
                     self._drop_database(self.resolve(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return database_lifecycle.run(self._instance_change, statement, annotations)
+                return endpoint_ddl.change_endpoint(self._instance_change, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
                 return self._change(statement, annotations)
             case _:
