@@ -1,15 +1,16 @@
-"""Validates names and arguments of object definitions."""
+"""Finds objects by the names of definitions, and validates names and arguments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
 from ssbroker._arguments import boolean, is_utf8_text
 from ssbroker._text import quantity
 from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.store import object_changes as changes
@@ -146,3 +147,17 @@ def check_bytes(**given: object) -> None:
             raise OptionError(
                 f"{name}: expected bytes, such as the content of a binary file, got {type(value).__name__}"
             )
+
+
+def similar_name(known: Iterable[str], name: str) -> str:
+    """Returns the name of the object that a script means, whose name may differ in case."""
+    return find_name(name, known) or name
+
+
+def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:
+    """Raises if there is an object of this name, or of one that differs only in case."""
+    found = find_name(name, known)
+    if found is not None:
+        if found == name:
+            raise refusal(f"{kind} {found!r} already exists", number)
+        raise refusal(f"{kind} {found!r} already exists, and {name!r} differs from it only in case", number)

@@ -1,0 +1,302 @@
+"""Runs the statements of a batch on an instance, in one transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker import database_lifecycle, endpoint_ddl, needed_statements
+from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.needed_statements import ObjectChange
+from ssbroker.broker.object_statements import ObjectStatement, QueueStatement, change_objects
+from ssbroker.broker.security_statements import change_security
+from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
+from ssbroker.ddl.expressions import Row, folded
+from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id
+from ssbroker.ddl.model import already_exists
+from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.script_notes import Remark
+from ssbroker.ddl.statements import SecurityStatement, Statement
+from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_DATABASES, SYSTEM_MESSAGE_TYPES, canonical_name
+from ssbroker.exceptions import BrokerError, UnknownDatabaseError
+from ssbroker.store import object_changes as changes
+from ssbroker.store.database_registry import MSDB_NAME
+from ssbroker.store.objects import Objects
+
+
+class InstanceTarget:
+    """Runs the statements of a batch on an instance, in one transaction.
+
+    Args:
+        instance: The instance.
+        change: The transaction.
+        current: The database that an earlier batch selected.
+        differing: If given, existing objects are made to match the script, and those that cannot be are added to this list.
+
+    Attributes:
+        current: The database that USE selected.
+    """
+
+    def __init__(
+        self,
+        instance: InstanceContext,
+        change: InstanceChange,
+        current: str | None,
+        *,
+        differing: list[ObjectChange] | None = None,
+    ) -> None:
+        self._instance: Final = instance
+        self._instance_change: Final = change
+        self._differing: Final = differing
+        self.current = current
+
+    @property
+    def only_database(self) -> str | None:
+        """The only user database; None if there are several or none."""
+        users = [name for name in self._instance_change.names if name != MSDB_NAME]
+        return users[0] if len(users) == 1 else None
+
+    def run(self, statement: Statement, annotations: Mapping[str, str], position: ScriptPosition) -> Remark | None:
+        """Runs one statement; returns what was not done, if anything."""
+        del position  # an instance does not record it
+        try:
+            if self._differing is None:
+                return self._run(statement, annotations)
+            return self._ensure(statement, annotations, self._differing)
+        except BrokerError as error:
+            reason = str(error).removeprefix(f"{error.number}: ")
+            raise RefusalError(reason, error.number) from None
+        except UnknownDatabaseError as error:
+            raise RefusalError(str(error), 911) from None
+
+    def _ensure(
+        self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
+    ) -> Remark | None:
+        """Runs the statements that make the objects match a statement."""
+        remark = None
+        known = needed_statements.Existing(
+            databases=lambda: self._instance_change.names,
+            endpoint=lambda: self._instance_change.objects(self._instance_change.database(MSDB_NAME)).endpoint,
+            objects=lambda: self._objects_of(statement),
+            now=epoch_microseconds(self._instance.clock()),
+        )
+        for one in needed_statements.needed_statements(statement, annotations, known):
+            if isinstance(one, needed_statements.Differs):
+                place = None if one.kind in needed_statements.INSTANCE_KINDS else self._context_name()
+                differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
+            else:
+                remark = self._run(one, annotations) or remark
+        return remark
+
+    def _objects_of(self, statement: Statement) -> Objects:
+        """Returns the objects of the database to which a statement applies."""
+        database = self._database_of(statement)
+        return database.lazy_objects(self._instance_change.connection(database))
+
+    def restore(self, current: str | None) -> None:
+        """Makes a database the current one again."""
+        self.current = current
+
+    def suppose(self, name: str) -> None:
+        """Does nothing: an instance has only its own databases."""
+
+    def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
+        """Returns the rows of a catalog view, as of this batch."""
+        return catalog_views.view_rows(
+            view,
+            databases=lambda: map(self._database_row, self._instance_change.names),
+            endpoint=self._endpoint_row,
+            objects=lambda: self._viewed_objects(database),
+        )
+
+    def resolve(self, name: str) -> str:
+        """Returns the name of the database that a script means, whose name may differ in case."""
+        name = canonical_name(name)
+        names = self._instance_change.names
+        return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
+
+    def _database_row(self, name: str) -> DatabaseRow:
+        database = self._instance_change.database(name)
+        broker = self._instance_change.visible_objects(database).broker
+        guid = str(uuid.UUID(bytes=broker.service_broker_guid)).upper()
+        return DatabaseRow(name, broker.is_broker_enabled, guid)
+
+    def _endpoint_row(self) -> EndpointRow | None:
+        msdb = self._instance_change.database(MSDB_NAME)
+        endpoint = self._instance_change.visible_objects(msdb).endpoint
+        return None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
+
+    def _viewed_objects(self, database: str | None) -> DatabaseObjects:
+        name = (self.current or self.only_database) if database is None else self.resolve(database)
+        if name not in self._instance_change.names:
+            return DatabaseObjects()
+        return _view_objects(self._instance_change.visible_objects(self._instance_change.database(name)))
+
+    def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
+        if isinstance(statement, SecurityStatement):
+            return self._secure(statement)
+        match statement:
+            case statements.UseDatabase(name):
+                self._use(self.resolve(name), annotations)
+            case statements.CreateDatabase():
+                return self._create_database(statement, annotations)
+            case statements.AlterDatabase():
+                return self._alter_database(statement, annotations)
+            case statements.DropDatabase(names, if_exists):
+                for name in names:
+                    self._drop_database(self.resolve(name), if_exists=if_exists)
+            case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
+                return endpoint_ddl.change_endpoint(self._instance_change, statement, annotations)
+            case _ if isinstance(statement, ObjectStatement):
+                return self._change(statement, annotations)
+            case _:
+                raise AssertionError(statement)
+        return None
+
+    def _use(self, name: str, annotations: Mapping[str, str]) -> None:
+        # Scripts select master to create databases and endpoints; an instance has no such database.
+        if name not in SYSTEM_DATABASES - {MSDB_NAME}:
+            self._set_guid(self._existing_database(name), annotations)
+        self.current = name
+
+    def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
+        """Returns a database; raises if there is none with this name."""
+        names = self._instance_change.names
+        if name not in names:
+            known = [one for one in names if one != MSDB_NAME]
+            has = f"it has {', '.join(known)}" if known else "it has no databases yet"
+            raise RefusalError(f"the instance has no database {name!r}; {has}{did_you_mean(name, known)}", number)
+        return self._instance_change.database(name)
+
+    def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
+        name, files = statement.name, statement.files
+        if self.resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
+            raise RefusalError(already_exists(self.resolve(name)), 1801)
+        if not statement.is_attach:
+            database = database_lifecycle.create(self._instance, self._instance_change, name)
+            self._set_guid(database, annotations)
+            if files:
+                return Remark("ignored", "skipped FILENAME: the file is created in the folder of the instance")
+            return None
+        if not files:
+            raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
+        try:
+            path = Path(files[0]).resolve()
+        except ValueError as error:
+            raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
+        database = database_lifecycle.attach(self._instance, self._instance_change, name, path, statement.option)
+        self._set_guid(database, annotations)
+        return None
+
+    def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> Remark | None:
+        name = self._context_name() if statement.name is None else self.resolve(statement.name)
+        database = self._database(name, number=5011)
+        if statement.honor_broker_priority is not None:
+            connection = self._instance_change.connection(database)
+            changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
+        if statement.option is not None:
+            database_lifecycle.set_broker(self._instance, self._instance_change, database, statement.option)
+        self._set_guid(database, annotations)
+        if statement.new_name is not None:
+            self._rename(name, statement.new_name)
+        return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+
+    def _rename(self, name: str, new: str) -> None:
+        if new == name and name not in SYSTEM_DATABASES:
+            return
+        other = self.resolve(new)
+        if name not in SYSTEM_DATABASES and other != name and other in self._instance_change.names:
+            raise RefusalError(f"the database {other!r} already exists", 1801)
+        database_lifecycle.rename(self._instance_change, name, new)
+        self.current = new if self.current == name else self.current
+
+    def _drop_database(self, name: str, *, if_exists: bool) -> None:
+        if name == self.current and name not in SYSTEM_DATABASES:
+            raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
+        if name not in {*self._instance_change.names, *self._instance_change.lost, *SYSTEM_DATABASES}:
+            if if_exists:
+                return
+            raise RefusalError(f"the database {name} does not exist", 3701)
+        database_lifecycle.detach(self._instance_change, name, is_dropped=True)
+
+    def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> Remark | None:
+        database = self._database_of(statement)
+        connection = self._instance_change.connection(database)
+        return change_objects(
+            connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
+        )
+
+    def _database_of(self, statement: Statement) -> DatabaseContext:
+        named = statement.queue.database if isinstance(statement, QueueStatement) else None
+        return self._database(self._context_name() if named is None else self.resolve(named))
+
+    def _secure(self, statement: SecurityStatement) -> Remark | None:
+        database = self._database(self._context_name())
+        connection = self._instance_change.connection(database)
+        return change_security(
+            connection,
+            database.lazy_objects(connection),
+            statement,
+            credentials=self._instance.credentials,
+            now=self._instance.clock(),
+            file_created=self._instance_change.file_created,
+        )
+
+    def _context_name(self) -> str:
+        name = self.current or self.only_database
+        if name is None:
+            users = ", ".join(one for one in self._instance_change.names if one != MSDB_NAME)
+            raise RefusalError(
+                f"no database is selected; use USE with one of: {users or '(the instance has no databases yet)'}"
+            )
+        return name
+
+    def _database(self, name: str, *, number: int = 911) -> DatabaseContext:
+        if name in SYSTEM_DATABASES - {MSDB_NAME}:
+            raise UnknownDatabaseError(
+                f"an instance has no objects in the database {name}; select another one with USE", value=name
+            )
+        return self._existing_database(name, number=number)
+
+    def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
+        text = annotations.get("service_broker_guid")
+        guid = None if text is None else parse_broker_id(text)
+        if guid is not None:
+            database_lifecycle.set_guid(self._instance_change, database, guid)
+
+
+def _view_objects(objects: Objects) -> DatabaseObjects:
+    security = objects.security
+    return DatabaseObjects(
+        routes=(
+            RouteRow(
+                one.name,
+                one.remote_service_name,
+                None if one.broker_instance is None else str(uuid.UUID(bytes=one.broker_instance)).upper(),
+                one.address,
+                one.mirror_address,
+            )
+            for one in objects.routes.values()
+        ),
+        queues=(
+            QueueRow(schema, name, one.is_receive_enabled, one.activation_procedure)
+            for (schema, name), one in objects.queues.items()
+        ),
+        services=(
+            ServiceRow(one.name, queue.schema_name, queue.name)
+            for one in objects.services.values()
+            for queue in [objects.queues_by_id[one.queue_id]]
+        ),
+        contracts=(name for name in objects.contracts if name not in SYSTEM_CONTRACTS),
+        message_types=(name for name in objects.message_types if name not in SYSTEM_MESSAGE_TYPES),
+        priorities=objects.priorities,
+        bindings=security.bindings,
+        certificates=security.certificates,
+        users=(name for name in security.principals if name not in ("public", "dbo")),
+        has_master_key=security.master_key is not None,
+    )

@@ -1,0 +1,202 @@
+"""Runs the statements of scripts about users, permissions, certificates, keys and remote service bindings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ssbroker.broker import security_ddl
+from ssbroker.broker.definition_checks import check_not_similar, existing, refusal, similar_name
+from ssbroker.broker.object_statements import similar_user
+from ssbroker.broker.security_ddl import GivenCertificate, KeyStore
+from ssbroker.ddl import statements
+from ssbroker.ddl.certificate_dates import parse_date
+from ssbroker.ddl.script_notes import Remark
+from ssbroker.ddl.statements import SecurityStatement
+from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
+from ssbroker.store.objects import Objects
+from ssbroker.store.sqlite import Connection
+
+_FILE_BYTES_MAX: Final = 64 * 1024
+
+FileCreated: TypeAlias = Callable[[Path], None]
+
+
+def change_security(
+    connection: Connection,
+    objects: Objects,
+    statement: SecurityStatement,
+    *,
+    credentials: KeyStore,
+    now: datetime,
+    file_created: FileCreated,
+) -> Remark | None:
+    """Executes a statement; returns what was not done, if anything."""
+    match statement:
+        case statements.CreateUser(name, ignored):
+            check_not_similar(objects.security.principals, name, kind="user", number=15023)
+            security_ddl.create_user(connection, objects, name=name)
+            return Remark("ignored", f"skipped {ignored}") if ignored else None
+        case statements.DropUser(name):
+            security_ddl.drop_user(connection, objects, name=similar_user(objects, name))
+        case statements.CreateBinding(name, service, user, anonymous):
+            check_not_similar(objects.security.bindings, name, kind="remote service binding")
+            user = similar_user(objects, user)
+            security_ddl.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
+        case statements.AlterBinding(name, remote, is_anonymous):
+            name = similar_name(objects.security.bindings, name)
+            remote = None if remote is None else similar_user(objects, remote)
+            security_ddl.alter_binding(connection, objects, name=name, user=remote, anonymous=is_anonymous)
+        case statements.DropBinding(name):
+            security_ddl.drop_binding(connection, objects, name=similar_name(objects.security.bindings, name))
+        case statements.SetPermission():
+            return _change_permission(connection, objects, statement)
+        case statements.SetOwner(kind, name, user):
+            set_owner = security_ddl.set_owner if kind == "service" else security_ddl.set_certificate_owner
+            known = objects.services if kind == "service" else objects.security.certificates
+            found = name if kind == "service" else similar_name(known, name)
+            set_owner(connection, objects, name=found, user=similar_user(objects, user))
+        case _:
+            _change_keys(connection, objects, statement, credentials, now, file_created)
+    return None
+
+
+def _change_permission(connection: Connection, objects: Objects, statement: statements.SetPermission) -> Remark | None:
+    denied = security_ddl.set_permission(
+        connection,
+        objects,
+        verb=statement.permission,
+        service=statement.service,
+        users=tuple(similar_user(objects, user) for user in statement.users),
+        by_control=statement.by_control,
+    )
+    if denied:
+        return Remark(
+            "ignored", f"SEND remains denied to {', '.join(denied)}: CONTROL does not lift a denial; use REVOKE SEND"
+        )
+    return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+
+
+def _change_keys(
+    connection: Connection,
+    objects: Objects,
+    statement: statements.CreateMasterKey
+    | statements.AlterMasterKey
+    | statements.OpenMasterKey
+    | statements.DropMasterKey
+    | statements.CreateCertificate
+    | statements.AlterCertificate
+    | statements.BackupCertificate
+    | statements.DropCertificate,
+    credentials: KeyStore,
+    now: datetime,
+    file_created: FileCreated,
+) -> None:
+    match statement:
+        case statements.CreateMasterKey(password):
+            security_ddl.create_master_key(connection, objects, credentials=credentials, password=password)
+        case statements.OpenMasterKey(password):
+            security_ddl.open_master_key(connection, objects, credentials=credentials, password=password)
+        case statements.AlterMasterKey(is_encrypted_by_service_key):
+            security_ddl.keep_master_key(
+                connection, objects, credentials=credentials, is_encrypted_by_service_key=is_encrypted_by_service_key
+            )
+        case statements.DropMasterKey():
+            security_ddl.drop_master_key(connection, objects)
+        case statements.CreateCertificate(name, owner, is_active=active):
+            check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)
+            security_ddl.create_certificate(
+                connection,
+                objects,
+                credentials=credentials,
+                name=name,
+                given=_certificate_source(statement, now),
+                owner=None if owner is None else similar_user(objects, owner),
+                active=active,
+            )
+        case statements.AlterCertificate(name, active_now, key, removes_key):
+            security_ddl.alter_certificate(
+                connection,
+                objects,
+                credentials=credentials,
+                name=similar_name(objects.security.certificates, name),
+                active=active_now,
+                private_key=None if key is None else _read_certificate_file(key.file),
+                password=None if key is None else key.password,
+                removes_key=removes_key,
+            )
+        case statements.BackupCertificate():
+            _back_up(objects, statement, credentials, file_created)
+        case statements.DropCertificate(name):
+            security_ddl.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
+
+
+def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
+    if statement.file is None:
+        return security_ddl.self_signed_certificate(
+            statement.subject or statement.name,
+            now=now,
+            begins=parse_date(statement.start_date),
+            ends=parse_date(statement.expiry_date),
+        )
+    key = statement.key
+    return GivenCertificate(
+        _read_certificate_file(statement.file),
+        None if key is None else _read_certificate_file(key.file),
+        None if key is None else key.password,
+    )
+
+
+def _back_up(
+    objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, file_created: FileCreated
+) -> None:
+    name = similar_name(objects.security.certificates, statement.name)
+    certificate = existing(objects.security.certificates, name, kind="certificate")
+    key = statement.key
+    pem = certificate_to_pem(certificate.certificate)
+    if key is not None:
+        if not key.password:
+            raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+        if len(key.password.encode()) > KEY_PASSWORD_BYTES_MAX:
+            raise refusal(
+                f"the password of the private key is too long: it can have up to {KEY_PASSWORD_BYTES_MAX} bytes in UTF-8",
+                15118,
+            )
+        found = credentials.private_key(objects.security, certificate)
+        if found is None:
+            raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
+        _write(key.file, key_to_pem(found, password=key.password), file_created)
+    _write(statement.file, pem, file_created)
+
+
+def _read_certificate_file(file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(_FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: the name is not valid for a file
+        raise refusal(f"{file}: cannot be read: {_os_error_text(error)}", 15208) from None
+    if len(data) > _FILE_BYTES_MAX:
+        raise refusal(f"{file}: is too large for a certificate or a private key", 15208)
+    return data
+
+
+def _write(file: str, data: bytes, file_created: FileCreated) -> None:
+    """Writes a new file completely, or not at all."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(data)
+        except OSError:
+            Path(file).unlink()
+            raise
+    except (OSError, ValueError) as error:
+        raise refusal(f"{file}: cannot be written: {_os_error_text(error)}", 15240) from None
+    file_created(Path(file))
+
+
+def _os_error_text(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
