@@ -11,7 +11,7 @@ import pytest
 import ssbroker
 from ssbroker._arrow import guid_text
 from ssbroker._compat import cast
-from ssbroker.protocol.envelope import column_values
+from ssbroker.protocol.arrow_columns import column_values
 
 IDS = [bytes([number]) * 16 for number in range(250)]
 WHOLE: Any = pa.array(IDS, pa.binary(16))

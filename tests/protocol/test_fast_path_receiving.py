@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _core
+from ssbroker.protocol.ack_ranges import pack_ack_ranges
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_ack_ranges
+from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, Key, Refusal

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol.envelope import column_values
+from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, Side, established_pair, pair

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssbroker.protocol.envelope import ENVELOPE, pack_ack_ranges, rows_to_table, table_to_rows
+from ssbroker.protocol.ack_ranges import pack_ack_ranges
+from ssbroker.protocol.envelope import ENVELOPE, rows_to_table, table_to_rows
 from tests.system.controlled_peer import Row
 
 

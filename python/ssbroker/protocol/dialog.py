@@ -10,8 +10,8 @@ from itertools import takewhile
 from typing import Final, TypeAlias
 
 from ssbroker.exceptions import MalformedDataError
+from ssbroker.protocol.ack_ranges import ACK_RANGES_MAX, AckRange, bit_ranges, fragments_in_range, lowest_bits
 from ssbroker.protocol.config import ProtocolSettings
-from ssbroker.protocol.envelope import ACK_RANGES_MAX, AckRange, bit_ranges, fragments_in_range, lowest_bits
 from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.security import SecuredDirection
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from ssbroker import _core
 from ssbroker.protocol import config, envelope
+from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, column_values, rows_to_table, tuples_to_table
+from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
 from ssbroker.protocol.receiver import ErrorNotice
 from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, encode_fast
 

@@ -10,11 +10,13 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker.exceptions import OptionError, ProtocolError
+from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
+from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, make_dialog, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
-from ssbroker.protocol.envelope import ENVELOPE, AckRange, concatenated, pack_ack_ranges, table_to_rows
+from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.receiver import (

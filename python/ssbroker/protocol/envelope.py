@@ -1,9 +1,9 @@
-"""The envelope: the columns of a fragment on the network, its header bytes, and acknowledgements."""
+"""The envelope: the columns of a fragment on the network, and its header bytes."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
-from ssbroker._compat import cast, is_binary_view
+from ssbroker.protocol.ack_ranges import unpack_ack_ranges
+from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 
 
 class Protection(IntEnum):
@@ -183,209 +184,6 @@ def signature_input(
     return b"".join((header, acknowledgement, message_signature or b"", fragment_signature or b"", ahead or b""))
 
 
-SHARED_BYTES_MIN: Final = 1 << 20
-"""Values of at least this size are not copied."""
-_CAST_VALUES_MIN: Final = 32
-"""For at least this many values, casting to variable length before listing is faster than listing."""
-_VIEW_BYTES_MIN: Final = 4096
-"""Values of at least this size are not copied if a view can refer to them."""
-_VIEW: Final = struct.Struct("<i4sii")
-"""A view of a value longer than `_INLINE_BYTES`: length, prefix, buffer index, offset."""
-_INLINE: Final = struct.Struct("<i12s")
-_INLINE_BYTES: Final = 12
-
-
-def tuples_to_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
-    """Converts rows to a table column by column, which takes a third of the time of row by row.
-
-    Examples:
-        >>> tuples_to_table([(1, b"a"), (2, None)], pa.struct([("number", pa.int64()), ("body", pa.binary())])).to_pydict()
-        {'number': [1, 2], 'body': [b'a', None]}
-    """
-    array: Any = pa.array(rows, row)  # a StructArray, which the stubs do not state
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
-
-
-def body_column(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
-    """Converts values to a binary column; large values are not copied but become chunks of their own.
-
-    Examples:
-        >>> body_column([b"ab", bytes(1 << 20), b"c"]).num_chunks
-        3
-    """
-    chunks: list[pa.Array[Any]] = []
-    first = 0
-    for at, value in enumerate(values):
-        if value is not None and len(value) >= SHARED_BYTES_MIN:
-            if first < at:
-                chunks.append(pa.array(values[first:at], pa.binary()))
-            offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]
-            chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)]))
-            first = at + 1
-    chunks.append(pa.array(values[first:], pa.binary()))
-    return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
-
-
-def tuples_to_view_table(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.Table:
-    """Converts rows to a table with one non-null column of views, whose long values are not copied.
-
-    Args:
-        rows: The rows.
-        row: The type of a row.
-        at: The index of the column of views.
-
-    Returns:
-        The table.
-
-    Examples:
-        >>> row = pa.struct([("number", pa.int64()), ("body", pa.binary_view())])
-        >>> tuples_to_view_table([(1, b"a"), (2, bytes(8192))], row, 1)["body"][0].as_py()
-        b'a'
-    """
-    values = [each[at] for each in rows]
-    if sum(map(len, values)) < _VIEW_BYTES_MIN * max(1, len(values)):
-        return tuples_to_table(rows, row)
-    fields = list(row)
-    field = fields.pop(at)
-    others = tuples_to_table([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
-    # pyarrow 15 and older have no views.
-    column: Any = _view_array(values) if is_binary_view(field.type) else body_column(values)
-    return others.add_column(at, field, column)
-
-
-def _view_array(values: Sequence[bytes]) -> pa.Array[Any]:
-    views = bytearray(len(values) * _VIEW.size)
-    shared: list[pa.Buffer] = []
-    for at, value in enumerate(values):
-        if len(value) <= _INLINE_BYTES:
-            _INLINE.pack_into(views, at * _VIEW.size, len(value), value)
-        else:
-            _VIEW.pack_into(views, at * _VIEW.size, len(value), value[:4], len(shared), 0)
-            shared.append(pa.py_buffer(value))
-    return pa.Array.from_buffers(pa.binary_view(), len(values), [None, pa.py_buffer(views), *shared])
-
-
-def sliced_column(data: bytes, size: int) -> pa.Array[Any]:
-    """Splits bytes into a column of slices of `size` bytes without copying; the last may be shorter.
-
-    Examples:
-        >>> sliced_column(b"onetwox", 3).to_pylist()
-        [b'one', b'two', b'x']
-    """
-    offsets = [*range(0, len(data), size), len(data)]
-    column = pa.array(offsets, pa.int32()).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, column, pa.py_buffer(data)])
-
-
-def column_values(column: pa.ChunkedArray[Any]) -> list[Any]:
-    """Lists the values of a column. Fixed-size binary is cast first, because pyarrow lists that twenty times faster.
-
-    Examples:
-        >>> column_values(pa.chunked_array([pa.array([b"ab", None], pa.binary(2))]))
-        [b'ab', None]
-    """
-    if len(column) >= _CAST_VALUES_MIN and pa.types.is_fixed_size_binary(column.type):
-        column = cast(column, pa.binary())
-    return column.to_pylist()
-
-
-def replace_columns(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Returns a table with the values of some columns replaced.
-
-    Examples:
-        >>> schema = pa.schema([("number", pa.int64())])
-        >>> replace_columns(pa.table({"number": [1]}), schema, {"number": [2]}).to_pydict()
-        {'number': [2]}
-    """
-    for name, values in columns.items():
-        field: pa.Field[Any] = schema.field(name)
-        column: pa.Array[Any] = pa.array(values, field.type)
-        table = table.set_column(table.schema.get_field_index(name), field, column)
-    return table
-
-
-AckRange: TypeAlias = tuple[int, int, int, int]
-"""First message and fragment, last message and fragment, both inclusive; everything between them has arrived."""
-
-ACK_RANGES_MAX: Final = 512
-"""Further ranges are not acknowledged; their fragments are sent again."""
-
-_RUN: Final = struct.Struct(">qiqi")
-
-
-def bit_ranges(mask: int) -> Iterator[tuple[int, int]]:
-    """Yields the runs of ones in a number as first and last bit."""
-    first = 0
-    while mask:
-        skipped = (mask & -mask).bit_length() - 1
-        mask >>= skipped
-        ones = (mask ^ (mask + 1)).bit_length() - 1
-        mask >>= ones
-        first += skipped
-        yield first, first + ones - 1
-        first += ones
-
-
-def pack_ack_ranges(runs: Iterable[AckRange]) -> bytes:
-    """Packs ranges into 24 bytes each.
-
-    Examples:
-        >>> unpack_ack_ranges(pack_ack_ranges([(3, 0, 4, 2)]))
-        [(3, 0, 4, 2)]
-    """
-    return b"".join([_RUN.pack(*run) for run in runs])
-
-
-def unpack_ack_ranges(data: bytes) -> list[AckRange] | None:
-    """Unpacks ranges from a peer; None if they are truncated, too many, not ascending or negative.
-
-    Examples:
-        >>> unpack_ack_ranges(b"x") is None, unpack_ack_ranges(pack_ack_ranges([(1, 2, 1, 1)])) is None
-        (True, True)
-    """
-    if len(data) % _RUN.size or len(data) > ACK_RANGES_MAX * _RUN.size:
-        return None
-    runs: list[AckRange] = list(_RUN.iter_unpack(data))
-    before = (-1, 0)
-    for first_message, first, last_message, last in runs:
-        if not before < (first_message, first) <= (last_message, last) or first < 0 or last < 0:
-            return None
-        before = (last_message, last)
-    return runs
-
-
-def lowest_bits(mask: int, limit: int) -> int:
-    """Returns a number with only its lowest `limit` one-bits.
-
-    Examples:
-        >>> bin(lowest_bits(0b10110, 2))
-        '0b110'
-    """
-    if mask.bit_count() <= limit:
-        return mask
-    taken = 0
-    for first, last in bit_ranges(mask):
-        number = min(limit, last + 1 - first)
-        taken |= ((1 << number) - 1) << first
-        limit -= number
-        if not limit:
-            break
-    return taken
-
-
-def fragments_in_range(run: AckRange, sequence: int, count: int) -> int:
-    """Returns a bit mask of the fragments of a message that a range names.
-
-    Examples:
-        >>> bin(fragments_in_range((3, 1, 4, 0), 3, 4))
-        '0b1110'
-    """
-    first_message, first, last_message, last = run
-    low = first if sequence == first_message else 0
-    high = min(last, count - 1) if sequence == last_message else count - 1
-    return (2 << high) - (1 << low) if low <= high else 0
-
-
 @dataclass(slots=True)
 class EnvelopeRow:
     """A received fragment; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
@@ -465,11 +263,6 @@ class EnvelopeRow:
 _VALUES: Final = attrgetter(*EnvelopeRow.__slots__[:-1])
 _ROW: Final = pa.struct(list(ENVELOPE))
 _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
-
-
-def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenates tables; a single one is returned as it is, which takes no time."""
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
 def rows_to_table(rows: Sequence[EnvelopeRow]) -> pa.Table:

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment
-from ssbroker.protocol.envelope import column_values, replace_columns
 from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, Key, fragments_table
 from ssbroker.reassembly import Reassembler

@@ -11,18 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core
+from ssbroker.protocol.ack_ranges import AckRange, unpack_ack_ranges
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, make_dialog, make_inbound_cipher
-from ssbroker.protocol.envelope import (
-    NO_ROWS,
-    NULL_GUID,
-    SEQUENCE_MAX,
-    AckRange,
-    EnvelopeRow,
-    Protection,
-    table_to_rows,
-    unpack_ack_ranges,
-)
+from ssbroker.protocol.envelope import NO_ROWS, NULL_GUID, SEQUENCE_MAX, EnvelopeRow, Protection, table_to_rows
 from ssbroker.protocol.events import (
     AcknowledgementStep,
     CorruptedMessage,

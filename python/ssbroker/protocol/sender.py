@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 
 import ssbroker.reassembly as cutting
 from ssbroker import _core, schemas
+from ssbroker.protocol.ack_ranges import AckRange, bit_ranges
+from ssbroker.protocol.arrow_columns import column_values, replace_columns, sliced_column
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, Transmission
-from ssbroker.protocol.envelope import SEQUENCE_MAX, AckRange, bit_ranges, column_values, replace_columns, sliced_column
+from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.storage import DialogStorage, Key, MessageRange
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._compat import binary_view
-from ssbroker.protocol.envelope import body_column, tuples_to_table, tuples_to_view_table
+from ssbroker.protocol.arrow_columns import body_column, tuples_to_table, tuples_to_view_table
 from ssbroker.protocol.states import ConversationState
 
 

@@ -12,7 +12,8 @@ import pytest
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol import config
-from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_ack_ranges, rows_to_table
+from ssbroker.protocol.ack_ranges import pack_ack_ranges
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
 from ssbroker.security import SecuredDirection
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
 from tests.broker.network.secured_pair import begin, create_own_certificate, deliver_rows, import_certificate, secured

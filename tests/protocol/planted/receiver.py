@@ -8,9 +8,10 @@ import pytest
 
 from ssbroker import Reassembler
 from ssbroker.protocol import reassembly, receiver
+from ssbroker.protocol.ack_ranges import AckRange
 from ssbroker.protocol.dialog import Dialog, FragmentRanges, InboundDirection, OpenedFragment
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import AckRange, EnvelopeRow
+from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
 from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, OpenedBatch, ReceivedBatch, ReceivePlanner
 from ssbroker.protocol.storage import BatchChanges, Key

@@ -19,8 +19,8 @@ from ssbroker.broker.dialogs.message import DialogMessage, envelope_of
 from ssbroker.broker.dialogs.sender_update import update_sender
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
+from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import BODY_MAX, DEFAULT
-from ssbroker.protocol.envelope import column_values
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state

@@ -23,9 +23,10 @@ from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePla
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import SsbrokerError, StorageError
+from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, column_values, sender_runs
+from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import endpoints, transmission_queue

@@ -31,7 +31,7 @@ from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDir
 from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
-from ssbroker.protocol.envelope import column_values, concatenated
+from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason

@@ -21,7 +21,7 @@ from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, 
 from ssbroker.broker.dialogs.sender_update import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.protocol.envelope import column_values
+from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key
 from ssbroker.store import endpoints, fragments
 from ssbroker.store.endpoints import ConversationEndpoint

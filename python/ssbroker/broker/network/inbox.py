@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.envelope import column_values, concatenated
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import size_of
 
