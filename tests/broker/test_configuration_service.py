@@ -24,7 +24,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerWarning, InputError, OptionError
-from ssbroker.protocol.config import CONFIGURATION_NOTICE
+from ssbroker.protocol.system_names import CONFIGURATION_NOTICE
 from tests.broker import sample_databases
 from tests.broker.conftest import START, Clock
 from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting

@@ -12,7 +12,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.config import ERROR
+from ssbroker.protocol.system_names import ERROR
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFU
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.config import CONFIGURATION_NOTICE, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import LOG_LINES_MAX
+from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send, statuses, waiting

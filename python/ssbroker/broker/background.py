@@ -24,8 +24,9 @@ from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import DIALOG_TIMER, SECOND
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConversationStep
+from ssbroker.protocol.system_names import DIALOG_TIMER
 from ssbroker.store import endpoints, leases
 from ssbroker.store.sqlite import Connection
 

@@ -25,7 +25,8 @@ from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
-from ssbroker.protocol.config import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
+from ssbroker.protocol.config import DESCRIPTION_MAX
+from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

@@ -31,7 +31,7 @@ from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.config import DEFAULT
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME

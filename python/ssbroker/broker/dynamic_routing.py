@@ -18,8 +18,9 @@ from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
-from ssbroker.protocol.config import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SECOND, SYSTEM_SERVICE
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.store import endpoints, queues, route_requests
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects

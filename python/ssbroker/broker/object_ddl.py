@@ -22,7 +22,7 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.config import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.system_names import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import object_changes as changes
 from ssbroker.store import poison_messages
 from ssbroker.store.object_changes import FIRST_ID, Value

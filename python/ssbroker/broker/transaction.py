@@ -24,9 +24,10 @@ from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
-from ssbroker.protocol.config import DEFAULT, SECOND
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints, leases, queues
 from ssbroker.store.database_file import LockCall, ReceivedRow, SessionSummary
 from ssbroker.store.endpoints import ConversationEndpoint

@@ -22,7 +22,7 @@ from ssbroker.broker.transaction import Message, Transaction, context_of, work_o
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.config import DEFAULT
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects

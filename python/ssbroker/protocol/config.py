@@ -1,4 +1,4 @@
-"""Settings of the dialog protocol, and the names of system message types."""
+"""Settings and limits of the dialog protocol."""
 
 from __future__ import annotations
 
@@ -91,18 +91,3 @@ class ProtocolSettings:
     def max_sequence_distance(self) -> int:
         """How far ahead of the first unacknowledged message another may be sent."""
         return 4 * self.window_fragments
-
-
-DEFAULT: Final = "DEFAULT"
-"""The message type and the contract that every database has."""
-
-_SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
-ERROR: Final = f"{_SCHEMA}/Error"
-END_DIALOG: Final = f"{_SCHEMA}/EndDialog"
-DIALOG_TIMER: Final = f"{_SCHEMA}/DialogTimer"
-SYSTEM_SERVICE: Final = f"{_SCHEMA}/ServiceBroker"
-"""The service of a database that requests routes from the configuration service."""
-CONFIGURATION_NOTICE: Final = f"{_SCHEMA}/BrokerConfigurationNotice"
-"""The contract of these requests."""
-MISSING_ROUTE: Final = f"{CONFIGURATION_NOTICE}/MissingRoute"
-MISSING_REMOTE_SERVICE_BINDING: Final = f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding"

@@ -13,7 +13,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import priority
 from ssbroker.broker.dialogs.message import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.config import ERROR
+from ssbroker.protocol.system_names import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR

@@ -18,9 +18,9 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.config import DEFAULT, END_DIALOG, ERROR
 from ssbroker.protocol.errors import ERROR_TEXTS
 from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.system_names import DEFAULT, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import dialog_calls

@@ -17,7 +17,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.config import SYSTEM_SERVICE
+from ssbroker.protocol.system_names import SYSTEM_SERVICE
 from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

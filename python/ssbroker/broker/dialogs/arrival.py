@@ -9,12 +9,7 @@ import pyarrow as pa
 
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
-from ssbroker.broker.dialogs.enqueue import (
-    QueueEntry,
-    enqueue,
-    queue_of,
-    release_for,
-)
+from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
 from ssbroker.broker.dialogs.message import (
     ConversationError,
     DeliveryOutcome,
@@ -24,7 +19,6 @@ from ssbroker.broker.dialogs.message import (
     read_failure,
 )
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.config import END_DIALOG
 from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.protocol.states import (
@@ -34,6 +28,7 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
+from ssbroker.protocol.system_names import END_DIALOG
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service

@@ -14,10 +14,11 @@ from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, fa
 from ssbroker.broker.dialogs.send import refused_in_state, transmit
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.config import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, SECOND
+from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from ssbroker.security import keys
 from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store import security as stored

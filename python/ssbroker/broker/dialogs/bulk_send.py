@@ -18,8 +18,8 @@ from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
-from ssbroker.protocol.config import DEFAULT
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 

@@ -9,7 +9,7 @@ from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_disabled
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.protocol.config import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.system_names import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue

@@ -20,10 +20,11 @@ from ssbroker.broker.dialogs.sender_update import update_sender
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import BODY_MAX, DEFAULT
+from ssbroker.protocol.config import BODY_MAX
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue

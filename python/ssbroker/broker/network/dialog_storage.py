@@ -21,7 +21,7 @@ from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.security_ddl import may_send
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import END_DIALOG, ERROR, LIFETIME_MAX, SECOND
+from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.states import INITIAL_STATE, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,
@@ -34,6 +34,7 @@ from ssbroker.protocol.storage import (
     StoredFragmentInfo,
     fragments_table,
 )
+from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from ssbroker.store import endpoints, fragments, transmission_queue
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection

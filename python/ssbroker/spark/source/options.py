@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.protocol.config import DEFAULT
+from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
