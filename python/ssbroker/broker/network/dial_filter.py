@@ -25,9 +25,9 @@ class DialFilter:
 
     Examples:
         >>> dial_filter = DialFilter(["10.0.0.0/8", "*.example.com"])
-        >>> [dial_filter.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
+        >>> [dial_filter.permits_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
         [True, False, False]
-        >>> dial_filter.has_ip("10.1.2.3"), dial_filter.has_ip("192.0.2.1"), DialFilter([]).has_ip("192.0.2.1")
+        >>> dial_filter.permits_ip("10.1.2.3"), dial_filter.permits_ip("192.0.2.1"), DialFilter([]).permits_ip("192.0.2.1")
         (True, False, True)
         >>> DialFilter(["10.0.0.1/8"])
         Traceback (most recent call last):
@@ -40,7 +40,7 @@ class DialFilter:
         self._networks: Final[list[_Network]] = []
         for entry in string_list(entries, name="dial_only"):
             self._add(entry)
-        self._is_everything: Final = not entries
+        self._permits_everything: Final = not entries
 
     def _add(self, entry: str) -> None:
         network = _network(entry)
@@ -53,24 +53,24 @@ class DialFilter:
         else:
             raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN, got {entry!r:.80}")
 
-    def has_name(self, host: str) -> bool:
+    def permits_name(self, host: str) -> bool:
         """Returns whether a lower-case host may be dialled, whatever address its name has."""
-        return self._is_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
+        return self._permits_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
 
-    def has_ip(self, host: str) -> bool:
+    def permits_ip(self, host: str) -> bool:
         """Returns whether an IP address may be dialled; False for a name."""
-        if self._is_everything:
+        if self._permits_everything:
             return True
         ip = ip_of(host)
         return ip is not None and any(ip in network for network in self._networks)
 
     def refuses(self, host: str) -> bool:
         """Returns whether a lower-case host may not be dialled, as far as known before its name is looked up."""
-        if self.has_name(host):
+        if self.permits_name(host):
             return False
         if ip_of(host) is None:
             return not self._networks
-        return not self.has_ip(host)
+        return not self.permits_ip(host)
 
 
 def _network(entry: str) -> _Network | None:

@@ -51,8 +51,8 @@ async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socke
     found: _Found = _numeric(host, port) or await _look_up(
         lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     )
-    if not dial_filter.has_name(host):
-        found = [each for each in found if dial_filter.has_ip(str(each[4][0]))]
+    if not dial_filter.permits_name(host):
+        found = [each for each in found if dial_filter.permits_ip(str(each[4][0]))]
         if not found:
             raise PermissionError(_dial_only_message(host))
     return await _connect_first(found)
