@@ -30,9 +30,9 @@ class Destination:
         pending_queries: The broker ids that were queried and not answered yet.
         failures: The number of failures in a row.
         failure_reason: Why it failed last; None after a success.
-        is_dialled: Whether a connection is being dialled for it and has not answered yet.
+        is_dialling: Whether a connection is being dialled for it and has not answered yet.
         is_wanted: Whether it is to be connected although nothing waits to be sent.
-        retry: The timer of the wait after a failure.
+        retry_timer: The timer of the wait after a failure.
     """
 
     __slots__ = (
@@ -40,12 +40,12 @@ class Destination:
         "connection",
         "failure_reason",
         "failures",
-        "is_dialled",
+        "is_dialling",
         "is_wanted",
         "outbox",
         "peer_key",
         "pending_queries",
-        "retry",
+        "retry_timer",
         "role_queries",
     )
 
@@ -58,9 +58,9 @@ class Destination:
         self.pending_queries: Final[set[bytes]] = set()
         self.failures = 0
         self.failure_reason: str | None = None
-        self.is_dialled = False
+        self.is_dialling = False
         self.is_wanted = False
-        self.retry: asyncio.TimerHandle | None = None
+        self.retry_timer: asyncio.TimerHandle | None = None
 
     @property
     def host(self) -> str:
@@ -90,13 +90,13 @@ class Destination:
     @property
     def is_busy(self) -> bool:
         """Whether anything waits or is being sent, dialled or retried."""
-        return self.has_pending or self.is_dialled or self.connection is not None or self.retry is not None
+        return self.has_pending or self.is_dialling or self.connection is not None or self.retry_timer is not None
 
     def attach(self, connection: PeerConnection) -> None:
         """Sends its rows over a connection whose peer has sent HELLO."""
         self.detach()
         self.connection = connection
-        self.is_dialled = self.is_wanted = False
+        self.is_dialling = self.is_wanted = False
         self.failure_reason = None
         with connection.guard:
             connection.link.outboxes.append(self.outbox)
@@ -114,9 +114,9 @@ class Destination:
 
     def stop_waiting(self) -> None:
         """Ends the wait after a failure."""
-        if self.retry is not None:
-            self.retry.cancel()
-            self.retry = None
+        if self.retry_timer is not None:
+            self.retry_timer.cancel()
+            self.retry_timer = None
             self.outbox.unblock()
 
     def discard(self) -> None:

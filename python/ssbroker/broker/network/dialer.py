@@ -200,15 +200,15 @@ class Dialer:
         elif (
             destination.has_pending
             and destination.connection is None
-            and destination.retry is None
-            and not destination.is_dialled
+            and destination.retry_timer is None
+            and not destination.is_dialling
             and not self._is_stopped
         ):
             known = None if destination.peer_key is None else self._usable_connection(destination.peer_key)
             if known is not None:
                 self._attach(destination, known)
             else:
-                destination.is_dialled = True
+                destination.is_dialling = True
                 begin = partial(self._dial, destination)
                 if self.addresses.is_learnt(destination.address):
                     self._dial_slots.acquire(destination, begin)
@@ -250,7 +250,7 @@ class Dialer:
         """Handles a dialled connection whose peer is this instance."""
         for destination in self._by_connection.pop(connection, ()):
             self._dial_slots.release(destination)
-            destination.is_dialled = False
+            destination.is_dialling = False
             destination.discard()
             self._schedule_retry(destination)
             self._setup.call_listener(partial(self._setup.listener.own_address_reached, destination.address))
@@ -274,16 +274,16 @@ class Dialer:
         """Handles a closed connection."""
         for destination in self._by_connection.pop(connection, ()):
             self._dial_slots.release(destination)
-            if destination.connection is connection or destination.is_dialled:
+            if destination.connection is connection or destination.is_dialling:
                 destination.detach()
-                destination.is_dialled = False
+                destination.is_dialling = False
                 self._ended(destination, connection, reason, peer_key)
 
     def has_failed_before(self, connection: PeerConnection, reason: CloseReason) -> bool:
         """Returns whether the previous dials of a failed connection ended for the same reason."""
         destinations = self._by_connection.get(connection, ())
         return bool(destinations) and all(
-            each.is_dialled and each.failure_reason == reason.text for each in destinations
+            each.is_dialling and each.failure_reason == reason.text for each in destinations
         )
 
     def stop(self) -> None:
@@ -293,8 +293,8 @@ class Dialer:
         for task in self._tasks:
             task.cancel()
         for destination in self.addresses.all():
-            if destination.retry is not None:
-                destination.retry.cancel()
+            if destination.retry_timer is not None:
+                destination.retry_timer.cancel()
 
     def _ended(
         self, destination: Destination, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None
@@ -346,7 +346,7 @@ class Dialer:
     def _schedule_retry(self, destination: Destination) -> None:
         wait = self._setup.limits.dial_backoff(max(destination.failures, 1), jitter=self._setup.random.random())
         loop = asyncio.get_running_loop()
-        destination.retry = loop.call_later(wait / SECOND, self._retry, destination)
+        destination.retry_timer = loop.call_later(wait / SECOND, self._retry, destination)
 
     def _retry(self, destination: Destination) -> None:
         destination.stop_waiting()
@@ -354,7 +354,7 @@ class Dialer:
 
     def _dial(self, destination: Destination) -> bool:
         """Dials unless a connection was found meanwhile; returns whether it does."""
-        if self._is_stopped or not destination.is_dialled:
+        if self._is_stopped or not destination.is_dialling:
             return False
         loop = asyncio.get_running_loop()
         link = SecureLink(
