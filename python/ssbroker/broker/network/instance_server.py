@@ -191,6 +191,7 @@ class Server:
             mirrors=self.mirrors,
             wake=self._wake,
         )
+        events.exchange = self.exchange
 
     @property
     def address(self) -> str:

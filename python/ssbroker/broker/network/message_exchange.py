@@ -81,18 +81,17 @@ class MessageExchange:
         self._events: Final = events
         self._settings: Final = settings
         self._snapshot: object = None
-        self._flushed = self._polled_at = self._followed_at = 0
+        self._flushed_at = self._polled_at = self._followed_at = 0
         self._changes_seen = -1
         self._own_addresses: Final[set[str]] = set()
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
-        self._poll_time = 0
+        self._poll_duration = 0
         self._is_poll_requested = False
         self._guard: Final = threading.RLock()
         self._is_finished = False
         closed: set[str] = set()
         self._inbox: Final = events.inbox
-        events.exchange = self
         self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)
         self._dialogs: Final = DialogsByDatabase(
@@ -115,7 +114,8 @@ class MessageExchange:
             events.endpoint,
             self._dialogs,
             closed=closed,
-            on_full=self._on_full,
+            # Forwarding stops, so that this instance's own messages get the space.
+            on_full=forwards.outbox_full,
             loop_back=partial(self._inbox.put, this_instance),
         )
 
@@ -172,8 +172,8 @@ class MessageExchange:
         due_times += self._sender.send_all(now=now)
         self._resume_forwarding()
         due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors)]
-        if not 0 <= now - self._flushed < FLUSH_INTERVAL:
-            self._flushed = now
+        if not 0 <= now - self._flushed_at < FLUSH_INTERVAL:
+            self._flushed_at = now
             self._flush(now)
         if is_busy:
             self._poll_if_due(now)
@@ -246,7 +246,9 @@ class MessageExchange:
     def _poll_interval(self) -> int:
         """The time between the beginnings of two polls; the longer a poll takes, the less often it runs."""
         return (
-            2 * self._poll_time if self._is_poll_requested else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_time)
+            2 * self._poll_duration
+            if self._is_poll_requested
+            else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_duration)
         )
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
@@ -320,7 +322,7 @@ class MessageExchange:
             if found:
                 self._in_transit.add(found, now=now)
                 self._followed_at = 0  # they may have been committed after a change of the catalog
-        self._polled_at, self._poll_time = now, self._now() - started
+        self._polled_at, self._poll_duration = now, self._now() - started
         self._follow_catalog(now)
 
     def _start_conversations(self) -> None:
@@ -347,10 +349,6 @@ class MessageExchange:
         for dialogs in self._dialogs.all():
             self._in_transit.set_drop_reasons(dialogs.database.database_id, address, reasons, now=now)
         self._status_writer.mark_changed([address])
-
-    def _on_full(self, address: str) -> None:
-        """Stops forwarding to an address with a full buffer, so that this instance's own messages get the space."""
-        self._forwards.outbox_full(address)
 
     def _resume_forwarding(self) -> None:
         """Resumes forwarding to addresses that have space again."""
