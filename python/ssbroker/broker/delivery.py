@@ -64,7 +64,7 @@ class Delivery:
         self._dynamic_routing: Final = dynamic_routing
         self._last_scans: dict[int, int] = {}
         self._delivery_locks: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
-        self._thread: Final = _ThreadState()
+        self._thread_state: Final = _ThreadState()
         self.transport: Transport | None = None
 
     def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
@@ -83,8 +83,8 @@ class Delivery:
         self._retries.add((SenderKey(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
-        if self._thread.is_delivering:  # a subscriber sends while it handles an event about a delivery
-            self._thread.pending.append(database)
+        if self._thread_state.is_delivering:  # a subscriber sends while it handles an event about a delivery
+            self._thread_state.pending.append(database)
             return False
         return self._deliver_with_follow_ups(
             database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None
@@ -92,7 +92,7 @@ class Delivery:
 
     def run_due(self, *, now: int) -> None:
         """Delivers messages that are new, were left by other processes, or are due for a retry."""
-        if self._thread.is_delivering:  # called by a subscriber during a delivery
+        if self._thread_state.is_delivering:  # called by a subscriber during a delivery
             return
         databases = self._instance.databases
         self._keep_databases({each.database_id for each in databases})
@@ -124,9 +124,9 @@ class Delivery:
     def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
-        self._thread.pending = [database]
-        while self._thread.pending:
-            is_left |= self._deliver_exclusively(self._thread.pending.pop(0), now=now, lock_timeout=lock_timeout)
+        self._thread_state.pending = [database]
+        while self._thread_state.pending:
+            is_left |= self._deliver_exclusively(self._thread_state.pending.pop(0), now=now, lock_timeout=lock_timeout)
         return is_left
 
     def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
@@ -134,7 +134,7 @@ class Delivery:
         delivery_lock = self._delivery_locks[database.database_id]
         if not delivery_lock.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
             return True
-        self._thread.is_delivering = True
+        self._thread_state.is_delivering = True
         try:
             attempts = self._retries.claim(database.database_id, now=now)
             deferred = (
@@ -143,7 +143,7 @@ class Delivery:
                 else set()
             )
         finally:
-            self._thread.is_delivering = False
+            self._thread_state.is_delivering = False
             delivery_lock.release()
         self._retries.add((SenderKey(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
