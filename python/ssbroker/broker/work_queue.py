@@ -302,7 +302,7 @@ class WorkQueue:
             related_conversation=None,
             related_conversation_group=None,
         )
-        state = sending.check(work, endpoint, (message_type,), now=work.now())
+        state = sending.check_may_send(work, endpoint, (message_type,), now=work.now())
         sending.send(work, [(endpoint, state, [(message_type, content)])])
         target = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
         return None if target is None else target.conversation_group_id

@@ -48,7 +48,9 @@ def body_bytes(body: object) -> bytes | None:
     return bytes(body) or None
 
 
-def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[str], *, now: int) -> ConversationState:
+def check_may_send(
+    work: Work, endpoint: ConversationEndpoint, message_types: Iterable[str], *, now: int
+) -> ConversationState:
     """Checks, before anything is written, that an endpoint may send messages of these types; returns its next state."""
     state = next_state(ConversationState(endpoint.state), ConversationInput.SEND)
     if isinstance(state, int):
@@ -63,10 +65,10 @@ def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[st
     return state
 
 
-def check_all(
+def check_all_may_send(
     work: Work, sends: Iterable[tuple[ConversationEndpoint, frozenset[str]]], *, now: int
 ) -> list[ConversationState]:
-    """Runs `check` for many endpoints, each with its message types; similar ones are checked only once."""
+    """Runs `check_may_send` for many endpoints, each with its message types; similar ones are checked only once."""
     checked: dict[tuple[object, ...], ConversationState] = {}
     states: list[ConversationState] = []
     for endpoint, message_types in sends:
@@ -79,7 +81,7 @@ def check_all(
         )
         state = checked.get(key)
         if state is None or endpoint.lifetime <= now:
-            state = checked[key] = check(work, endpoint, message_types, now=now)
+            state = checked[key] = check_may_send(work, endpoint, message_types, now=now)
         states.append(state)
     return states
 
@@ -87,7 +89,7 @@ def check_all(
 def send(
     work: Work, runs: Sequence[tuple[ConversationEndpoint, ConversationState, Sequence[tuple[str, bytes | None]]]]
 ) -> None:
-    """Sends messages on conversations that have passed `check`."""
+    """Sends messages on conversations that have passed `check_may_send`."""
     sends: list[SentMessages] = []
     numbers: list[tuple[int, int]] = []
     has_subscribers = work.effects.wants(ConversationEvent)
@@ -201,7 +203,7 @@ def send_batch(work: Work, table: pa.Table) -> None:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     senders = [found[handle] for handle in runs]
     message_types = [frozenset([message_type for message_type, _ in run]) for run in runs.values()]
-    states = check_all(work, zip(senders, message_types, strict=True), now=work.now())
+    states = check_all_may_send(work, zip(senders, message_types, strict=True), now=work.now())
     send(work, list(zip(senders, states, runs.values(), strict=True)))
 
 
