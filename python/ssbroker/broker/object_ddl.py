@@ -213,7 +213,7 @@ def alter_queue(
         values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
         values["rollbacks"] = 0
-        poison_messages.forget_failure(connection, queue.queue_id)
+        poison_messages.forget_failure_of_queue(connection, queue.queue_id)
     changes.alter(connection, "ssb_queues", queue.queue_id, values)
 
 
@@ -226,9 +226,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     for other in objects.queues.values():
         if other.poison_queue_id == queue.queue_id:
             raise refusal(f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it")
-    if poison_messages.has_moved_to(connection, queue.queue_id):
+    if poison_messages.has_groups_moved_to(connection, queue.queue_id):
         raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
-    poison_messages.forget_failure(connection, queue.queue_id)  # another queue may get its number
+    poison_messages.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 

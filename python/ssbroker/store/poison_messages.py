@@ -28,7 +28,7 @@ class Failure(NamedTuple):
 def record_failure(connection: Connection, failure: Failure) -> None:
     """Inserts a failure, which replaces that of the same queue or group."""
     if failure.conversation_group_id is None:
-        forget_failure(connection, failure.queue_id)
+        forget_failure_of_queue(connection, failure.queue_id)
     else:
         forget_moved_group(connection, failure.conversation_group_id)
     connection.execute(
@@ -44,7 +44,7 @@ def failure_of_queue(connection: Connection, queue_id: int) -> Failure | None:
     return None if row is None else Failure._make(row)
 
 
-def forget_failure(connection: Connection, queue_id: int) -> None:
+def forget_failure_of_queue(connection: Connection, queue_id: int) -> None:
     """Deletes why a queue is disabled."""
     connection.execute("DELETE FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,))
 
@@ -87,7 +87,7 @@ def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> in
     return ready
 
 
-def has_moved_to(connection: Connection, queue_id: int) -> bool:
+def has_groups_moved_to(connection: Connection, queue_id: int) -> bool:
     """Whether a queue has conversation groups of other queues."""
     return (
         connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to = ? LIMIT 1", (queue_id,)).fetchone() is not None
