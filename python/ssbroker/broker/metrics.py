@@ -60,7 +60,7 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
         "Connections with other instances that could not be established, were refused, or broke.",
     ),
 }
-_STATES: Final = ("ready", "incomplete", "retained")
+_MESSAGE_STATUSES: Final = ("ready", "incomplete", "retained")
 SERVICES_MAX: Final = 1000
 """The services to count separately in metrics of the transmission queue; peers can choose service names."""
 _OTHERS: Final = "(others)"
@@ -180,7 +180,7 @@ class Metrics:
                 f"Message fragments of priority {priority} written to connections.",
                 value=sent.get(priority, 0),
             )
-        rows, held = (0, 0) if server is None else server.endpoint.pending
+        rows, waiting_bytes = (0, 0) if server is None else server.endpoint.pending
         yield GaugeMetricFamily(
             "ssbroker_pending_msg_frags_for_send_io",
             "Fragments and acknowledgements waiting to be written.",
@@ -189,7 +189,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "ssbroker_pending_bytes_for_send_io",
             "Bytes of the fragments and acknowledgements waiting to be written.",
-            value=held,
+            value=waiting_bytes,
         )
         yield from self._forwarding()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
@@ -232,7 +232,7 @@ class Metrics:
             labels=["database", "queue"],
         )
         for row in found["queues"]:
-            for status in _STATES:
+            for status in _MESSAGE_STATUSES:
                 messages.add_metric([row["database"], row["queue"], status], row[status])
             is_on.add_metric(
                 [row["database"], row["queue"]], float(row["is_receive_enabled"] and row["is_enqueue_enabled"])

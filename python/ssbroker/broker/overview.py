@@ -66,13 +66,13 @@ def forwarding_of(instance: Instance) -> dict[str, int] | None:
     if instance.server is None:
         return None
     done = instance.server.forwarding.counters
-    messages, held = instance.server.forwarding.pending
+    messages, waiting_bytes = instance.server.forwarding.pending
     return {
         "messages": done.messages,
         "bytes": done.bytes,
         "messages_discarded": done.discarded,
         "pending_messages": messages,
-        "pending_bytes": held,
+        "pending_bytes": waiting_bytes,
     }
 
 
