@@ -223,22 +223,22 @@ class InboundWriter:
         """Ends conversations that cannot continue with an error."""
         changes = self._changes
         for key, body in changes.errors.items():
-            row = self._row_now(key)
+            row = self._reread(key)
             if row is not None:
                 end_with_broker_error(self._work, row, body)
         for key in changes.lost_by_peer:
-            row = self._row_now(key)
+            row = self._reread(key)
             if row is not None:
                 end_after_data_loss(self._work, row)
         for key, why in changes.refusals.items():
-            row = self._row_now(key)
+            row = self._reread(key)
             # An application that has received the end needs no error.
             if row is not None and row.state not in fragments.ENDED_STATES:
                 EndpointDelivery(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
 
-    def _row_now(self, key: Key) -> ConversationEndpoint | None:
+    def _reread(self, key: Key) -> ConversationEndpoint | None:
         """Returns an endpoint as changed so far; None if it was removed."""
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
