@@ -86,7 +86,7 @@ class InstanceTarget:
             now=epoch_microseconds(self._instance.clock()),
         )
         for one in needed_statements.needed_statements(statement, annotations, known):
-            if isinstance(one, needed_statements.Differs):
+            if isinstance(one, needed_statements.UnchangeableObject):
                 place = None if one.kind in needed_statements.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
             else:

@@ -68,7 +68,7 @@ class Existing(NamedTuple):
     """Microseconds since 1970."""
 
 
-class Differs(NamedTuple):
+class UnchangeableObject(NamedTuple):
     """An object that differs from the script, and that no statement can change."""
 
     kind: str
@@ -78,7 +78,7 @@ class Differs(NamedTuple):
 
 def needed_statements(
     statement: Statement, annotations: Mapping[str, str], existing: Existing
-) -> Iterator[Statement | Differs]:
+) -> Iterator[Statement | UnchangeableObject]:
     """Yields the statements to run instead of one of the script: none if the objects match it already."""
     if isinstance(statement, statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase):
         yield from _database(statement, existing.databases())
@@ -97,13 +97,15 @@ def needed_statements(
 
 def _database(
     statement: statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase, names: Iterable[str]
-) -> Iterator[Statement | Differs]:
+) -> Iterator[Statement | UnchangeableObject]:
     match statement:
         case statements.CreateDatabase(name, is_attach):
             if find_name(name, names) is None:
                 yield statement
             elif is_attach:
-                yield Differs("database", name, "it exists; ensure does not attach another file in its place")
+                yield UnchangeableObject(
+                    "database", name, "it exists; ensure does not attach another file in its place"
+                )
         case statements.DropDatabase(dropped):
             there = tuple(name for name in dropped if find_name(name, names) is not None)
             if there:
@@ -184,7 +186,9 @@ def _exists(statement: Any, objects: Objects) -> bool:
     return find_name(statement.name, known) is not None
 
 
-def _as_created(statement: Any, annotations: Mapping[str, str], existing: Existing) -> Iterator[Statement | Differs]:
+def _as_created(
+    statement: Any, annotations: Mapping[str, str], existing: Existing
+) -> Iterator[Statement | UnchangeableObject]:
     """Yields the statements that make an existing object what CREATE says."""
     objects = existing.objects()
     match statement:
@@ -192,7 +196,7 @@ def _as_created(statement: Any, annotations: Mapping[str, str], existing: Existi
             yield from _as_message_type(statement, objects)
         case statements.CreateContract(name, messages):
             if {*messages} != contract_messages(objects, name):
-                yield Differs(
+                yield UnchangeableObject(
                     "contract",
                     name,
                     f"it has {contract_text(contract_messages(objects, name))}; T-SQL cannot alter contracts",
@@ -253,14 +257,14 @@ def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -
 
 def _endpoint(
     statement: statements.CreateEndpoint | statements.DropEndpoint, known: BrokerEndpoint | None
-) -> Iterator[Statement | Differs]:
+) -> Iterator[Statement | UnchangeableObject]:
     if isinstance(statement, statements.DropEndpoint):
         if known is not None:
             yield statement
     elif known is None:
         yield statement
     elif folded(known.name) != folded(statement.name):
-        yield Differs(
+        yield UnchangeableObject(
             "endpoint", known.name, f"it has another name than {statement.name!r}, and an instance has only one"
         )
     else:
