@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ssbroker import Database, Instance
+from ssbroker.broker.background import Background
 
 
 def instance_of(database: Database) -> Instance:
@@ -10,3 +11,8 @@ def instance_of(database: Database) -> Instance:
     instance = database._activation._public.__self__  # type: ignore[attr-defined]
     assert isinstance(instance, Instance)
     return instance
+
+
+def background_of(instance: Instance) -> Background:
+    """The background work of an instance."""
+    return instance._background

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event, QueueDisabled
 from tests.broker import sample_databases, sqlite_steps
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, REPLIES, received, send
+from tests.internals import background_of
 
 STARTED, ENDED, ABORTED = ActivationStep.STARTED, ActivationStep.ENDED, ActivationStep.ABORTED
 

@@ -13,10 +13,11 @@ import pytest
 from ssbroker.broker import delivery_round
 from ssbroker.broker.database import Database
 from ssbroker.broker.delivery_round import DeliveryResult
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
+from tests.internals import background_of
 
 DEADLINE = 60.0
 

@@ -17,7 +17,7 @@ from ssbroker.broker.delivery_round import DeliveryResult
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
@@ -26,6 +26,7 @@ from ssbroker.store import endpoints
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
+from tests.internals import background_of
 
 
 class Crash(BaseException):

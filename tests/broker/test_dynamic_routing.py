@@ -12,7 +12,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import SECOND
@@ -21,7 +21,7 @@ from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, MISSING_ROUTE, 
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send, statuses, waiting
-from tests.internals import instance_of
+from tests.internals import background_of, instance_of
 
 CONFIG = "Config"
 MINUTE = 60

@@ -733,8 +733,3 @@ def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient
 def context_of(instance: Instance) -> InstanceContext:
     """Returns the internal state of an instance."""
     return instance._context  # noqa: SLF001
-
-
-def background_of(instance: Instance) -> Background:
-    """Returns the background work of an instance."""
-    return instance._background  # noqa: SLF001

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
 from ssbroker.broker.network.interfaces import Peer
@@ -21,6 +21,7 @@ from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason
 from tests.broker.conftest import Clock
+from tests.internals import background_of
 
 OUTBOX: Final = 8 << 20
 

@@ -14,7 +14,7 @@ from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.system_names import SYSTEM_SERVICE
@@ -22,6 +22,7 @@ from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
+from tests.internals import background_of
 from tests.system.controlled_peer import row, table_of
 
 DEADLINE = 60.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
@@ -16,7 +16,7 @@ from ssbroker.protocol.wire.frames import DropReason
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
-from tests.internals import instance_of
+from tests.internals import background_of, instance_of
 
 
 @pytest.fixture
