@@ -51,7 +51,7 @@ def _exchange_and_cut(instance: Instance, server: Server, *, received: int, even
         bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == received)
         bank.wait_for(lambda: instance.view("sys.dm_broker_connections").num_rows == len(bank.connections()) == 1)
         events.clear()
-        bank.endpoint._call(bank.endpoint.manager.cut)
+        bank.endpoint._call(bank.endpoint._manager.cut)
         bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
 
 

@@ -154,7 +154,7 @@ class RecordingEndpoint:
 
     def connections(self) -> list[uuid.UUID]:
         """The ids of the open connections."""
-        return list(self.endpoint.manager.connections)
+        return list(self.endpoint._manager.connections)
 
     def _record_event(self, event: Event) -> None:
         assert isinstance(event, ConnectionEvent)

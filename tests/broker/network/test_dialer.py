@@ -83,7 +83,7 @@ def test_a_broken_connection_is_reported_on_both_sides() -> None:
     with RecordingEndpoint("shop", limits=NO_RETRY) as shop, RecordingEndpoint("bank", limits=NO_RETRY) as bank:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
-        bank.endpoint._call(bank.endpoint.manager.cut)
+        bank.endpoint._call(bank.endpoint._manager.cut)
         shop.wait_for(lambda: shop.failed_connections)
         shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
         assert [event.error for event in shop.steps(ConnectionStep.RECEIVE_IO_ERROR)] == [9755]
@@ -101,9 +101,9 @@ def test_a_connection_that_breaks_after_rows_arrived_is_dialled_soon(*, answers:
             if answers:
                 send_when_free(bank, shop, numbered(1, first=time))
                 shop.wait_for(partial(is_last_row, shop, time))
-            bank.endpoint._call(bank.endpoint.manager.cut)
+            bank.endpoint._call(bank.endpoint._manager.cut)
             shop.wait_for(partial(has_failed, shop, time + 1))
-        destination = shop.endpoint.manager.dialer.addresses.destination(bank.address)
+        destination = shop.endpoint._manager.dialer.addresses.destination(bank.address)
         assert destination.failures == (1 if answers else times)
 
 
@@ -143,7 +143,7 @@ def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:
     with peer_that_leaves(GoodbyeReason.SUPERSEDED) as (address, dials), RecordingEndpoint("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
-        assert shop.endpoint.manager.dialer.addresses.destination(address).failures >= 3
+        assert shop.endpoint._manager.dialer.addresses.destination(address).failures >= 3
 
 
 def test_a_lasting_connection_resets_the_wait() -> None:
@@ -156,7 +156,7 @@ def test_a_lasting_connection_resets_the_wait() -> None:
             shop.endpoint.send(address, numbered(1))
             shop.wait_for(partial(has_failed, shop, number + 1))
             shop.wait_for(lambda: len(shop.drained) > number)  # noqa: B023 - called immediately
-        destination = shop.endpoint.manager.dialer.addresses.destination(address)
+        destination = shop.endpoint._manager.dialer.addresses.destination(address)
         assert destination.failures == 5
         with RecordingEndpoint("bank", port=port) as bank:
             shop.endpoint.send(address, numbered(1))

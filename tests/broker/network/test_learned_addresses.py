@@ -42,7 +42,7 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_n
     monkeypatch.setattr(destinations, "KNOWN_MAX", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
-        manager = shop.endpoint.manager
+        manager = shop.endpoint._manager
         manager.dialer.addresses._forget_beyond = 4
         names = [f"TCP://h{number}.example:{bank.port}" for number in range(1, 16)]
         before = {}

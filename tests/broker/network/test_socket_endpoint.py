@@ -127,7 +127,7 @@ def test_one_of_two_crossing_connections_remains_without_loss() -> None:
                 thread.join(60)
             for endpoint in (shop, bank):
                 endpoint.wait_for(lambda: sorted(endpoint.numbers()) == list(range(50)))  # noqa: B023 - called immediately
-                endpoint.wait_for(lambda: len(endpoint.endpoint.manager.connections) == 1)  # noqa: B023 - the same
+                endpoint.wait_for(lambda: len(endpoint.endpoint._manager.connections) == 1)  # noqa: B023 - the same
             assert shop.failed_connections == bank.failed_connections == []
 
 
@@ -157,7 +157,7 @@ def test_two_addresses_of_one_instance_share_a_connection() -> None:
         shop.endpoint.send(other, numbered(1, first=1))
         bank.wait_for(lambda: bank.numbers() == [0, 1])
         for endpoint in (shop, bank):
-            endpoint.wait_for(lambda: len(endpoint.endpoint.manager.connections) == 1)  # noqa: B023 - called immediately
+            endpoint.wait_for(lambda: len(endpoint.endpoint._manager.connections) == 1)  # noqa: B023 - called immediately
         for first, address in ((2, bank.address), (3, other)):
             shop.endpoint.send(address, numbered(1, first=first))
         bank.wait_for(lambda: sorted(bank.numbers()) == [0, 1, 2, 3])
@@ -168,7 +168,7 @@ def test_an_instance_that_dials_itself_learns_its_own_address() -> None:
     with RecordingEndpoint("shop") as shop:
         shop.endpoint.send(shop.address, numbered(1))
         shop.wait_for(lambda: shop.own_addresses == [shop.address])
-        shop.wait_for(lambda: not shop.endpoint.manager.connections)
+        shop.wait_for(lambda: not shop.endpoint._manager.connections)
         assert shop.numbers() == []
         assert (shop.failed_connections, shop.connected_to) == ([], [])
 
@@ -479,7 +479,7 @@ def test_a_connection_without_a_socket_does_not_prevent_closing() -> None:
 
         def accept() -> None:
             """Does what asyncio does with a connection accepted just before the listener is closed."""
-            endpoint.manager.accept()
+            endpoint._manager.accept()
 
         endpoint._call(accept)
         closing = threading.Thread(target=endpoint.close, args=(0.1,), daemon=True)

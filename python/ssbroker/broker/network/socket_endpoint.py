@@ -152,11 +152,6 @@ class SocketEndpoint:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    @property
-    def manager(self) -> ConnectionManager:
-        """All connections."""
-        return self._manager
-
     def descriptors(self) -> Iterator[int]:
         """Returns the listening and connected sockets to close after a fork; dialled sockets register themselves."""
         if self._server is not None:
