@@ -52,15 +52,6 @@ class ConversationInput(StrEnum):
     """The remote endpoint has received what END sent."""
 
 
-CALLS: Final = (
-    ConversationInput.SEND,
-    ConversationInput.END,
-    ConversationInput.CLEANUP,
-    ConversationInput.TIMER,
-    ConversationInput.MOVE,
-)
-"""The calls of the application. An error number refuses a call; for the other inputs, it is the reason for dropping them."""
-
 DESCRIPTIONS: Final = {
     ConversationState.SO: "STARTED_OUTBOUND",
     ConversationState.SI: "STARTED_INBOUND",
@@ -90,7 +81,7 @@ TABLE: Final[dict[ConversationInput, dict[ConversationState, ConversationState |
     ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
-"""The next state for each input and state, or the error number for which the input is refused or dropped without a transition."""
+"""The next state for each input and state, or the error number for which a call of the application is refused, or another input dropped."""
 
 INITIAL_STATE: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""

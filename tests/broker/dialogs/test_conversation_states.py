@@ -19,7 +19,7 @@ from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import ERROR_TEXTS
-from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.states import TABLE, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.system_names import DEFAULT, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -34,6 +34,13 @@ SIDES = [
         ("initiator", "target"),
     ),
 ]
+CALLS = (
+    ConversationInput.SEND,
+    ConversationInput.END,
+    ConversationInput.CLEANUP,
+    ConversationInput.TIMER,
+    ConversationInput.MOVE,
+)
 ARRIVALS = [one for one in ConversationInput if one not in CALLS]
 
 
