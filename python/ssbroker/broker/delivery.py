@@ -13,7 +13,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
 from ssbroker.broker.delivery_retries import Retries, SenderKey
 from ssbroker.broker.delivery_round import DeliveryRound
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
+from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.serve_lock import ServeLock
@@ -188,7 +188,7 @@ class Delivery:
             endpoint_id: str(why) for endpoint_id, why in {**delivery_round.problems, **transport_problems}.items()
         }
         if self.transport is not None:  # otherwise the serving process writes their status
-            statuses = dict.fromkeys(in_transit, DELIVERED) | statuses
+            statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
         write_statuses(database, senders, statuses)
         return {*delivery_round.problems}, in_transit, delivery_round.deferred
 

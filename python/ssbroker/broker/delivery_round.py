@@ -13,7 +13,7 @@ from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.sender_update import apply_outcome
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus
+from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.errors import error_text
@@ -126,8 +126,8 @@ def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_i
         if endpoints.reload(work.connection, sender) is None:
             continue
         apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
-        if each.outcome.error_number is None and sender.transmission_status != DELIVERED:
-            endpoints.set_transmission_status(work.connection, sender.endpoint_id, DELIVERED)
+        if each.outcome.error_number is None and sender.transmission_status != NO_PROBLEM:
+            endpoints.set_transmission_status(work.connection, sender.endpoint_id, NO_PROBLEM)
 
 
 def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:

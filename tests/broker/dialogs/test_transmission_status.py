@@ -76,7 +76,7 @@ def test_every_reason_has_a_number_and_a_remedy(
 
 
 def test_delivered_messages_have_no_status() -> None:
-    assert status_of(here(LOCAL, services=THERE), "//Stores") == transmission_status.DELIVERED
+    assert status_of(here(LOCAL, services=THERE), "//Stores") == transmission_status.NO_PROBLEM
 
 
 def test_the_call_in_a_status_explains_the_conversation() -> None:

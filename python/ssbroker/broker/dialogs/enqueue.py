@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.message import DialogMessage
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_disabled
+from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabled
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.system_names import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints, queues, transmission_queue
@@ -75,7 +75,7 @@ def release(work: Work, queue: Queue) -> None:
 
 def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
     """Puts messages of one endpoint that waited for a disabled queue into the queue."""
-    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, DELIVERED)
+    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, NO_PROBLEM)
     is_all = False
     while not is_all:
         rows, is_all = transmission_queue.first_messages(

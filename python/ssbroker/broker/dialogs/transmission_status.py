@@ -13,10 +13,10 @@ from ssbroker.protocol.wire.frames import DropReason
 
 LENGTH_MAX: Final = 4000
 """Maximum number of characters of `transmission_status`, as in SQL Server."""
-DELIVERED: Final = ""
+NO_PROBLEM: Final = ""
 """The status if no problem is known."""
 
-_DELIVERABLE: Final = ("LOCAL",)
+_LOCAL: Final = "LOCAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def routing_problem(explanation: Explanation) -> TransmissionStatus | None:
     """Returns why routing cannot deliver messages of a conversation; None if it can."""
     details = explanation.details
     decision = details["decision"]
-    if decision["outcome"] in _DELIVERABLE:
+    if decision["outcome"] == _LOCAL:
         return None
     if decision["next_hop_address"] is not None:
         return no_endpoint(decision["next_hop_address"])

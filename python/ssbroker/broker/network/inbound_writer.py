@@ -19,7 +19,7 @@ from ssbroker.broker.dialogs.begin_end import end_after_data_loss
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.sender_update import apply_outcome, end_with_broker_error
-from ssbroker.broker.dialogs.transmission_status import DELIVERED
+from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key
@@ -149,7 +149,7 @@ class InboundWriter:
             raise StalePlanError((planned.key,))
         endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far_broker_instance)
         self._set_peer(
-            row._replace(is_bound=1, far_broker_instance=far_broker_instance, transmission_status=DELIVERED), planned
+            row._replace(is_bound=1, far_broker_instance=far_broker_instance, transmission_status=NO_PROBLEM), planned
         )
 
     def _set_peer(self, row: ConversationEndpoint, planned: DialogEndpoint) -> None:
@@ -215,8 +215,8 @@ class InboundWriter:
                 apply_outcome(
                     self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far_broker_instance
                 )
-            if row.transmission_status != DELIVERED:
-                endpoints.set_transmission_status(self._work.connection, row.endpoint_id, DELIVERED)
+            if row.transmission_status != NO_PROBLEM:
+                endpoints.set_transmission_status(self._work.connection, row.endpoint_id, NO_PROBLEM)
         delete_acknowledged(self._work, simple)
 
     def _end_failed(self) -> None:

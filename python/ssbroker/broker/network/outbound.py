@@ -17,7 +17,7 @@ from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import (
-    DELIVERED,
+    NO_PROBLEM,
     TransmissionStatus,
     dropped_by_next_hop,
     no_principal,
@@ -290,7 +290,7 @@ class ConversationsInTransit:
                 conversation.last_seen = now
                 self._keys[dialog_key[0], sender.endpoint_id] = key
                 status = self._status(conversation, now)
-                conversation.status_text = DELIVERED if status is None else str(status)
+                conversation.status_text = NO_PROBLEM if status is None else str(status)
                 if status is not None:
                     blocked[sender.endpoint_id] = status
         return blocked
@@ -303,7 +303,7 @@ class ConversationsInTransit:
             for endpoint_id in endpoint_ids:
                 key = self._keys.get((database_id, endpoint_id))
                 conversation = None if key is None else self._conversations.get((database_id, key))
-                if key is None or conversation is None or conversation.status_text != DELIVERED:
+                if key is None or conversation is None or conversation.status_text != NO_PROBLEM:
                     others.append(endpoint_id)
                 else:
                     new.setdefault(key, conversation.outgoing)
@@ -399,7 +399,7 @@ class ConversationsInTransit:
             ):
                 continue
             status = self._status(conversation, conversation.since)
-            new = DELIVERED if status is None else str(status)
+            new = NO_PROBLEM if status is None else str(status)
             # A status that delivery has written and that still holds is not written again.
             if conversation.status_text != new and conversation.status_text != str(self._status(conversation, now)):
                 yield StatusUpdate(
