@@ -23,7 +23,10 @@ from ssbroker.store.poison_messages import Failure
 from ssbroker.store.sqlite import Connection
 
 FAILURES_MAX: Final = 5
-"""Rollbacks in a row of transactions that received from a queue, or failed jobs of a conversation group, that make it poisoned."""
+"""Rollbacks in a row of transactions that received from a queue, or failed jobs of a conversation group, that make it poisoned.
+
+Texts for users say "five".
+"""
 
 
 def received_from(effects: Effects) -> dict[int, bytes | None]:
