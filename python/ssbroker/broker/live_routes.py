@@ -328,13 +328,13 @@ def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetail
     services: dict[tuple[str, str], ServiceDetails] = {}
     queues: dict[tuple[str, str], QueueDetails] = {}
     for database, objects in databases:
-        names = {queue.queue_id: f"{queue.schema_name}.{queue.name}" for queue in objects.queues.values()}
+        names = {queue.queue_id: f"{queue.schema_name}.{queue.name}".casefold() for queue in objects.queues.values()}
         for service in objects.services.values():
             services[database.name, service.name] = ServiceDetails(
-                queue=names[service.queue_id].casefold(), accepts_conversations=bool(service.contracts)
+                queue=names[service.queue_id], accepts_conversations=bool(service.contracts)
             )
         for queue in objects.queues.values():
-            queues[database.name, names[queue.queue_id].casefold()] = QueueDetails(
+            queues[database.name, names[queue.queue_id]] = QueueDetails(
                 schema=queue.schema_name,
                 name=queue.name,
                 is_enabled=queue.is_receive_enabled and queue.is_enqueue_enabled,
