@@ -19,7 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
 from ssbroker.broker.definition_checks import existing, queue_key
-from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send
+from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
@@ -431,7 +431,7 @@ class Transaction:
             ...     instance.view("dbo.Orders")["message_body"].to_pylist()
             [b'two chairs', b'a table']
         """
-        table = send.as_messages(messages)
+        table = send_batch.as_messages(messages)
         if table.num_rows and self._needs_no_events():
             try:
                 if self._session.send_batch(table.to_batches(), DEFAULT, self._native_now()):
@@ -439,7 +439,7 @@ class Transaction:
             except BaseException as error:  # noqa: BLE001  # a part may have been written
                 self._fail(error)
         with self._call() as work:
-            send.send_batch(work, table)
+            send_batch.send_batch(work, table)
         self._context.file.write_lock.record_call(LockCall.SEND)
 
     def receive(

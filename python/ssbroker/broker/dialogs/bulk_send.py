@@ -15,7 +15,7 @@ import pyarrow as pa
 from ssbroker._arguments import guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
-from ssbroker.broker.dialogs.send import send_batch
+from ssbroker.broker.dialogs.send_batch import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
