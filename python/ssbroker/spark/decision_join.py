@@ -25,7 +25,7 @@ from ssbroker.spark.decision_join_table import (
     LABEL_BITS,
     DecisionJoinTable,
 )
-from ssbroker.spark.guid_columns import PARSING_STEPS
+from ssbroker.spark.guid_parsing import PARSING_STEPS
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
 from ssbroker.spark.packed_decisions import NO_STEP, Labels
 

@@ -11,7 +11,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import TieBreak
 from ssbroker.schemas import REJECTED_CONVERSATIONS
-from ssbroker.spark.guid_columns import parsed_guid
+from ssbroker.spark.guid_parsing import parsed_guid
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, quoted, shortened
 
 if TYPE_CHECKING:
