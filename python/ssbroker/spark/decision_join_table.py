@@ -9,10 +9,9 @@ from fractions import Fraction
 from functools import cache, reduce
 from itertools import pairwise
 from math import lcm
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.catalog.catalog import Catalog
@@ -20,10 +19,8 @@ from ssbroker.exceptions import UnknownDatabaseError
 from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
+from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
 from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
-
-_Array: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
-pc: Final[Any] = pyarrow.compute
 
 IN_NAME: Final = ""
 """The next hop of a decision whose next hop is the address at the start of the service name."""
@@ -95,7 +92,7 @@ class DecisionJoinTable:
     why_incomplete: str | None
     decided_at: int
     valid_until: int | None
-    _keys: list[_Array] = field(default_factory=list, compare=False, repr=False)
+    _keys: list[ArrowColumn] = field(default_factory=list, compare=False, repr=False)
 
     def is_valid_at(self, now: datetime) -> bool:
         """Whether the decisions at a time are these."""
@@ -199,7 +196,7 @@ class _Completion:
         """
         own = self.router.catalog.addresses
         other, loop = (self._with_hop(address) for address in (_PLACEHOLDER, own[0] if own else _PLACEHOLDER))
-        sources: _Array = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].combine_chunks()
+        sources: ArrowColumn = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].combine_chunks()
         is_open = pc.is_in(unnamed["source"], value_set=sources)
         kept, opened = unnamed.filter(pc.invert(is_open)), unnamed.filter(is_open)
         forms = [_of_other_names(other, sources), self._without_hop(opened), _of_other_names(loop, sources)]
@@ -209,18 +206,18 @@ class _Completion:
 
     def _completed_names(self, named: pa.Table, other: pa.Table, loop: pa.Table) -> pa.Table:
         keys = _keys_of_groups(named)
-        open_keys = keys.filter(_combined(pc.is_null(named["verdict"]))).unique()
+        open_keys = keys.filter(combined(pc.is_null(named["verdict"]))).unique()
         is_open = pc.is_in(keys, value_set=open_keys)
         hops = self._hops_in(named["to_service_name"])
         is_own = pc.is_in(hops, value_set=pa.array(self.router.catalog.addresses, pa.string()))
         has_none = pc.is_null(hops)
         found = [named.filter(pc.invert(is_open)), self._without_hop(named.filter(pc.and_(is_open, has_none)))]
         for table, is_form in ((other, pc.and_(pc.invert(is_own), pc.invert(has_none))), (loop, is_own)):
-            wanted = keys.filter(_combined(pc.and_(is_open, is_form))).unique()
+            wanted = keys.filter(combined(pc.and_(is_open, is_form))).unique()
             chosen = table.filter(pc.is_in(_keys_of_groups(table), value_set=wanted))
             in_name = pc.equal(pc.fill_null(chosen["next_hop_address"], "-"), IN_NAME)
             hop = pc.if_else(in_name, self._hops_in(chosen["to_service_name"]), chosen["next_hop_address"])
-            found.append(_with_column(chosen, "next_hop_address", hop))
+            found.append(with_column(chosen, "next_hop_address", hop))
         return _in_table_order(pa.concat_tables(found))
 
     def _with_hop(self, address: str) -> pa.Table:
@@ -230,7 +227,7 @@ class _Completion:
         is_any_service = pc.and_(pc.is_null(routes["remote_service_name"]), pc.is_null(routes["mirror_address"]))
         is_in_name = pc.and_(is_any_service, pc.equal(pc.utf8_upper(routes["address"]), "TRANSPORT"))
         with_address = Catalog(
-            _with_column(routes, "address", pc.if_else(is_in_name, address, routes["address"])),
+            with_column(routes, "address", pc.if_else(is_in_name, address, routes["address"])),
             catalog.databases,
             catalog.services,
             addresses=catalog.addresses,
@@ -241,7 +238,7 @@ class _Completion:
         table = _numbered_decisions(router, self.labels, self.databases, self.now)
         hops = table["next_hop_address"]
         hops = pc.if_else(pc.fill_null(pc.equal(hops, address), fill_value=False), IN_NAME, hops)
-        return _with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
+        return with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
 
     def _without_hop(self, rows: pa.Table) -> pa.Table:
         """Returns rows that are open with the decisions for names that do not start with an address."""
@@ -255,16 +252,16 @@ class _Completion:
             "to_service_name": pc.fill_null(opened["to_service_name"], _NO_ADDRESS),
             "to_broker_instance": pc.coalesce(opened["to_broker_instance"], unlisted),
         }
-        batch = pa.RecordBatch.from_pydict({name: _combined(each) for name, each in asked.items()})
+        batch = pa.RecordBatch.from_pydict({name: combined(each) for name, each in asked.items()})
         decided: Any = self.router.route(batch, now=self.now)
         for name in DECISIONS.names:
             values = decided[name]
-            opened = _with_column(opened, name, values.dictionary_decode() if name in _DICTIONARIES else values)
+            opened = with_column(opened, name, values.dictionary_decode() if name in _DICTIONARIES else values)
         bound = pc.if_else(opened["has_broker_instance"], no_id, opened["broker_instance"])
-        opened = _with_column(opened, "broker_instance", bound)
-        return pa.concat_tables([known, _with_column(opened, "verdict", self.labels.pack(decided))])
+        opened = with_column(opened, "broker_instance", bound)
+        return pa.concat_tables([known, with_column(opened, "verdict", self.labels.pack(decided))])
 
-    def _hops_in(self, names: _Array) -> _Array:
+    def _hops_in(self, names: ArrowColumn) -> ArrowColumn:
         """Returns the address at the start of each name; null if there is none."""
         routes = {
             "name": ["r"],
@@ -277,17 +274,17 @@ class _Completion:
             "mirror_address": pa.nulls(1, pa.string()),
         }
         router = Router(Catalog(pa.table(routes)), tie_break="first")
-        decided: Any = router.route(pa.RecordBatch.from_pydict({"to_service_name": _combined(names)}), now=self.now)
+        decided: Any = router.route(pa.RecordBatch.from_pydict({"to_service_name": combined(names)}), now=self.now)
         return decided["next_hop_address"].dictionary_decode()
 
 
-def _of_other_names(table: pa.Table, sources: _Array) -> pa.Table:
+def _of_other_names(table: pa.Table, sources: ArrowColumn) -> pa.Table:
     return table.filter(pc.and_(pc.is_null(table["to_service_name"]), pc.is_in(table["source"], value_set=sources)))
 
 
-def _keys_of_groups(table: pa.Table) -> _Array:
+def _keys_of_groups(table: pa.Table) -> ArrowColumn:
     """Returns a text for each row that is the same for rows of the same source and name; null for other names."""
-    return _combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
+    return combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
 
 
 def _in_table_order(table: pa.Table) -> pa.Table:
@@ -298,7 +295,7 @@ def _in_table_order(table: pa.Table) -> pa.Table:
     return ordered.drop_columns(["is_listed"])
 
 
-def _ids_with_hashes(rows: pa.Table) -> _Array:
+def _ids_with_hashes(rows: pa.Table) -> ArrowColumn:
     """Returns, for each row, a conversation id whose hash picks it."""
     ids = [number.to_bytes(16, "big") for number in range(_IDS_TRIED)]
     hashes: list[Any] = tie_break_hash(pa.array(ids, pa.binary(16))).to_pylist()
@@ -308,14 +305,6 @@ def _ids_with_hashes(rows: pa.Table) -> _Array:
         for row in limits
     ]
     return pa.array(found, pa.binary(16))
-
-
-def _combined(column: _Array) -> _Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _with_column(table: pa.Table, name: str, values: _Array) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, values)
 
 
 def _with_equal_shares(decided: pa.Table) -> pa.Table | None:
@@ -355,7 +344,7 @@ def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, fr
     kinds = _run_starts(decided, [*group_keys, "has_broker_instance", "to_broker_instance"])
     groups = _run_starts(decided, group_keys)
     offsets = pa.concat_arrays([groups, pa.array([decided.num_rows], groups.type)])
-    kind_offsets: _Array = pc.fill_null(pc.index_in(offsets, value_set=kinds), len(kinds))
+    kind_offsets: ArrowColumn = pc.fill_null(pc.index_in(offsets, value_set=kinds), len(kinds))
     group_of_kind = pc.subtract(_number_of_run(len(kinds), kind_offsets), 1)
     first = pc.subtract(kinds, groups.take(group_of_kind))
     ids = decided["to_broker_instance"].combine_chunks().take(kinds).drop_null().cast(pa.binary())
@@ -384,7 +373,7 @@ def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, fr
     return pa.table({**taken, **lists}), by_kind, pc.max(sizes).as_py() or 0
 
 
-def _is_same_in_runs(column: _Array, starts: _Array) -> bool:
+def _is_same_in_runs(column: ArrowColumn, starts: ArrowColumn) -> bool:
     """Whether all values of each run are the same."""
     differs = pc.indices_nonzero(_differs_from_previous(column)).cast(pa.int32())
     return bool(pc.all(pc.is_in(pc.add(differs, pa.scalar(1, pa.int32())), value_set=starts)).as_py())
@@ -392,7 +381,7 @@ def _is_same_in_runs(column: _Array, starts: _Array) -> bool:
 
 def _with_shared_labels(named: pa.Table) -> pa.Table:
     """Adds the codes of outcome and reason of the rows whose decisions all have the same one."""
-    verdicts: _Array = named["verdict"].combine_chunks()
+    verdicts: ArrowColumn = named["verdict"].combine_chunks()
     rows, values = pc.list_parent_indices(verdicts), pc.list_flatten(verdicts).cast(pa.int32())
     for name, (shift, mask) in LABEL_BITS.items():
         codes = pc.bit_wise_and(pc.shift_right(values, shift), mask)
@@ -406,11 +395,11 @@ def _with_shared_labels(named: pa.Table) -> pa.Table:
 
 def _without_single_choices(named: pa.Table) -> pa.Table:
     """Returns rows whose `choice` is null if each kind has one candidate."""
-    choices: _Array = named["choice"].combine_chunks()
+    choices: ArrowColumn = named["choice"].combine_chunks()
     sizes = pc.bit_wise_and(pc.list_flatten(choices), CANDIDATES_MAX)
     rows_with_ties = pc.list_parent_indices(choices).filter(pc.greater(sizes, 1))
     has_ties = pc.is_in(pa.array(range(len(choices)), pa.int64()), value_set=rows_with_ties.cast(pa.int64()))
-    return _with_column(named, "choice", pc.if_else(has_ties, choices, pa.scalar(None, choices.type)))
+    return with_column(named, "choice", pc.if_else(has_ties, choices, pa.scalar(None, choices.type)))
 
 
 def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
@@ -425,7 +414,7 @@ def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
     return list(joined.values())
 
 
-def _has_values(column: _Array) -> bool:
+def _has_values(column: ArrowColumn) -> bool:
     """Whether a value is neither null nor false."""
     return bool(pc.any(column).as_py()) if pa.types.is_boolean(column.type) else column.null_count < len(column)
 
@@ -440,7 +429,7 @@ def _reply_rows(replies: pa.Table) -> pa.Table:
     return pa.table({"name": replies["to_service_name"].take(groups), **lists})
 
 
-def _run_starts(table: pa.Table, keys: Sequence[str]) -> _Array:
+def _run_starts(table: pa.Table, keys: Sequence[str]) -> ArrowColumn:
     """Returns the index of each row that differs from the row before it in one of the columns."""
     if table.num_rows == 0:
         return pa.array([], pa.int32())
@@ -450,13 +439,13 @@ def _run_starts(table: pa.Table, keys: Sequence[str]) -> _Array:
     return pc.indices_nonzero(differs).cast(pa.int32())
 
 
-def _differs_from_previous(column: _Array) -> _Array:
+def _differs_from_previous(column: ArrowColumn) -> ArrowColumn:
     """Returns, for each value but the first, whether it differs from the one before it."""
-    numbers: _Array = column.combine_chunks().dictionary_encode().indices.fill_null(-1)
+    numbers: ArrowColumn = column.combine_chunks().dictionary_encode().indices.fill_null(-1)
     return pc.not_equal(numbers[1:], numbers[:-1])
 
 
-def _number_of_run(length: int, offsets: _Array) -> _Array:
+def _number_of_run(length: int, offsets: ArrowColumn) -> ArrowColumn:
     """Returns, for each index below `length`, how many of the offsets are at or before it."""
     is_start = pc.is_in(pa.array(range(length), pa.int32()), value_set=offsets)
     return pc.cumulative_sum(is_start.cast(pa.int32()))

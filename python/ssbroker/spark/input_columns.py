@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker._arguments import EPOCH
 from ssbroker._arrow import reject_misspelled_columns
@@ -15,6 +14,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+from ssbroker.spark.arrow_columns import pc
 from ssbroker.spark.packed_decisions import Labels
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 
-_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
 SHOWN_MAX: Final = 80
 """The most characters that an error shows of a value."""
 
@@ -252,8 +251,8 @@ def validate_routing(
 def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
     """Raises SchemaError if some service has several equal candidates, so that no task fails because ids are missing."""
     table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
-    is_tie = _compute.not_equal(table["hash_from"], -(2**63))
-    if _compute.any(is_tie).as_py():
+    is_tie = pc.not_equal(table["hash_from"], -(2**63))
+    if pc.any(is_tie).as_py():
         services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()
         service = next((f'the service "{name}"' for name in services if name is not None), "a service")
         expected = (

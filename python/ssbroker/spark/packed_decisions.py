@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.schemas import DECISIONS
+from ssbroker.spark.arrow_columns import pc
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
 
 DECISION_STRUCT: Final = (
     "struct<outcome:string,match_step:tinyint,route_id:int,next_hop_address:string,mirror_address:string,"
@@ -48,7 +47,7 @@ class Labels:
         outcome = _label_codes(decided["outcome"], self.outcomes, shift=8)
         reason = _label_codes(decided["reason"], self.reasons, shift=4)
         step: Any = decided["match_step"].cast(pa.int16())
-        return _compute.add(_compute.add(outcome, reason), step.fill_null(NO_STEP))
+        return pc.add(pc.add(outcome, reason), step.fill_null(NO_STEP))
 
     def unpack(self, packed: Mapping[str, Column]) -> dict[str, Column]:
         """Returns the decision columns, in contract order, from columns `PACKED_FIELDS`; a missing one is null."""

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, get_args
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker import reassembly as keys
 from ssbroker._arguments import boolean, integer_argument, utc_datetime
@@ -29,6 +28,7 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, local_path
+from ssbroker.spark.arrow_columns import pc
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-pc: Any = pyarrow.compute  # its stubs know too little of it
 _BUFFER_BYTES_MIN: Final = 16 << 20
 _BUFFER_BYTES_MAX: Final = 64 << 20
 _BUFFER_BYTES_PER_BUCKET: Final = 2 << 20

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
+from ssbroker.spark.arrow_columns import ArrowColumn, nulls, pc, repeat
 from ssbroker.spark.output_columns import to_spark_type
 from ssbroker.spark.streams import stream_rows
-from ssbroker.spark.streams.stream_rows import ArrowColumn, nulls, pc, repeat
 
 
 def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:

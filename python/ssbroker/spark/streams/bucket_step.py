@@ -16,11 +16,11 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
+from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.output_columns import KEYS
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
-from ssbroker.spark.streams.stream_rows import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 
 WAITING_SINCE: Final = "since_us"

@@ -13,12 +13,12 @@ import pyarrow as pa
 from ssbroker._arguments import integer_argument, is_utf8_text
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
+from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.input_columns import check_session
 from ssbroker.spark.output_columns import to_spark_type
 from ssbroker.spark.streams import bucket_step
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
-from ssbroker.spark.streams.stream_rows import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
