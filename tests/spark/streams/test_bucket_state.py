@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.reassembly import Reassembler
-from ssbroker.spark.streams import bucket_state
+from ssbroker.spark.streams import bucket_state, row_cells
 from ssbroker.spark.streams.bucket_state import MAGIC, VERSION, BucketState, state_from_bytes
 from ssbroker.spark.streams.bucket_step import run_step
 from tests.rules.fragments import A, first_of_two, single
@@ -142,22 +142,22 @@ def test_other_options_may_change() -> None:
 def test_large_cells_are_split() -> None:
     """A cell of Spark holds up to 2 GiB; a single row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
-    cut = list(bucket_state.split_by_size(rows, max_bytes=200))
+    cut = list(row_cells.split_by_size(rows, max_bytes=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
-    assert list(bucket_state.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
+    assert list(row_cells.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
 def test_bytes_round_trip_as_text(size: int) -> None:
     data = Random(size).randbytes(size)
-    assert bucket_state.text_to_bytes(bucket_state.text_from_bytes(data)) == data
+    assert bucket_state.bytes_from_text(bucket_state.text_from_bytes(data)) == data
     assert bucket_state.text_from_bytes(data).isascii()
 
 
 def test_text_that_is_not_ascii_is_refused() -> None:
     with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
-        bucket_state.text_to_bytes("\u00e9")
+        bucket_state.bytes_from_text("\u00e9")
 
 
 def test_an_empty_state_is_short() -> None:

@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import Row
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.spark.streams import bucket_state
-from ssbroker.spark.streams import bucket_state as state_module
+from ssbroker.spark.streams import bucket_state, row_cells
 from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.options import BucketCount, StreamLimits
 from ssbroker.spark.streams.stream import processor
@@ -37,7 +36,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
-    return Row(bucket=3, place=place, cell=bucket_state.to_ipc(batch_of(fragments)))
+    return Row(bucket=3, place=place, cell=row_cells.to_ipc(batch_of(fragments)))
 
 
 def new_tester(**changed: Any) -> Any:
@@ -48,14 +47,14 @@ def new_tester(**changed: Any) -> Any:
 
 
 def output_rows(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, bucket_state.from_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, row_cells.from_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def stored_state(of: Any) -> bytes | None:
     """Returns the state of bucket 3, after checking its part numbers."""
-    found = of.peekMapState(state_module.STATE_VARIABLE, 3)
+    found = of.peekMapState(bucket_state.STATE_VARIABLE, 3)
     rows = [(3, number, *part) for (number,), part in found.items()]
-    states = [state for _, state in state_module.join_state_parts(rows)]
+    states = [state for _, state in bucket_state.join_state_parts(rows)]
     assert [number for _, number, _, _ in sorted(rows)] == [*range(rows[0][3] if rows else 0)]
     return states[0] if states else None
 
@@ -95,7 +94,7 @@ def test_one_timer_at_the_due_time() -> None:
 
 def test_a_large_state_is_stored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state grows and shrinks, and no part remains behind."""
-    monkeypatch.setattr(state_module, "PART_CHARACTERS", 1000)
+    monkeypatch.setattr(bucket_state, "PART_CHARACTERS", 1000)
     bucket = new_tester(acknowledgements=False, max_message_bytes=10_000)
     body = bytes(value % 251 for value in range(9000))
     pieces = parts(body, 0, size=1000)
@@ -103,21 +102,21 @@ def test_a_large_state_is_stored_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     for place, piece in enumerate(pieces[1:]):
         assert bucket.test(3, [cell(place, piece)]) == []
         assert stored_state(bucket) is not None
-        counts.append(len(bucket.peekMapState(state_module.STATE_VARIABLE, 3)))
+        counts.append(len(bucket.peekMapState(bucket_state.STATE_VARIABLE, 3)))
     assert counts == sorted(counts)
     assert counts[-1] > len(pieces)
     ((kind, rows),) = output_rows(bucket.test(3, [cell(20, pieces[0])]))
     assert (kind, rows[0]["message_body"]) == ("message", body)
-    assert len(bucket.peekMapState(state_module.STATE_VARIABLE, 3)) == 1
+    assert len(bucket.peekMapState(bucket_state.STATE_VARIABLE, 3)) == 1
     assert stored_state(bucket) is not None
 
 
 def test_parts_are_joined_in_any_order() -> None:
     one, other = bucket_state.text_from_bytes(b"a state"), bucket_state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
-    assert list(state_module.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
+    assert list(bucket_state.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
     with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
-        list(state_module.join_state_parts(rows[:2]))
+        list(bucket_state.join_state_parts(rows[:2]))
 
 
 def test_a_timer_for_a_completed_message_does_nothing() -> None:
@@ -138,13 +137,13 @@ def test_rows_are_packed_by_bucket_in_order() -> None:
     numbers = [value % 7 for value in range(100)]
     rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
     batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
-    (packed,) = bucket_state.pack_rows(["number"], iter(batches), partition=2)
+    (packed,) = row_cells.pack_rows(["number"], iter(batches), partition=2)
     assert packed["bucket"].to_pylist() == list(range(7))
     assert set(packed["place"].to_pylist()) == {2 << 40}
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert bucket_state.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert row_cells.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

@@ -1,4 +1,4 @@
-"""The state of a bucket: its byte format, its parts in Spark's state store, and Arrow data in binary cells."""
+"""The state of a bucket: its byte format, and its parts in Spark's state store."""
 
 from __future__ import annotations
 
@@ -12,48 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.spark.arrow_columns import ArrowColumn, nulls, pc, repeat
-from ssbroker.spark.output_columns import to_spark_type
-from ssbroker.spark.streams import stream_rows
-
-
-def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
-    """Serializes rows with their schema.
-
-    Examples:
-        >>> from_ipc(to_ipc(pa.table({"a": [1, 2]}))).num_rows
-        2
-    """
-    sink = pa.BufferOutputStream()
-    write_ipc(rows, sink)
-    return sink.getvalue().to_pybytes()
-
-
-def write_ipc(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
-    """Appends rows with their schema to a sink."""
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write(rows)
-
-
-def from_ipc(data: bytes | memoryview) -> pa.Table:
-    """Reads rows that `to_ipc` serialized, without a copy."""
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-
-
-def split_by_size(rows: pa.RecordBatch, *, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Splits rows into pieces of at most about `max_bytes`, unless a single row is larger.
-
-    Examples:
-        >>> [piece.num_rows for piece in split_by_size(pa.record_batch({"a": [b"1234"] * 4}), max_bytes=20)]
-        [2, 2]
-    """
-    if rows.num_rows > 1 and rows.nbytes > max_bytes:
-        half = rows.num_rows // 2
-        yield from split_by_size(rows.slice(0, half), max_bytes=max_bytes)
-        yield from split_by_size(rows.slice(half), max_bytes=max_bytes)
-    elif rows.num_rows:
-        yield rows
-
+from ssbroker.spark.arrow_columns import ArrowColumn, pc
+from ssbroker.spark.streams.row_cells import from_ipc, to_ipc
 
 MAGIC: Final = b"ssbroker bucket\0"
 VERSION: Final = 1
@@ -225,11 +185,11 @@ def text_from_bytes(data: bytes) -> str:
     return b"".join([_bytes(high_bits), _bytes(pc.bit_wise_and(whole, _LOW_BITS))]).decode("ascii")
 
 
-def text_to_bytes(text: str) -> bytes:
+def bytes_from_text(text: str) -> bytes:
     r"""Inverts `text_from_bytes`; raises `MalformedDataError` for text that is not ASCII. Other damage is left to the state's digest.
 
     Examples:
-        >>> text_to_bytes(text_from_bytes(b"\x01\x82"))
+        >>> bytes_from_text(text_from_bytes(b"\x01\x82"))
         b'\x01\x82'
     """
     try:
@@ -280,7 +240,7 @@ class StateParts:
             return None
         start, self._count = first
         rest = [self._parts.getValue((number,))[0] for number in range(1, self._count)]
-        return text_to_bytes("".join([start, *rest]))
+        return bytes_from_text("".join([start, *rest]))
 
     def put(self, state: bytes) -> None:
         """Replaces the stored state."""
@@ -307,92 +267,7 @@ def join_state_parts(rows: Iterable[tuple[int, int, str, int]]) -> Iterator[tupl
         parts = found.setdefault(bucket, {})
         parts[number] = part
         if len(parts) == count:
-            yield bucket, text_to_bytes("".join(parts[place] for place in range(count)))
+            yield bucket, bytes_from_text("".join(parts[place] for place in range(count)))
             del found[bucket]
     if found:
         raise MalformedDataError(f"state: parts of bucket {min(found)} are missing")
-
-
-PACKED_SCHEMA: Final = "bucket int, place bigint, cell binary"
-"""Input rows of one bucket in one cell; the place restores the order in which the rows of a bucket arrived."""
-OUTPUT_SCHEMA: Final = "kind string, cell binary"
-"""Output rows of one kind in one cell."""
-
-_PACKED_FIELDS: Final[dict[str, pa.DataType]] = {"bucket": pa.int32(), "place": pa.int64(), "cell": pa.binary()}
-_PACKED_TYPES: Final = pa.schema(_PACKED_FIELDS)
-_PACK_BYTES: Final = 32 << 20
-_PIECE_BYTES: Final = 16 << 20
-_PLACE_BITS: Final = 40
-
-
-def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partition: int) -> Iterator[pa.RecordBatch]:
-    """Packs the rows of a partition into few large cells, since each cell costs a row of Spark; yields batches of `PACKED_SCHEMA`.
-
-    `names` are the columns in the cells; the bucket number is the column before them.
-    """
-    place = partition << _PLACE_BITS
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= _PACK_BYTES:
-            yield _pack(names, held, place)
-            place, held, size = place + 1, [], 0
-    if held:
-        yield _pack(names, held, place)
-
-
-def unpack_rows(
-    own: Mapping[str, pa.DataType], extra: Sequence[str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Unpacks batches of `OUTPUT_SCHEMA` into rows of all kinds: `kind`, own and extra columns, with nulls in those that a kind lacks."""
-    for batch in batches:
-        for kind, cell in zip(batch.column(0), batch.column(1), strict=True):
-            for rows in from_ipc(cell.as_buffer()).to_batches():
-                yield _with_all_columns(str(kind), rows, own, extra)
-
-
-def to_cells(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, bytes]]:
-    """Yields the output of a bucket, kind by kind, in cells of bounded size."""
-    for kind, batch in rows:
-        for piece in split_by_size(batch, max_bytes=_PIECE_BYTES):
-            yield kind, to_ipc(piece)
-
-
-def _pack(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int) -> pa.RecordBatch:
-    combined = pa.Table.from_batches(list(batches))
-    buckets: ArrowColumn = combined.column(0).combine_chunks()
-    order = pc.sort_indices(buckets)
-    rows = combined.select(range(1, combined.num_columns)).rename_columns(list(names)).take(order)
-    runs: Any = pc.run_end_encode(buckets.take(order))
-    ends: list[int] = runs.run_ends.to_pylist()
-    starts = [0, *ends[:-1]]
-    # All cells are written into one buffer, which becomes the column; building it from many values would copy them several times.
-    sink = pa.BufferOutputStream()
-    offsets = [0]
-    for start, end in zip(starts, ends, strict=True):
-        write_ipc(rows.slice(start, end - start), sink)
-        offsets.append(sink.tell())
-    of_all = [None, pa.array(offsets, pa.int32()).buffers()[1], sink.getvalue()]
-    packed_cells = pa.Array.from_buffers(pa.binary(), len(ends), of_all)
-    places = repeat(place, pa.int64(), len(ends))
-    return pa.RecordBatch.from_arrays([runs.values, places, packed_cells], schema=_PACKED_TYPES)
-
-
-def _with_all_columns(
-    kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], extra: Sequence[str]
-) -> pa.RecordBatch:
-    count = rows.num_rows
-    present: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
-    columns: dict[str, ArrowColumn] = {stream_rows.KIND: repeat(kind, pa.string(), count)}
-    for name, arrow_type in own.items():
-        columns[name] = _cast(present[name], arrow_type) if name in present else nulls(arrow_type, count)
-    for name in extra:
-        columns[name] = _cast(present[name], to_spark_type(present[name].type))
-    fields = [pa.field(name, column.type, nullable=name != stream_rows.KIND) for name, column in columns.items()]
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
-
-
-def _cast(column: ArrowColumn, arrow_type: pa.DataType) -> ArrowColumn:
-    return column if column.type == arrow_type else column.cast(arrow_type)

@@ -22,7 +22,7 @@ from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_frame, check_no_reserved_columns
 from ssbroker.spark.shared_values import share_catalog, share_session_keys
-from ssbroker.spark.streams import bucket_state, stream_rows, task
+from ssbroker.spark.streams import row_cells, stream_rows, task
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
@@ -57,7 +57,7 @@ class BucketStore:
     def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
         state_before = self._parts.get()
-        batches = [batch for cell in cells for batch in bucket_state.from_ipc(cell).to_batches()]
+        batches = [batch for cell in cells for batch in row_cells.from_ipc(cell).to_batches()]
         output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
         if output.state is None:
             self._parts.clear()
@@ -65,7 +65,7 @@ class BucketStore:
             self._parts.put(output.state)
         if output.due_us is not None:
             self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
-        return list(bucket_state.to_cells(output.rows))
+        return list(row_cells.to_cells(output.rows))
 
     def _set_timer(self, due_ms: int, now_ms: int) -> None:
         """Keeps one timer in the future, at the due time or earlier."""
@@ -253,19 +253,19 @@ def process_buckets(
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
 
         context: Any = TaskContext.get()
-        return bucket_state.pack_rows(names, batches, partition=context.partitionId())
+        return row_cells.pack_rows(names, batches, partition=context.partitionId())
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return bucket_state.unpack_rows(own, worker_names, batches)
+        return row_cells.unpack_rows(own, worker_names, batches)
 
     schema = stream_rows.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
-    grouped: Any = with_buckets.mapInArrow(on_workers(pack), bucket_state.PACKED_SCHEMA).groupBy("bucket")
+    grouped: Any = with_buckets.mapInArrow(on_workers(pack), row_cells.PACKED_SCHEMA).groupBy("bucket")
     # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
     in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
     transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
     stateful: DataFrame = transform(
         statefulProcessor=processor(task, in_pandas=in_pandas),
-        outputStructType=bucket_state.OUTPUT_SCHEMA,
+        outputStructType=row_cells.OUTPUT_SCHEMA,
         outputMode="Append",
         timeMode="ProcessingTime",
     )
