@@ -16,8 +16,9 @@ from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.bucket_step import StepOutput, run_step
+from ssbroker.spark.streams.catalog_location import CatalogLocation
 from ssbroker.spark.streams.stream_state import waiting_rows
-from ssbroker.spark.streams.task import AssemblySettings, CatalogLocation, RoutingSettings, StreamTask
+from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
 from tests.worlds.universe import NOW

@@ -11,8 +11,7 @@ import pytest
 
 import ssbroker
 from ssbroker.exceptions import InputError, SsbrokerError
-from ssbroker.spark.streams import task
-from ssbroker.spark.streams.task import CatalogPath, WatchedCatalog
+from ssbroker.spark.streams.catalog_location import CatalogPath, WatchedCatalog, file_signature, load_catalog
 from tests.spark.streams.steps import SECOND, START
 
 PATIENCE_US = 300 * SECOND
@@ -146,7 +145,7 @@ def test_lifetime_counts_from_the_modification_time(tmp_path: Path) -> None:
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
-    routes = task.load_catalog(path).routes
+    routes = load_catalog(path).routes
     assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in routes["lifetime"].to_pylist()
 
 
@@ -156,10 +155,10 @@ def test_other_files_in_the_folder_do_not_extend_lifetimes(tmp_path: Path) -> No
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
-    before = task.file_signature(tmp_path)
+    before = file_signature(tmp_path)
     (tmp_path / "ssbroker.log").write_text("busy")
-    assert task.file_signature(tmp_path) == before
-    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in task.load_catalog(tmp_path).routes["lifetime"].to_pylist()
+    assert file_signature(tmp_path) == before
+    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in load_catalog(tmp_path).routes["lifetime"].to_pylist()
 
 
 def test_workers_find_the_catalog_by_its_path(tmp_path: Path) -> None:

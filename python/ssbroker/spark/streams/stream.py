@@ -22,19 +22,13 @@ from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_frame, check_no_reserved_columns
 from ssbroker.spark.shared_values import share_catalog, share_session_keys
-from ssbroker.spark.streams import row_cells, stream_rows, task
+from ssbroker.spark.streams import row_cells, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
+from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
 from ssbroker.spark.streams.stream_rows import StreamKinds
-from ssbroker.spark.streams.task import (
-    AssemblySettings,
-    CatalogLocation,
-    CatalogPath,
-    FixedCatalog,
-    RoutingSettings,
-    StreamTask,
-)
+from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
@@ -145,7 +139,7 @@ class StreamRouting:
         `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
         """
         catalog_or_path = parse_catalog(self.catalog)
-        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else task.load_catalog(Path(catalog_or_path))
+        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else load_catalog(Path(catalog_or_path))
         labels = input_columns.validate_routing(
             catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
         )
