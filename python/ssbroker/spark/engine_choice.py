@@ -73,26 +73,26 @@ def choose_engine(
     if engine not in get_args(Engine):
         raise OptionError(f"engine: expected 'auto', 'native' or 'arrow', got {engine!r}")
     if engine == "arrow":
-        return _arrow("engine='arrow' was given")
+        return _arrow_because("engine='arrow' was given")
     if engine == "auto" and (reason := _reason_against_join(conversations, catalog)):
-        return _arrow(reason)
+        return _arrow_because(reason)
     join_table = _join_table(catalog, labels, now=now, tie_break=tie_break, pending_request=pending_request)
     if join_table.why_incomplete is not None:
         if engine == "native":
             raise OptionError(
                 f"engine: 'native' cannot use this catalog: {join_table.why_incomplete}; use 'auto' or 'arrow'"
             )
-        return _arrow(join_table.why_incomplete)
+        return _arrow_because(join_table.why_incomplete)
     if engine == "native":
         return RouteEngine(name="native", reason="engine='native' was given"), join_table
     if join_table.listed_ids_max > _LISTED_IDS_MAX:
-        return _arrow(
+        return _arrow_because(
             f"a service has {join_table.listed_ids_max:,} broker ids, more than the {_LISTED_IDS_MAX} for which a join is used"
         )
     if join_table.reads_names:
-        return _arrow(_READS_NAMES)
+        return _arrow_because(_READS_NAMES)
     if _method_bytes(conversations, types, join_table) > _COMPILED_MAX:
-        return _arrow(
+        return _arrow_because(
             "the code that Spark generates for this catalog and these columns is longer than the JVM compiles"
         )
     return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), join_table
@@ -120,7 +120,7 @@ def _reason_against_join(conversations: DataFrame, catalog: Catalog) -> str:
     return ""
 
 
-def _arrow(reason: str) -> tuple[RouteEngine, None]:
+def _arrow_because(reason: str) -> tuple[RouteEngine, None]:
     return RouteEngine(name="arrow", reason=reason), None
 
 

@@ -56,11 +56,11 @@ class FragmentColumns:
     extra: tuple[StructField, ...]
     has_text_ids: bool
 
-    def repartitioned(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
+    def repartitioned(self, fragments: DataFrame, *, by_message: bool, sort_by_all_columns: bool) -> DataFrame:
         """Repartitions the rows by conversation and direction, or by message, and sorts them message by message within each partition.
 
-        The columns are `names` in the same order, under generated names, then `SORT_KEY`. With `is_sorted`, the rows of a message are
-        sorted by all columns too.
+        The columns are `names` in the same order, under generated names, then `SORT_KEY`. With `sort_by_all_columns`, the rows of a
+        message are sorted by all columns too.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -74,7 +74,7 @@ class FragmentColumns:
         low = sf.coalesce(sf.least(sf.greatest(number, sf.lit(0)), sf.lit(_SEQUENCE_MAX)), sf.lit(0))
         sort_key = partition_hash if by_message else sf.shiftleft(partition_hash, SEQUENCE_BITS).bitwiseOR(low)
         partitioned = named.repartition(partition_hash).withColumn(SORT_KEY, sort_key)
-        return partitioned.sortWithinPartitions(SORT_KEY, *(self._sort_columns(column) if is_sorted else []))
+        return partitioned.sortWithinPartitions(SORT_KEY, *(self._sort_columns(column) if sort_by_all_columns else []))
 
     def with_bucket(self, fragments: DataFrame, *, count: int, key: bytes) -> DataFrame:
         """Adds the bucket of each row's conversation in front of the columns, which get generated names."""

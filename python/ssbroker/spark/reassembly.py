@@ -497,8 +497,8 @@ def plan_reassembly(
 ) -> tuple[DataFrame, FragmentColumns, bool]:
     """Plans the reassembly and returns the arguments of `SparkReassembly`; no job runs yet."""
     task = options.task(fragments.sparkSession, columns, routing)
-    is_sorted = options.strategy == "sort"
-    partitioned = columns.repartitioned(fragments, by_message=task.by_message, is_sorted=is_sorted)
+    sort_by_all_columns = options.strategy == "sort"
+    partitioned = columns.repartitioned(fragments, by_message=task.by_message, sort_by_all_columns=sort_by_all_columns)
     rows = partitioned.mapInArrow(on_workers(_arrow_function(task)), schema(columns.extra, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 

@@ -194,7 +194,7 @@ class DelayedQueue:
             return [messages for messages, _ in decided], None
         is_held, tries = is_delayed, column(rows, TRIES)
         if self.direction is not None:
-            is_held, tries = _follows_delayed(row_keys(rows, self.direction), is_delayed, tries)
+            is_held, tries = _held_and_tries(row_keys(rows, self.direction), is_delayed, tries)
         released, first = [], 0
         for messages, _ in decided:
             kept = messages.filter(pc.invert(is_held.slice(first, messages.num_rows)))
@@ -221,7 +221,7 @@ def _with_retry_columns(messages: pa.Table, *, arrivals: int, now_us: int) -> pa
     return messages
 
 
-def _follows_delayed(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
+def _held_and_tries(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
     """Returns whether each row is DELAYED or follows such a row of its direction, and how often that row was tried."""
     position = pa.array(range(len(keys)), pa.int64())
     # index_in finds the first position of a key, which is the first delayed row of each direction.
