@@ -310,13 +310,15 @@ class DecisionJoin:
         return self._build_side(pa.table({"number": numbers, "database": names, **arrays}), "source")
 
     def _array_names(self) -> list[str]:
-        lists = (
-            ["ids", "verdict", *self._join_table.fields[:1]]
-            if "only_from_initiator" in self._join_table.fields
-            else ["ids", "verdict"]
-        )
-        lists += ["details"] if self._details else []
-        return lists if self._join_table.candidates_max <= 1 else [*lists, "choice"]
+        """Returns the names of the arrays that the decisions are read from."""
+        is_read = {
+            "ids": True,
+            "verdict": True,
+            "only_from_initiator": "only_from_initiator" in self._join_table.fields,
+            "details": bool(self._details),
+            "choice": self._join_table.candidates_max > 1,
+        }
+        return [name for name in is_read if is_read[name]]
 
     def _array(self, name: str) -> Column:
         """Returns the array of the name's row, or that for names without a row."""
