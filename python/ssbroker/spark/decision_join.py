@@ -22,12 +22,11 @@ from ssbroker.spark.decision_join_table import (
     DETAILS,
     IN_NAME,
     KINDS,
-    LABEL_BITS,
     DecisionJoinTable,
 )
 from ssbroker.spark.guid_parsing import PARSING_STEPS
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
-from ssbroker.spark.packed_decisions import NO_STEP, Labels
+from ssbroker.spark.packed_decisions import LABEL_BITS, NO_STEP, Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -20,7 +20,7 @@ from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
 from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
-from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
+from ssbroker.spark.packed_decisions import LABEL_BITS, PACKED_FIELDS, Labels
 
 IN_NAME: Final = ""
 """The next hop of a decision whose next hop is the address at the start of the service name."""
@@ -32,9 +32,6 @@ DETAILS: Final = {name: sql_type for name, sql_type in PACKED_FIELDS.items() if 
 """The fields of the structs in `details`."""
 
 _LISTED: Final = ("verdict", "only_from_initiator", "details")
-
-LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
-"""Where a verdict has the codes of labels: how far they are shifted, and their mask."""
 
 CANDIDATES_BITS: Final = 12
 CANDIDATES_MAX: Final = (1 << CANDIDATES_BITS) - 1

@@ -31,8 +31,10 @@ PACKED_FIELDS: Final = {
     "broker_instance": "binary",
 }
 """The decision with outcome, reason and step packed into one number, which Spark unpacks: strings cost more to transfer than to look up."""
+LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
+"""Where a verdict has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
 NO_STEP: Final = 15
-"""The code of a null step in a verdict."""
+"""The code of a null step in a verdict, and the mask of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +46,8 @@ class Labels:
 
     def pack(self, decided: pa.RecordBatch) -> Any:
         """Returns outcome, reason and step of decisions as numbers; null if the outcome is null."""
-        outcome = _label_codes(decided["outcome"], self.outcomes, shift=8)
-        reason = _label_codes(decided["reason"], self.reasons, shift=4)
+        outcome = _label_codes(decided, "outcome", self.outcomes)
+        reason = _label_codes(decided, "reason", self.reasons)
         step: Any = decided["match_step"].cast(pa.int16())
         return pc.add(pc.add(outcome, reason), step.fill_null(NO_STEP))
 
@@ -54,10 +56,13 @@ class Labels:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         verdict = packed["verdict"]
-        step = verdict.bitwiseAND(15)
+        (outcome_shift, _), (reason_shift, reason_mask) = LABEL_BITS["outcome"], LABEL_BITS["reason"]
+        step = verdict.bitwiseAND(NO_STEP)
         from_verdict = {
-            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, 8)),
-            "reason": sf.get(sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, 4).bitwiseAND(15)),
+            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, outcome_shift)),
+            "reason": sf.get(
+                sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, reason_shift).bitwiseAND(reason_mask)
+            ),
             "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
         }
         missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED_FIELDS.items() if name not in packed}
@@ -65,8 +70,10 @@ class Labels:
         return {name: found[name] for name in DECISIONS.names}
 
 
-def _label_codes(column: Any, labels: tuple[str, ...], *, shift: int) -> Any:
+def _label_codes(decided: pa.RecordBatch, name: str, labels: tuple[str, ...]) -> Any:
     """Returns the code of each row's label, shifted to its position in a verdict; a dictionary may have any order."""
+    shift, _ = LABEL_BITS[name]
+    column: Any = decided[name]
     encoded = column.dictionary_encode()
     codes = [labels.index(label) << shift for label in encoded.dictionary.to_pylist()]
     return pa.array(codes, pa.int16()).take(encoded.indices)
