@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
+from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -37,16 +38,6 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     **{field.name: to_spark_type(field.type) for schema in (MESSAGES, REJECTED, PENDING) for field in schema},
 }
 """The columns of all kinds and their types; columns with the same name are shared."""
-
-DECISION_COLUMNS: Final[dict[str, pa.DataType]] = {
-    "verdict": pa.int16(),
-    "route_id": pa.int32(),
-    "next_hop_address": pa.string(),
-    "mirror_address": pa.string(),
-    "target_database": pa.string(),
-    "broker_instance": pa.binary(),
-}
-"""The decision columns that follow if messages are routed: the fields of `packed_decisions.PACKED_FIELDS`."""
 
 SPARK_TYPE_NAMES: Final[dict[pa.DataType, str]] = {
     pa.int8(): "byte",
@@ -78,7 +69,7 @@ def schema(extra: Sequence[StructField], *, routed: bool) -> StructType:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - pyspark is an extra
 
     result = StructType()
-    for name, arrow_type in {**COLUMNS, **(DECISION_COLUMNS if routed else {})}.items():
+    for name, arrow_type in {**COLUMNS, **(PACKED_ARROW_TYPES if routed else {})}.items():
         result.add(name, SPARK_TYPE_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
     for index, field in enumerate(extra):
         result.add(extra_name(index), field.dataType, nullable=True, metadata=field.metadata)

@@ -31,6 +31,15 @@ PACKED_FIELDS: Final = {
     "broker_instance": "binary",
 }
 """The decision with outcome, reason and step packed into one number, which Spark unpacks: strings cost more to transfer than to look up."""
+_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+PACKED_ARROW_TYPES: Final = {name: _ARROW_TYPES[sql_type] for name, sql_type in PACKED_FIELDS.items()}
+"""The Arrow types of `PACKED_FIELDS`."""
+
 LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
 """Where a verdict has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
 NO_STEP: Final = 15

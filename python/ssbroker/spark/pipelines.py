@@ -12,9 +12,9 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import input_columns, output_columns, reassembly
+from ssbroker.spark import input_columns, reassembly
 from ssbroker.spark.input_columns import check_no_reserved_columns
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.routing import RouteTask
 from ssbroker.spark.shared_values import share_catalog
@@ -41,9 +41,7 @@ class Pipeline(SparkReassembly):
         """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._select_messages(
-            self._labels.unpack({name: sf.col(name) for name in output_columns.DECISION_COLUMNS})
-        )
+        return self._select_messages(self._labels.unpack({name: sf.col(name) for name in PACKED_FIELDS}))
 
 
 def pipeline(

@@ -21,7 +21,6 @@ from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY, FragmentCol
 from ssbroker.spark.input_columns import check_frame
 from ssbroker.spark.output_columns import (
     COLUMNS,
-    DECISION_COLUMNS,
     INCOMPLETE,
     KEYS,
     KIND,
@@ -32,7 +31,7 @@ from ssbroker.spark.output_columns import (
     select_columns,
     select_extra_columns,
 )
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, Labels
 from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.shared_values import SharedValue, share_session_keys
 from ssbroker.spark.worker_version import on_workers
@@ -278,7 +277,7 @@ def native_keys(shipped: SharedValue[dict[bytes, bytes]]) -> _core.SessionKeys:
 
 
 def _schema(task: ReassembleTask, extra: Mapping[str, pa.DataType]) -> pa.Schema:
-    fields = {**COLUMNS, **(DECISION_COLUMNS if task.routing else {}), **extra}
+    fields = {**COLUMNS, **(PACKED_ARROW_TYPES if task.routing else {}), **extra}
     return pa.schema([pa.field(name, kind, nullable=name not in (KIND, *KEYS)) for name, kind in fields.items()])
 
 

@@ -13,7 +13,7 @@ from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark import output_columns
 from ssbroker.spark.arrow_columns import column
 from ssbroker.spark.output_columns import extra_name
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, PACKED_FIELDS, Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -131,7 +131,7 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
 def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
     """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
-    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(output_columns.DECISION_COLUMNS if routed else {})}
+    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(PACKED_ARROW_TYPES if routed else {})}
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
@@ -140,7 +140,7 @@ def decision_columns(labels: Labels | None) -> list[Column]:
 
     if labels is None:
         return []
-    packed = {name: sf.col(name) for name in output_columns.DECISION_COLUMNS}
+    packed = {name: sf.col(name) for name in PACKED_FIELDS}
     return [column.alias(name) for name, column in labels.unpack(packed).items()]
 
 
