@@ -39,6 +39,9 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 }
 """The columns of all kinds and their types; columns with the same name are shared."""
 
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+"""Spark's timestamp."""
+
 SPARK_TYPE_NAMES: Final[dict[pa.DataType, str]] = {
     pa.int8(): "byte",
     pa.int16(): "short",
@@ -47,8 +50,9 @@ SPARK_TYPE_NAMES: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "boolean",
     pa.string(): "string",
     pa.binary(): "binary",
+    TIMESTAMP: "timestamp",
 }
-"""Spark's names for the types of these columns."""
+"""Spark's names for the types of columns."""
 _PLACEHOLDERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("byte", "short", "integer", "long", "float", "double"), 0),
     "boolean": False,

@@ -19,7 +19,7 @@ from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
-from ssbroker.spark.output_columns import to_spark_type
+from ssbroker.spark.output_columns import TIMESTAMP, to_spark_type
 
 _SPARK_METADATA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"
 _INTERVAL_KEY: Final = b"spark"
@@ -86,7 +86,6 @@ def _has_interval(spark_type: Any) -> bool:
     return any(map(_has_interval, [*nested, *(field["type"] for field in spark_type.get("fields", []))]))
 
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _INT96: Final = "INT96"
 _map: Final[Any] = pa.map_  # its stubs know too little of it
 

@@ -17,7 +17,7 @@ from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
-from ssbroker.spark.output_columns import KEYS
+from ssbroker.spark.output_columns import KEYS, TIMESTAMP
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
@@ -436,7 +436,7 @@ class _StepRun:
             *(expired[name].to_pylist() for name in expired.schema.names[:3]), strict=True
         ):
             assembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=number)
-        since = column(expired, WAITING_SINCE).cast(pa.timestamp("us", tz="UTC"))
+        since = column(expired, WAITING_SINCE).cast(TIMESTAMP)
         expired = expired.drop_columns([WAITING_SINCE, LAST_GROWTH])
         self._emit(stream_rows.EXPIRY, expired.append_column(stream_rows.EXPIRED.names[-1], since))
 

@@ -28,7 +28,7 @@ EXPIRY: Final = "expired"
 METRICS: Final = "figures"
 """The size of a bucket: an internal kind, which only `observe` reads."""
 
-_WAITING_SINCE: Final = pa.field("waiting_since", pa.timestamp("us", tz="UTC"))
+_WAITING_SINCE: Final = pa.field("waiting_since", output_columns.TIMESTAMP)
 EXPIRED: Final = pa.schema([*PENDING, _WAITING_SINCE])
 """Messages that were dropped because they had not grown: what was missing, and since when they had been pending."""
 
@@ -49,10 +49,6 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
 """The columns of all kinds after `kind`, and their types; columns with the same name are shared."""
 
 _NUMBER: Final = "message_sequence_number"
-_SPARK_NAMES: Final[dict[pa.DataType, str]] = {
-    **output_columns.SPARK_TYPE_NAMES,
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,10 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
     result = StructType().add(KIND, "string", nullable=False)
     for name, arrow_type in own_columns(reassembled=reassembled, routed=routed).items():
-        result.add(name, ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else _SPARK_NAMES[arrow_type])
+        result.add(
+            name,
+            ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else output_columns.SPARK_TYPE_NAMES[arrow_type],
+        )
     for name, field in extra.items():
         result.add(name, field.dataType, nullable=True, metadata=field.metadata)
     return result

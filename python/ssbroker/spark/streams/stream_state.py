@@ -16,7 +16,7 @@ from ssbroker.schemas import PENDING
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.input_columns import check_session
-from ssbroker.spark.output_columns import to_spark_type
+from ssbroker.spark.output_columns import TIMESTAMP, to_spark_type
 from ssbroker.spark.streams import bucket_step
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
 from ssbroker.spark.worker_version import on_workers
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "waits_for": pa.string(),
     **{field.name: to_spark_type(field.type) for field in PENDING},
     "to_service_name": pa.string(),
     "tries": pa.int32(),
-    "since": _TIMESTAMP,
-    "until": _TIMESTAMP,
+    "since": TIMESTAMP,
+    "until": TIMESTAMP,
 }
 STATE_SCHEMA: Final = (
     "bucket int, waits_for string, conversation_id binary, is_initiator boolean, message_sequence_number bigint, "
@@ -141,10 +140,10 @@ def _pending_columns(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColu
     columns = {name: column(waits, name) for name in waits.schema.names}
     is_complete = pc.is_null(columns["first_missing_fragment"])
     columns["waits_for"] = pc.if_else(is_complete, "message", "fragment")
-    columns["since"] = columns.pop(bucket_step.WAITING_SINCE).cast(_TIMESTAMP)
+    columns["since"] = columns.pop(bucket_step.WAITING_SINCE).cast(TIMESTAMP)
     last_growth = columns.pop(bucket_step.LAST_GROWTH)
     if age_us is not None:
-        columns["until"] = pc.add(last_growth, age_us).cast(_TIMESTAMP)
+        columns["until"] = pc.add(last_growth, age_us).cast(TIMESTAMP)
     return columns
 
 
@@ -155,8 +154,8 @@ def _delayed_columns(queue: pa.Table, state: BucketState) -> dict[str, ArrowColu
         columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
     columns["waits_for"] = repeat("route", pa.string(), queue.num_rows)
     columns["tries"] = column(queue, bucket_step.TRIES).cast(pa.int32())
-    columns["since"] = column(queue, bucket_step.DELAYED_SINCE).cast(_TIMESTAMP)
-    columns["until"] = column(queue, bucket_step.DUE).cast(_TIMESTAMP)
+    columns["since"] = column(queue, bucket_step.DELAYED_SINCE).cast(TIMESTAMP)
+    columns["until"] = column(queue, bucket_step.DUE).cast(TIMESTAMP)
     return columns
 
 
