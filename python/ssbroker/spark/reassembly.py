@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
+from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_frame
 from ssbroker.spark.output_columns import (
@@ -116,8 +117,6 @@ def _same_direction() -> Column:
     return next(same) & next(same)
 
 
-_Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
-
 _COUNT_COLUMN: Final = "whole_count"
 
 
@@ -209,15 +208,15 @@ class _AssemblyRun:
         for pending in self._reassembler.pending().to_batches():
             yield from self._to_output(INCOMPLETE, pending)
 
-    def _group_ids(self, batch: pa.RecordBatch) -> _Column:
+    def _group_ids(self, batch: pa.RecordBatch) -> ArrowColumn:
         """Returns the group of each row: the direction if messages are in order; else the message, which need not wait for its direction's end."""
-        sort_key: _Column = batch.columns[-1]
+        sort_key: ArrowColumn = batch.columns[-1]
         is_message = self._task.by_message or not self._task.in_order
         return sort_key if is_message else pc.shift_right(sort_key, pa.scalar(SEQUENCE_BITS, pa.int64()))
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         task = self._task
-        columns: dict[str, _Column] = dict(zip((*task.names, SORT_KEY), batch.columns, strict=True))
+        columns: dict[str, ArrowColumn] = dict(zip((*task.names, SORT_KEY), batch.columns, strict=True))
         del columns[SORT_KEY]
         if self._schema is None:
             self._schema = _schema(task, {name: columns[name].type for name in task.extra})
@@ -238,13 +237,13 @@ class _AssemblyRun:
         if not rows.num_rows:
             return
         assert self._schema is not None  # noqa: S101 - the first batch sets it
-        columns: dict[str, _Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns[KIND] = pa.repeat(pa.scalar(kind, pa.int8()), rows.num_rows)
         if _COUNT_COLUMN in columns:
             columns["fragment_count"] = columns[_COUNT_COLUMN]
         if kind == MESSAGE and self._task.routing is not None:
             columns |= _decision_columns(self._task.routing, rows)
-        arrays: list[_Column] = [
+        arrays: list[ArrowColumn] = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows.num_rows, field.type)
             for field in self._schema
         ]
@@ -264,9 +263,9 @@ class _AssemblyRun:
         )
 
 
-def _count_rows(group: _Column, value: int) -> int:
+def _count_rows(group: ArrowColumn, value: int) -> int:
     """Returns how many rows belong to a group."""
-    same: _Column = pc.equal(group, pa.scalar(value, pa.int64()))
+    same: ArrowColumn = pc.equal(group, pa.scalar(value, pa.int64()))
     return int(pc.sum(same).as_py())
 
 
@@ -281,7 +280,7 @@ def _schema(task: ReassembleTask, extra: Mapping[str, pa.DataType]) -> pa.Schema
     return pa.schema([pa.field(name, kind, nullable=name not in (KIND, *KEYS)) for name, kind in fields.items()])
 
 
-def _decision_columns(routing: RoutingTask, messages: pa.RecordBatch) -> dict[str, _Column]:
+def _decision_columns(routing: RoutingTask, messages: pa.RecordBatch) -> dict[str, ArrowColumn]:
     conversations = pa.RecordBatch.from_arrays(
         [messages[name] for name in routing.names.values()], names=list(routing.names)
     )

@@ -18,6 +18,7 @@ from ssbroker.exceptions import InputError
 from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, check_option, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import compat, engine_choice, input_columns, packed_decisions
+from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engine_choice import Engine, RouteEngine
 from ssbroker.spark.input_columns import CODE_COLUMNS, PACKED_COLUMN, check_unambiguous, quoted
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.udf import UserDefinedFunction
 
-
-_Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 
 _ROUTERS_MAX: Final = 4
 _SPARK_TYPES: Final = {
@@ -103,7 +102,9 @@ def pack_decisions(
     return pa.StructArray.from_arrays([labels.pack(decided), *others], list(fields))
 
 
-def decision_structs(task: RouteTask, positional: Sequence[_Column], keyword: dict[str, _Column]) -> pa.StructArray:
+def decision_structs(
+    task: RouteTask, positional: Sequence[ArrowColumn], keyword: dict[str, ArrowColumn]
+) -> pa.StructArray:
     """Returns the decisions of one batch as structs `packed_decisions.DECISION_STRUCT`.
 
     `positional` are columns in contract order; `keyword` are columns by name.
@@ -142,7 +143,7 @@ def _batch_located(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
         raise
 
 
-def _to_spark_type(decided: pa.RecordBatch, name: str) -> _Column:
+def _to_spark_type(decided: pa.RecordBatch, name: str) -> ArrowColumn:
     """Returns a column in a type that Spark accepts: no dictionary and no fixed-size binary."""
     column = decided[name]
     return column.cast(_SPARK_TYPES[name]) if name in _SPARK_TYPES else column

@@ -9,20 +9,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import TieBreak
 from ssbroker.spark import input_columns
+from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.input_columns import CODE_COLUMNS, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-_Column: TypeAlias = Any  # an Arrow array; pyarrow's stubs are too narrow
 
 _ID_BYTES: Final = 16
 _DATABASE_CODES: Final = 16
@@ -108,12 +107,12 @@ class TransferredColumns:
             text = sf.when(is_wrong, sf.hex(name)).otherwise(text)
         return code.cast("tinyint"), text
 
-    def decode(self, arrays: Sequence[_Column]) -> pa.RecordBatch:
+    def decode(self, arrays: Sequence[ArrowColumn]) -> pa.RecordBatch:
         """Returns the conversations of a batch, in Python; an id that is not needed is null."""
-        decoded: dict[str, _Column] = dict(zip(self.direct, arrays, strict=False))
+        decoded: dict[str, ArrowColumn] = dict(zip(self.direct, arrays, strict=False))
         if self.encoded:
             code, text = arrays[len(self.direct) :]
-            number: _Column = code.cast(pa.int32())
+            number: ArrowColumn = code.cast(pa.int32())
             if _DATABASE in self.encoded:
                 indexes = _values_by_code(
                     (None, *range(len(self.databases))), pa.int32(), unit=1, numbers=_DATABASE_CODES
@@ -129,15 +128,15 @@ class TransferredColumns:
         return pa.RecordBatch.from_arrays(list(decoded.values()), names=list(decoded))
 
     def _with_invalid_values(
-        self, decoded: Mapping[str, _Column], number: _Column, text: _Column
-    ) -> dict[str, _Column]:
+        self, decoded: Mapping[str, ArrowColumn], number: ArrowColumn, text: ArrowColumn
+    ) -> dict[str, ArrowColumn]:
         """Returns the encoded columns with the values that had no code."""
         # Spark strings may hold invalid UTF-8; the replacement characters match no database.
         raw = text.cast(pa.large_binary()).to_pylist()
         texts = [None if value is None else value.decode(errors="replace") for value in raw]
         of_id = [code >= _INVALID_ID for code in number.to_pylist()]
         ids = [bytes.fromhex(value or "") if is_id else None for value, is_id in zip(texts, of_id, strict=True)]
-        replaced: dict[str, _Column] = dict.fromkeys(self._encoded_ids(), pa.array(ids, pa.binary()))
+        replaced: dict[str, ArrowColumn] = dict.fromkeys(self._encoded_ids(), pa.array(ids, pa.binary()))
         if _DATABASE in self.encoded:
             known = decoded[_DATABASE].to_pylist()
             names = [
@@ -152,7 +151,7 @@ class TransferredColumns:
 
 
 @functools.cache
-def _values_by_code(values: tuple[Any, ...], data_type: pa.DataType, *, unit: int, numbers: int) -> _Column:
+def _values_by_code(values: tuple[Any, ...], data_type: pa.DataType, *, unit: int, numbers: int) -> ArrowColumn:
     """Returns, for each code, the value that its digit at `unit` encodes."""
     by_part = [*values, *[None] * (numbers - len(values))]
     return pa.array([by_part[code // unit % numbers] for code in range(_CODES)], data_type)
