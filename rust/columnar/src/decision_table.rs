@@ -44,7 +44,7 @@ pub fn decision_table(index: &RouteIndex, now: i64) -> Result<Option<RecordBatch
         guids(rows.iter().map(|row| row.broker))?,
         hashes(0),
         hashes(1),
-        flags(|row| row.for_initiator),
+        flags(|row| row.only_from_initiator),
         Arc::new(expires.collect::<TimestampMicrosecondArray>().with_timezone("UTC")),
         label(|decided| decided.outcome.label()),
         Arc::new(decided().map(|decided| decided.and_then(|decided| decided.step)).collect::<Int8Array>()),

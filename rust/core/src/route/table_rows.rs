@@ -27,7 +27,7 @@ pub struct TableRow<'a> {
     /// The first and the last hash, of those that pick this row.
     pub hashes: [i64; 2],
     /// The decision comes from the table for other instances (R41), and not every reply may use it (R7).
-    pub for_initiator: bool,
+    pub only_from_initiator: bool,
     /// The time at which the row expires.
     pub expires: i64,
     /// The decision; `None` if it depends on the conversation.
@@ -199,7 +199,7 @@ impl<'a> Writer<'a> {
             has_broker,
             broker,
             hashes: Share::ALL.hashes(),
-            for_initiator: false,
+            only_from_initiator: false,
             expires: i64::MAX,
             decided: None,
         };
@@ -236,7 +236,7 @@ impl<'a> Writer<'a> {
                     let name = row.name.unwrap_or_default();
                     let slot = row.name.and_then(|_| index.slot(index.outside(), name));
                     let slot = slot.unwrap_or_else(|| index.default_slot(index.outside()));
-                    self.add_entry(slot, named, share, &TableRow { for_initiator: true, ..row });
+                    self.add_entry(slot, named, share, &TableRow { only_from_initiator: true, ..row });
                 }
                 (_, share) => {
                     let hashes = share.unwrap_or(Share::ALL).hashes();
