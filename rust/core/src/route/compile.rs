@@ -17,7 +17,7 @@ use crate::route::decide::{
     unusable_decision,
 };
 use crate::route::decision_table::{
-    Action, Cell, Class, Entry, Next, Pair, RouteIndex, Source, Table, Target, host_owner,
+    Action, Cell, Class, Entry, Next, Pair, RouteIndex, RoutingTable, Source, Target, host_owner,
 };
 use crate::route::expiry::{LiveEntry, Window};
 use crate::route::perfect_hash::PerfectHash;
@@ -87,7 +87,7 @@ impl RouteIndex {
             let expires =
                 (NEVER > dynamic_until && dynamic_until > i64::MIN) || later.clone().any(|route| route.expires < NEVER);
             let has_transport_wildcard = later.any(|route| route.endpoint == TRANSPORT);
-            self.tables.push(Table {
+            self.tables.push(RoutingTable {
                 named: at..nameless,
                 wildcards,
                 dynamic_until,

@@ -37,7 +37,7 @@ pub struct RouteIndex {
     pub(crate) pairs: Vec<Pair>,
     /// What entries and pairs refer to.
     pub(crate) cells: Vec<Cell>,
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<RoutingTable>,
     pub(crate) hosts: Hosts,
     /// Next hops from service names (R23) that are not addresses of the catalog; their numbers follow its addresses.
     pub(crate) hops_from_names: Interner,
@@ -151,7 +151,7 @@ pub(crate) fn host_owner(service: NameId) -> u32 {
 
 /// The part of a table that is not in its entries.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct RoutingTable {
     /// The routes without service name and broker id, as positions in `order`.
     pub(crate) wildcards: Range<usize>,
     /// The routes with a service name.

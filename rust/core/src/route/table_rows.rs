@@ -3,7 +3,7 @@
 use crate::catalog::{EndpointId, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::decide::{Outcome, Reason, Scratch};
-use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RouteIndex, Table, host_owner};
+use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RouteIndex, RoutingTable, host_owner};
 use crate::route::expiry::LiveEntry;
 use crate::route::tie_break::TieBreak;
 
@@ -263,7 +263,7 @@ fn flatten(cell: Cell, cells: &[Cell], share: Share, into: &mut Vec<(Cell, Optio
 
 impl RouteIndex {
     /// Whether a live route of a table may lead to this instance (R41).
-    fn may_re_enter(&self, table: &Table, now: i64) -> bool {
+    fn may_re_enter(&self, table: &RoutingTable, now: i64) -> bool {
         let own = &self.catalog.own_endpoints;
         let is_own = |route: &RouteRow| route.endpoint == TRANSPORT || own.contains(&route.endpoint);
         let mut routes = table.named.clone().chain(table.wildcards.clone()).map(|position| self.route(position));
