@@ -340,9 +340,9 @@ impl RouteIndex {
             let is_it = entry.has_chunks(&stages.chunks[row]) & (entry.key == stages.keys[row]);
             let slot = if is_it { slot } else { self.default_slot(request.block.sources[row]) };
             let entry = &self.entries[slot as usize];
-            let case = entry.case(request.has_broker(row), answers.brokers[row]);
+            let position = entry.action_position(request.has_broker(row), answers.brokers[row]);
             let is_live = request.now < entry.expires;
-            let action = if is_live { entry.actions[case % 3] } else { Action::next(Next::Expired) };
+            let action = if is_live { entry.actions[position % 3] } else { Action::next(Next::Expired) };
             let target = entry.targets[usize::from(action.flags & 1)];
             stages.slots[row] = slot;
             stages.actions[row] = action;
@@ -469,7 +469,7 @@ impl RouteIndex {
         let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
         let entry = &self.entries[slot as usize];
         let cell = if request.now < entry.expires {
-            let cell = match entry.cell(entry.actions[entry.case(has_broker, broker) % 3]) {
+            let cell = match entry.cell(entry.action(has_broker, broker)) {
                 cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
                     Some(pair) => pair.cell(),
                     None => self.other_cell(entry, &self.cells, broker),
@@ -485,7 +485,7 @@ impl RouteIndex {
             }
             let Some(live) = scratch.entries.get(slot, request.now) else { return };
             let entry = &live.entry;
-            let cell = match entry.cell(entry.actions[entry.case(has_broker, broker) % 3]) {
+            let cell = match entry.cell(entry.action(has_broker, broker)) {
                 cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
                     let pair = live.pairs.get(&broker).copied();
                     pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))

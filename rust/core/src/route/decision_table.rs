@@ -248,8 +248,16 @@ impl Entry {
     /// Returns the position of the action for a conversation.
     #[inline]
     #[allow(clippy::needless_bitwise_bool)]
-    pub(crate) fn case(&self, has_broker: bool, broker: Guid) -> usize {
+    pub(crate) fn action_position(&self, has_broker: bool, broker: Guid) -> usize {
         usize::from(has_broker) + usize::from(has_broker & (self.broker == broker))
+    }
+
+    /// Returns the action for a conversation.
+    // Called for each conversation that its entry does not finish.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(crate) fn action(&self, has_broker: bool, broker: Guid) -> Action {
+        self.actions[self.action_position(has_broker, broker) % 3]
     }
 
     /// Returns the decision of an action.

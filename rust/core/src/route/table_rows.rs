@@ -274,7 +274,7 @@ impl RouteIndex {
     fn entry_cell(&self, current: &Current<'_>, slot: u32, named: Option<Guid>) -> Cell {
         let Current { entry, live } = *current;
         let broker = named.unwrap_or_default();
-        let cell = entry.cell(entry.actions[entry.case(named.is_some(), broker)]);
+        let cell = entry.cell(entry.action(named.is_some(), broker));
         if !matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) {
             return cell;
         }
