@@ -243,8 +243,8 @@ impl DecisionSink for DecisionBuilder {
         self.route_id.push(&answers.route_ids[..len], answers.has_route);
         self.next_hop.push(&answers.to[..len], answers.has_hop);
         self.mirror.push(&answers.mirrors[..len], answers.has_mirror);
-        self.database.push(&answers.to[..len], answers.local);
-        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & ones(len));
+        self.database.push(&answers.to[..len], answers.is_local);
+        self.broker.push(&answers.brokers[..len], (has_broker | answers.is_bound) & ones(len));
     }
 
     fn set(&mut self, row: usize, decision: Decision) {

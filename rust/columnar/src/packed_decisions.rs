@@ -137,13 +137,13 @@ impl DecisionSink for PackedDecisions<'_> {
         for row in set_bits(answers.has_hop) {
             numbers[row] |= self.destinations.endpoints[answers.to[row] as usize];
         }
-        for row in set_bits(answers.local) {
+        for row in set_bits(answers.is_local) {
             numbers[row] |= self.destinations.databases[answers.to[row] as usize];
         }
         self.numbers.extend_from_slice(&numbers[..len]);
         self.brokers.extend_from_slice(&answers.brokers[..len]);
         self.omitted = if self.include_named { 0 } else { has_broker };
-        self.bound.push((answers.bound | has_broker) & !self.omitted & ones(len));
+        self.bound.push((answers.is_bound | has_broker) & !self.omitted & ones(len));
     }
 
     fn set(&mut self, row: usize, decision: Decision) {

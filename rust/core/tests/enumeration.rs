@@ -259,14 +259,14 @@ fn compare(world: World, table: &[Route]) -> u64 {
         }
         let (outcome, reason) = (decision.outcome as i8, decision.reason as i8);
         assert_eq!((answers.outcomes[row], answers.reasons[row]), (outcome, reason), "{world:?} {table:?} {query:?}");
-        let bound = query.broker.or(is(answers.bound).then(|| answers.brokers[row]));
+        let bound = query.broker.or(is(answers.is_bound).then(|| answers.brokers[row]));
         let hop = is(answers.has_hop).then(|| index.endpoint(answers.to[row] as u32).to_vec());
         let answered = (
             is(answers.has_step).then_some(answers.steps[row]),
             is(answers.has_route).then_some(answers.route_ids[row]),
             hop,
             is(answers.has_mirror).then_some(answers.mirrors[row] as u32),
-            is(answers.local).then_some(answers.to[row] as u16),
+            is(answers.is_local).then_some(answers.to[row] as u16),
             bound,
         );
         let hop = decision.next_hop.map(|hop| match hop {

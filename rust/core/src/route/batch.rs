@@ -56,11 +56,11 @@ pub struct Answers {
     /// `to` is an address of another instance.
     pub has_hop: u64,
     /// `to` is a database of this instance.
-    pub local: u64,
+    pub is_local: u64,
     /// The chosen route has a mirror address.
     pub has_mirror: u64,
     /// The conversation names no broker id and is bound to one.
-    pub bound: u64,
+    pub is_bound: u64,
     /// Left to [`RouteIndex::decide`].
     pub needs_decide: u64,
 }
@@ -106,9 +106,9 @@ impl Default for Answers {
             has_step: 0,
             has_route: 0,
             has_hop: 0,
-            local: 0,
+            is_local: 0,
             has_mirror: 0,
-            bound: 0,
+            is_bound: 0,
             needs_decide: 0,
         }
     }
@@ -539,13 +539,13 @@ impl RouteIndex {
         answers.has_step = !mask_of_bit(&answers.steps.map(i8::cast_unsigned), 7) & finished;
         answers.has_route = stages.mask_with_flag(Action::HAS_ROUTE) & finished;
         answers.has_hop = stages.mask_with_flag(Action::HAS_HOP) & finished;
-        answers.local = stages.mask_with_flag(Action::LOCAL) & finished;
+        answers.is_local = stages.mask_with_flag(Action::LOCAL) & finished;
         answers.has_mirror = stages.mask_with_flag(Action::HAS_MIRROR) & finished;
-        answers.bound = stages.mask_with_flag(Action::BINDS) & finished & !has_broker;
-        for row in set_bits(answers.local & !has_broker) {
+        answers.is_bound = stages.mask_with_flag(Action::BINDS) & finished & !has_broker;
+        for row in set_bits(answers.is_local & !has_broker) {
             if let Some(broker) = self.catalog.databases[answers.to[row] as usize].broker {
                 answers.brokers[row] = broker;
-                answers.bound |= 1 << row;
+                answers.is_bound |= 1 << row;
             }
         }
     }

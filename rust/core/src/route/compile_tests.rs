@@ -153,8 +153,8 @@ fn decision(index: &RouteIndex, answers: &Answers, row: usize, query: &Query<'_>
         route_id: is(answers.has_route).then_some(answers.route_ids[row]),
         next_hop: hop,
         mirror: is(answers.has_mirror).then_some(answers.mirrors[row] as u32),
-        database: is(answers.local).then_some(answers.to[row] as u16),
-        broker: query.broker.or(is(answers.bound).then(|| answers.brokers[row])),
+        database: is(answers.is_local).then_some(answers.to[row] as u16),
+        broker: query.broker.or(is(answers.is_bound).then(|| answers.brokers[row])),
     };
     Some(named(index, decision))
 }
