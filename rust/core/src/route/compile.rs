@@ -21,7 +21,7 @@ use crate::route::decision_table::{
 };
 use crate::route::expiry::{LiveEntry, Window};
 use crate::route::perfect_hash::PerfectHash;
-use crate::route::service_databases::Hosts;
+use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{Options, RoundRobinCounters, TieBreak};
 
 /// The most entries for names without a route in the table, of all sources together. Conversations of the sources beyond
@@ -35,7 +35,7 @@ impl RouteIndex {
     #[must_use]
     pub fn new(catalog: Arc<Catalog>, options: Options, seed: Seed) -> Self {
         let order = sorted_rows(&catalog);
-        let hosts = Hosts::new(&catalog);
+        let service_databases = ServiceDatabases::new(&catalog);
         let unlisted = unlisted_broker(&catalog);
         let mut index = Self {
             options,
@@ -53,7 +53,7 @@ impl RouteIndex {
             round_robin: RoundRobinCounters::default(),
             catalog,
             order,
-            hosts,
+            service_databases,
         };
         index.add_tables();
         let defaults = index.add_entries(seed);
@@ -133,8 +133,8 @@ impl RouteIndex {
             let subject = compiler.subject(source, None, 0..0);
             defaults.push(if others.is_some() { compiler.entry(&subject, 0) } else { Compiler::undecided(&subject) });
         }
-        for service in self.hosts.names() {
-            for (broker, database) in self.hosts.by_broker(service) {
+        for service in self.service_databases.names() {
+            for (broker, database) in self.service_databases.by_broker(service) {
                 let target = Target { route_id: 0, to: u32::from(database) };
                 let action = Action::next(Next::HostDatabase);
                 compiler.pairs.push(Pair { broker, target, owner: host_owner(service), action });
@@ -230,7 +230,8 @@ struct OtherNames<'a> {
 
 impl<'a> OtherNames<'a> {
     fn new(index: &'a RouteIndex) -> Self {
-        let mut names: Vec<NameId> = index.hosts.names().chain(index.catalog.pending.iter().copied()).collect();
+        let mut names: Vec<NameId> =
+            index.service_databases.names().chain(index.catalog.pending.iter().copied()).collect();
         names.sort_unstable();
         names.dedup();
         Self { index, hosted_or_pending: names, excluded: vec![0; index.catalog.names.texts().len()], count: 0 }
@@ -374,7 +375,7 @@ impl<'a> Compiler<'a> {
     fn host_kind(&self, subject: &Subject<'_>) -> Option<Kind> {
         let is_live = |position| self.index.route(position).is_live(self.now);
         let is_named = |id| self.index.rows_with(subject.routes.clone(), Some(id)).any(is_live);
-        let mut ids = self.index.hosts.by_broker(subject.service?).map(|(id, _)| id);
+        let mut ids = self.index.service_databases.by_broker(subject.service?).map(|(id, _)| id);
         ids.find(|&id| !is_named(id)).map(Kind::HostDatabase)
     }
 

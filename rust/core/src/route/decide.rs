@@ -185,7 +185,7 @@ impl RouteIndex {
     /// R7: returns the broker id of a reply if a database of this instance has it.
     fn reply_broker(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Guid> {
         let broker = query.broker.filter(|_| context.database.is_none() && !query.is_initiator)?;
-        self.hosts.is_broker(broker).then_some(broker)
+        self.service_databases.is_broker(broker).then_some(broker)
     }
 
     /// Decides a conversation whose route has a network address or TRANSPORT.
@@ -609,12 +609,12 @@ impl RouteIndex {
 impl RouteIndex {
     /// Returns the enabled databases that have the service, sorted by name (R33).
     pub(crate) fn hosts_of(&self, service: Option<NameId>) -> &[u16] {
-        service.map_or(&[], |service| self.hosts.of(service))
+        service.map_or(&[], |service| self.service_databases.of(service))
     }
 
     /// R31: returns the database with this broker id if it is enabled and has the service.
     pub(crate) fn host_with(&self, broker: Guid, service: Option<NameId>) -> Option<u16> {
-        self.hosts.with(service?, broker)
+        self.service_databases.with(service?, broker)
     }
 
     /// Whether *Locate* finds a database; this makes a LOCAL route usable.

@@ -13,7 +13,7 @@ use crate::catalog::{Catalog, EndpointId, Interner, LOCAL, NONE, NameId, RouteRo
 use crate::guid::Guid;
 use crate::hash::NameHash;
 use crate::route::perfect_hash::PerfectHash;
-use crate::route::service_databases::Hosts;
+use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{Options, RoundRobinCounters};
 
 /// A compiled catalog: built once, shared by many threads.
@@ -38,7 +38,7 @@ pub struct RouteIndex {
     /// What entries and pairs refer to.
     pub(crate) cells: Vec<Cell>,
     pub(crate) tables: Vec<RoutingTable>,
-    pub(crate) hosts: Hosts,
+    pub(crate) service_databases: ServiceDatabases,
     /// Next hops from service names (R23) that are not addresses of the catalog; their numbers follow its addresses.
     pub(crate) hops_from_names: Interner,
     /// A broker id that no route and no database has.
@@ -318,7 +318,7 @@ impl RouteIndex {
             + size_of_val(&self.pairs[..])
             + size_of_val(&self.cells[..])
             + size_of_val(&self.tables[..])
-            + self.hosts.nbytes()
+            + self.service_databases.nbytes()
             + turns * size_of::<AtomicU32>()
     }
 
@@ -341,7 +341,7 @@ impl RouteIndex {
     #[must_use]
     #[inline]
     pub fn source(&self, database: Option<u16>, is_initiator: bool, broker: Option<Guid>) -> Source {
-        let is_reply = |broker| !is_initiator && self.hosts.is_broker(broker);
+        let is_reply = |broker| !is_initiator && self.service_databases.is_broker(broker);
         match database {
             Some(database) => database,
             None if broker.is_some_and(is_reply) => self.replies(),

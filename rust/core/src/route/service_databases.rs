@@ -10,7 +10,7 @@ const LINEAR_SCAN_MAX: usize = 32;
 
 /// The databases that have each service, and all broker ids.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct ServiceDatabases {
     starts: Vec<u32>,
     databases: Vec<u16>,
     /// The databases of each service, sorted by broker id; those with an unknown id come first.
@@ -19,7 +19,7 @@ pub(crate) struct Hosts {
     brokers: Vec<Guid>,
 }
 
-impl Hosts {
+impl ServiceDatabases {
     pub(crate) fn new(catalog: &Catalog) -> Self {
         let mut pairs: Vec<(u32, u16)> = catalog.services.iter().map(|&(database, name)| (name, database)).collect();
         pairs.retain(|&(_, database)| catalog.databases[usize::from(database)].enabled);
