@@ -479,10 +479,7 @@ impl RouteIndex {
             };
             request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
         } else {
-            if scratch.entries.get(slot, request.now).is_none() {
-                let live = self.live_entry(slot, request.now, scratch);
-                scratch.entries.set(self.entries.len(), slot, live);
-            }
+            self.refresh_entry(slot, request.now, scratch);
             let Some(live) = scratch.entries.get(slot, request.now) else { return };
             let entry = &live.entry;
             let cell = match entry.cell(entry.action(has_broker, broker)) {

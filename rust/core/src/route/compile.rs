@@ -165,8 +165,19 @@ impl RouteIndex {
         })
     }
 
+    /// Caches the entry of a slot for the routes that are live at `now`, unless the cached one holds then.
+    // Called for each conversation whose entry has expired.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(crate) fn refresh_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) {
+        if scratch.entries.get(slot, now).is_none() {
+            let live = self.live_entry(slot, now, scratch);
+            scratch.entries.set(self.entries.len(), slot, live);
+        }
+    }
+
     /// Compiles the entry of a slot again, for the routes that are live at `now`.
-    pub(crate) fn live_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> LiveEntry {
+    fn live_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> LiveEntry {
         let entry = &self.entries[slot as usize];
         let mut compiler = Compiler::new(self, now, std::mem::take(scratch), None);
         let service = Some(entry.service).filter(|&service| service != NONE);

@@ -211,15 +211,16 @@ impl<'a> Writer<'a> {
     fn add_entry(&mut self, slot: u32, named: Option<Guid>, share: Share, row: &TableRow<'a>) {
         let index = self.index;
         let entry = &index.entries[slot as usize];
-        if self.now >= entry.expires && self.scratch.entries.get(slot, self.now).is_none() {
-            let live = index.live_entry(slot, self.now, &mut self.scratch);
-            self.scratch.entries.set(index.entries.len(), slot, live);
-        }
-        let mut leaves = Vec::new();
-        let live = if self.now < entry.expires { None } else { self.scratch.entries.get(slot, self.now) };
+        let live = if self.now < entry.expires {
+            None
+        } else {
+            index.refresh_entry(slot, self.now, &mut self.scratch);
+            self.scratch.entries.get(slot, self.now)
+        };
         let current = Current { entry: live.map_or(entry, |live| &live.entry), live };
         let cells = live.map_or(&index.cells, |live| &live.cells);
         let expires = row.expires.min(current.entry.expires);
+        let mut leaves = Vec::new();
         flatten(index.entry_cell(&current, slot, named), cells, share, &mut leaves);
         for (cell, share) in leaves {
             let row = TableRow { expires, ..row.clone() };
