@@ -78,7 +78,7 @@ pub struct Stages {
     /// Mask of the names that are too long for `chunks`.
     long: u64,
     /// The unfinished conversations, by what is next.
-    pending: [Rows; 9],
+    pending: [Rows; Next::COUNT],
     /// For conversations that look up a pair, the slot or number of the pair.
     pairs: [u32; BLOCK],
     /// For conversations that pick, the cell.
@@ -122,7 +122,7 @@ impl Default for Stages {
             keys: [0; BLOCK],
             long: 0,
             actions: [Action::next(Next::Rules); BLOCK],
-            pending: [Rows { rows: [0; BLOCK], len: 0 }; 9],
+            pending: [Rows { rows: [0; BLOCK], len: 0 }; Next::COUNT],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
             numbers: [TieNumber::default(); BLOCK],

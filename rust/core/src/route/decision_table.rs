@@ -176,6 +176,22 @@ pub(crate) enum Class {
 
 pub(crate) const CLASSES: [Class; 4] = [Class::Mirror, Class::Local, Class::Network, Class::Transport];
 
+impl Next {
+    pub(crate) const COUNT: usize = 9;
+    /// In the order of their numbers.
+    const ALL: [Self; Self::COUNT] = [
+        Self::Pair,
+        Self::HostDatabase,
+        Self::Pick,
+        Self::ReEnter,
+        Self::Default,
+        Self::Expired,
+        Self::LongName,
+        Self::Rules,
+        Self::MaybeAddress,
+    ];
+}
+
 impl Action {
     /// Uses the second target of the entry.
     pub(crate) const SECOND_TARGET: u8 = 0;
@@ -203,9 +219,7 @@ impl Action {
     /// What to look at next; `None` if the decision is finished.
     #[inline]
     pub(crate) fn next_of(self) -> Option<Next> {
-        use Next::{Default, Expired, HostDatabase, LongName, MaybeAddress, Pair, Pick, ReEnter, Rules};
-        const ALL: [Next; 9] = [Pair, HostDatabase, Pick, ReEnter, Default, Expired, LongName, Rules, MaybeAddress];
-        self.has(Self::UNFINISHED).then(|| ALL[self.outcome as usize % ALL.len()])
+        self.has(Self::UNFINISHED).then(|| Next::ALL[self.outcome as usize % Next::COUNT])
     }
 }
 
@@ -420,8 +434,7 @@ mod tests {
 
     #[test]
     fn an_action_is_finished_or_names_what_is_next() {
-        use Next::{Default, Expired, HostDatabase, LongName, MaybeAddress, Pair, Pick, ReEnter, Rules};
-        for next in [Pair, HostDatabase, Pick, ReEnter, Default, Expired, LongName, Rules, MaybeAddress] {
+        for next in Next::ALL {
             assert_eq!(Action::next(next).next_of(), Some(next));
         }
         for outcome in 0..5 {
