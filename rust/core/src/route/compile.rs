@@ -17,12 +17,12 @@ use crate::route::decide::{
     unusable_decision,
 };
 use crate::route::decision_table::{
-    Action, Cell, Class, Entry, Next, Pair, RouteIndex, RoutingTable, Source, Target, host_owner,
+    Action, Cell, Class, Entry, Next, Options, Pair, RouteIndex, RoutingTable, Source, Target, host_owner,
 };
 use crate::route::expiry::{LiveEntry, Window};
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
-use crate::route::tie_break::{Options, RoundRobinCounters, TieBreak};
+use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
 /// The most entries for names without a route in the table, of all sources together. Conversations of the sources beyond
 /// are left to `decide` if no route names their service.

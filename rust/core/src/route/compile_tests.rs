@@ -9,8 +9,8 @@ use crate::guid::Guid;
 use crate::hash::Seed;
 use crate::route::batch::{Answers, BLOCK, Block, Stages};
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-use crate::route::decision_table::{Action, Next, RouteIndex};
-use crate::route::tie_break::{Options, PendingRequest, TieBreak};
+use crate::route::decision_table::{Action, Next, Options, PendingRequest, RouteIndex};
+use crate::route::tie_break::TieBreak;
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];
 const LONG: &str = "//a.service.with.a.name.of.more.than.sixty-four.bytes.example/Orders/Today";

@@ -9,9 +9,9 @@ use std::ops::Range;
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
-use crate::route::decision_table::{CLASSES, Class, RouteIndex};
+use crate::route::decision_table::{CLASSES, Class, PendingRequest, RouteIndex};
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
-use crate::route::tie_break::{Choice, PendingRequest, Picker, TieBreak, TieNumber};
+use crate::route::tie_break::{Choice, Picker, TieBreak, TieNumber};
 
 /// A conversation to route.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,25 @@ use crate::guid::Guid;
 use crate::hash::NameHash;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
-use crate::route::tie_break::{Options, RoundRobinCounters};
+use crate::route::tie_break::{RoundRobinCounters, TieBreak};
+
+/// What step 4 does while a request for the service is pending (R14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingRequest {
+    /// Continue with step 5.
+    Continue,
+    /// Delay the conversation.
+    Delay,
+}
+
+/// The options of a router.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How to pick one of several equal candidates.
+    pub tie_break: TieBreak,
+    /// What step 4 does while a request is pending.
+    pub pending_request: PendingRequest,
+}
 
 /// A compiled catalog: built once, shared by many threads.
 #[derive(Debug)]

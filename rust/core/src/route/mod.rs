@@ -24,7 +24,7 @@ mod tie_break;
 
 pub use batch::{Answers, BLOCK, Block, Stages};
 pub use decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-pub use decision_table::{RouteIndex, Source};
+pub use decision_table::{Options, PendingRequest, RouteIndex, Source};
 pub use explain::{ClassTrace, Explanation, HostTrace, LocateTrace, Mismatch, Origin, Pass, RouteRef, StepTrace};
 pub use table_rows::{Decided, TableRow};
-pub use tie_break::{Options, PendingRequest, TieBreak};
+pub use tie_break::TieBreak;

@@ -17,24 +17,6 @@ pub enum TieBreak {
     RoundRobin,
 }
 
-/// What step 4 does while a request for the service is pending (R14).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PendingRequest {
-    /// Continue with step 5.
-    Continue,
-    /// Delay the conversation.
-    Delay,
-}
-
-/// The options of a router.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How to pick one of several equal candidates.
-    pub tie_break: TieBreak,
-    /// What step 4 does while a request is pending.
-    pub pending_request: PendingRequest,
-}
-
 /// What is picked; `round_robin` counts the turns of each separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
