@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::lane_assignment::digest_all;
 use crate::lanes::Vectors;
 use crate::parts::{append_parts, digest_parts};
-use crate::schedule::digest_all;
 use crate::{AppendTarget, Digest};
 
 /// An implementation that digests many messages at a time. All engines return the same digests; each machine

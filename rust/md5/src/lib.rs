@@ -8,11 +8,11 @@
 #![deny(unsafe_code)]
 
 mod engine;
+mod lane_assignment;
 mod lanes;
 mod parts;
 mod rounds;
 mod scalar;
-mod schedule;
 
 pub use engine::{Engine, limit_vectors, vector_bits_max};
 pub use scalar::{Hasher, digest};

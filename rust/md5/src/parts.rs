@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::mem::MaybeUninit;
 use std::{array, mem, slice};
 
+use crate::lane_assignment::{LANES_MIN, Lanes, digest_all};
 use crate::lanes::{LANES_MAX, Targets, Vectors, copy};
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::{compress, finish};
-use crate::schedule::{LANES_MIN, Lanes, digest_all};
 use crate::{AppendTarget, Digest};
 
 /// Shorter messages are copied first, because handling the boundaries of their parts would cost more.

@@ -155,14 +155,13 @@ impl<'a> Batch<'a, '_> {
         for (lane, (end, block)) in waiting[first..*all].iter_mut().zip(&mut *blocks).enumerate() {
             let input = self.inputs[end.index];
             states.put(lane, words_of(&self.into[end.index]));
-            if end.is_length {
+            // From here on, `is_length` means that a length block must follow.
+            end.is_length = if end.is_length {
                 *block = length_block(input.len() as u64);
+                false
             } else {
-                end.is_length = !self.vectors.pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64);
-                // From here on, `is_length` means that a length block must follow.
-                continue;
-            }
-            end.is_length = false;
+                !self.vectors.pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64)
+            };
         }
         if count < LANES_MIN {
             for (lane, block) in blocks.iter().enumerate().take(count) {
