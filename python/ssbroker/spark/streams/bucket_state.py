@@ -37,7 +37,7 @@ class BucketState:
         extra: The extra columns; None before the first row.
         assembler: The checkpoint of the reassembler, empty before the first fragment.
         waits: The messages that are incomplete or behind a gap: `bucket_step.WAITING_SCHEMA`; None for none.
-        delayed: The messages that wait for a route, with `bucket_step.RETRY_COLUMNS`; None for none.
+        delayed: The messages that wait for a route, with `delayed_queue.RETRY_COLUMNS`; None for none.
     """
 
     fixed: Mapping[str, str | int | bool | None]

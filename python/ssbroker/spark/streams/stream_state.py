@@ -17,7 +17,7 @@ from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.input_columns import check_session
 from ssbroker.spark.output_columns import TIMESTAMP, to_spark_type
-from ssbroker.spark.streams import bucket_step
+from ssbroker.spark.streams import bucket_step, delayed_queue
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
 from ssbroker.spark.worker_version import on_workers
 
@@ -153,9 +153,9 @@ def _delayed_columns(queue: pa.Table, state: BucketState) -> dict[str, ArrowColu
     if "message_body" in queue.schema.names:
         columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
     columns["waits_for"] = repeat("route", pa.string(), queue.num_rows)
-    columns["tries"] = column(queue, bucket_step.TRIES).cast(pa.int32())
-    columns["since"] = column(queue, bucket_step.DELAYED_SINCE).cast(TIMESTAMP)
-    columns["until"] = column(queue, bucket_step.DUE).cast(TIMESTAMP)
+    columns["tries"] = column(queue, delayed_queue.TRIES).cast(pa.int32())
+    columns["since"] = column(queue, delayed_queue.DELAYED_SINCE).cast(TIMESTAMP)
+    columns["until"] = column(queue, delayed_queue.DUE).cast(TIMESTAMP)
     return columns
 
 
