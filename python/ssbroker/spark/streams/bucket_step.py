@@ -19,7 +19,7 @@ from ssbroker.spark import reassembly, routing
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.output_columns import KEYS, TIMESTAMP
 from ssbroker.spark.shared_values import SharedValue
-from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams import extra_columns, stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
 from ssbroker.spark.streams.delayed_queue import DelayedQueue
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
@@ -169,8 +169,8 @@ def run_step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordB
         if state is None
         else state_from_bytes(state).with_options(task.fixed)
     )
-    if before.extra is not None and not stream_rows.have_names(before.extra, task.extra_names):
-        raise _columns_changed(stream_rows.describe(before.extra), ", ".join(task.extra_names) or "none")
+    if before.extra is not None and not extra_columns.have_names(before.extra, task.extra_names):
+        raise _columns_changed(extra_columns.describe(before.extra), ", ".join(task.extra_names) or "none")
     if before.delayed is not None and task.routing is None:
         raise OptionError(
             "catalog: messages in this checkpoint wait for a route, and later ones must not overtake them; pass a catalog, "
@@ -218,13 +218,13 @@ class _StepRun:
 
     def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
         """Returns the rows if their extra columns are those of the state."""
-        extra, before = stream_rows.select_extra(rows.schema, self._task.extra_names), self._state.extra
+        extra, before = extra_columns.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
             return rows
-        if not stream_rows.have_types(before, extra):
-            raise _columns_changed(stream_rows.describe(before), stream_rows.describe(extra))
-        return stream_rows.cast_to(rows, before)
+        if not extra_columns.have_types(before, extra):
+            raise _columns_changed(extra_columns.describe(before), extra_columns.describe(extra))
+        return extra_columns.cast_to(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
         """Returns the messages that are now complete and in order."""

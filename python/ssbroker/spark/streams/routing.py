@@ -11,6 +11,7 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, output_columns
 from ssbroker.spark.fragment_columns import bucket_column
 from ssbroker.spark.streams import stream, stream_rows
+from ssbroker.spark.streams.extra_columns import without_watermark
 from ssbroker.spark.streams.options import BucketCount
 from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
 from ssbroker.spark.streams.task import StreamTask
@@ -96,7 +97,7 @@ def route_stream(
         bucket_column(sf.col(names[column_names[0]]), count=bucket_count.count, key=bucket_count.key or b""),
         *worker_names,
     )
-    output_fields = stream_rows.without_watermark(fields.fields)
+    output_fields = without_watermark(fields.fields)
     extra = dict(zip(worker_names, output_fields, strict=True))
     rows = stream.process_buckets(
         with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint

@@ -26,6 +26,7 @@ from ssbroker.spark.streams import row_cells, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
 from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
+from ssbroker.spark.streams.extra_columns import without_watermark
 from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
 from ssbroker.spark.streams.stream_rows import StreamKinds
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
@@ -187,7 +188,7 @@ def build_stream(
     """Returns the rows of all kinds and their selector; `name` is the function that was called, for error messages."""
     spark = check_stream(fragments, name=name, observe=observe)
     fragment_columns = read_fragment_columns(fragments, limits.session_keys)
-    output_fields = stream_rows.without_watermark(fragment_columns.extra)
+    output_fields = without_watermark(fragment_columns.extra)
     extra = {output_columns.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:

@@ -1,0 +1,105 @@
+"""The extra columns of a stream: their names and types, which the state of a bucket keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker.spark.arrow_columns import column
+from ssbroker.spark.output_columns import extra_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
+
+
+_NAME: Final = b"name"
+_WATERMARK: Final = "spark.watermarkDelayMs"
+"""The metadata key by which Spark marks the event time column behind `withWatermark`."""
+_SMALL_TYPES: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns the extra columns of a schema with their own names attached; `names` are those, by position.
+
+    Examples:
+        >>> describe(select_extra(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
+        'to_service_name string'
+    """
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    return pa.schema(
+        [
+            pa.field(field.name, field.type, metadata={_NAME: names_by_column[field.name].encode()})
+            for field in schema
+            if field.name in names_by_column
+        ]
+    )
+
+
+def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
+    """Returns the columns without Spark's watermark, because pending messages leave the state later than it allows."""
+    from pyspark.sql.types import StructField  # noqa: PLC0415 - pyspark is an extra
+
+    return tuple(
+        StructField(
+            field.name,
+            field.dataType,
+            field.nullable,
+            {name: value for name, value in field.metadata.items() if name != _WATERMARK},
+        )
+        for field in fields
+    )
+
+
+def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
+    """Whether columns still have the names of before, as far as those were stored."""
+    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
+
+
+def have_types(before: pa.Schema, now: pa.Schema) -> bool:
+    """Whether columns still have the types of before.
+
+    The time zone of timestamps and the size of strings depend on session settings and are not compared.
+    """
+    return [_comparable_type(field.type) for field in before] == [_comparable_type(field.type) for field in now]
+
+
+def cast_to(rows: pa.Table, before: pa.Schema) -> pa.Table:
+    """Casts the extra columns of rows to the types of before.
+
+    Examples:
+        >>> rows = pa.table({"further_0": pa.array(["a"], pa.large_string())})
+        >>> cast_to(rows, pa.schema({"further_0": pa.string()})).schema.types
+        [DataType(string)]
+    """
+    for field in before:
+        index = rows.schema.get_field_index(field.name)
+        if rows.schema.field(index).type != field.type:
+            rows = rows.set_column(index, field.name, column(rows, field.name).cast(field.type))
+    return rows
+
+
+def describe(extra: pa.Schema) -> str:
+    """Describes the columns for an error message."""
+    return ", ".join(f"{_name(field)} {field.type}".strip() for field in extra) or "none"
+
+
+def _name(field: Any) -> str:
+    name: str = (field.metadata or {}).get(_NAME, b"").decode()
+    return name
+
+
+def _comparable_type(arrow_type: Any) -> Any:
+    if pa.types.is_timestamp(arrow_type):
+        return arrow_type if arrow_type.tz is None else pa.timestamp(arrow_type.unit, "UTC")
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_comparable_type(field.type)) for field in arrow_type])
+    if pa.types.is_map(arrow_type):
+        return pa.map_(
+            *(field.with_type(_comparable_type(field.type)) for field in (arrow_type.key_field, arrow_type.item_field))
+        )
+    if pa.types.is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_comparable_type(arrow_type.value_type)))
+    return _SMALL_TYPES.get(arrow_type, arrow_type)
