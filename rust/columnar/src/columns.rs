@@ -14,8 +14,9 @@ use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Guid, GuidReader, Invalid, InvalidKind};
 
 use crate::error::{Error, Result};
+use crate::masks::{ones, set_bits};
 use crate::schema::fragments as columns;
-use crate::view::{BytesView, dictionary_parts, ones, set_bits};
+use crate::view::{BytesView, dictionary_parts};
 
 /// A record batch of a table. Errors qualify column names and count rows over the whole input.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use ssbroker_core::route::{Answers, BLOCK};
 use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
 use crate::error::{Result, internal};
+use crate::masks::ones;
 use crate::schema::decisions_schema;
-use crate::view::ones;
 
 /// A block of up to 64 conversations after `resolve`.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,8 @@ use ssbroker_md5::digest_many;
 
 use crate::arrays::binary_16;
 use crate::error::{Error, Result};
-use crate::view::{BytesView, ones, set_bits};
+use crate::masks::{ones, set_bits};
+use crate::view::BytesView;
 
 /// The number of values to digest at a time, enough to keep the vector lanes busy with long ones.
 const BLOCK: usize = 8_192;

@@ -14,7 +14,7 @@ use ssbroker_core::{Catalog, Decision, Guid, NONE, NextHop, TRANSPORT};
 
 use crate::decisions::{DecisionSink, ResolvedBlock};
 use crate::error::{Result, internal};
-use crate::view::{ones, set_bits};
+use crate::masks::{ones, set_bits};
 
 const REASON: u32 = 4;
 const OUTCOME: u32 = 8;

@@ -11,9 +11,10 @@ use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 use crate::columns::{Guids, Source};
 use crate::decisions::{DecisionBuilder, DecisionColumns, DecisionSink, ResolvedBlock, SharedValues};
 use crate::error::{Error, Result, internal};
+use crate::masks::{bits, ones, set_bits};
 use crate::packed_decisions::{Destinations, PackedDecisions};
 use crate::schema::{conversations as columns, rejected_rows_schema};
-use crate::view::{BytesView, bits, ones, set_bits};
+use crate::view::BytesView;
 
 /// Routes record batches with an index.
 #[derive(Debug)]
