@@ -289,7 +289,8 @@ impl RouteIndex {
             for row in stages.pending_on(Next::Expired).iter() {
                 self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
             }
-            for next in [Next::Default, Next::ReEnter] {
+            self.finish_unknown(&request, stages, scratch, answers);
+            for next in [Next::Unknown, Next::ReEnter] {
                 for row in stages.pending_on(next).iter() {
                     self.look_up_other_entry(&request, row, next, None, stages, scratch, answers);
                 }
@@ -431,7 +432,29 @@ impl RouteIndex {
         cells[entry.others as usize + usize::from(is_host)]
     }
 
-    /// Decides by the default entry, or as if the conversation came from another instance (R41).
+    /// Finishes the conversations whose names have no entry and may be unknown.
+    fn finish_unknown<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let rows = stages.pending_on(Next::MaybeUnknown);
+        for row in rows.iter() {
+            let slot = self.known_slot(request.block.names[row]);
+            prefetch_line(&self.entries, slot as usize, 1);
+            stages.pairs[row] = slot;
+        }
+        for row in rows.iter() {
+            let source = request.block.sources[row];
+            if !self.is_known(stages.pairs[row], source, request.block.names[row]) {
+                self.look_up(request, row, self.unknown_slot(source), None, stages, scratch, answers);
+            }
+        }
+    }
+
+    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41).
     #[cold]
     #[allow(clippy::too_many_arguments)]
     fn look_up_other_entry<F: Fn(usize) -> Guid>(
@@ -444,12 +467,18 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let slot = if next == Next::Default {
-            self.default_slot(self.entries[stages.slots[row] as usize].source())
-        } else {
-            let is_initiator = request.block.from_target >> row & 1 == 0;
-            let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
-            self.slot(source, request.block.names[row]).unwrap_or_else(|| self.default_slot(source))
+        let (name, source) = (request.block.names[row], self.entries[stages.slots[row] as usize].source());
+        let slot = match next {
+            Next::MaybeUnknown if self.is_known(self.known_slot(name), source, name) => {
+                stages.actions[row] = Action::next(Next::Rules);
+                return;
+            }
+            Next::MaybeUnknown | Next::Unknown => self.unknown_slot(source),
+            _ => {
+                let is_initiator = request.block.from_target >> row & 1 == 0;
+                let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
+                self.slot(source, name).unwrap_or_else(|| self.default_slot(source))
+            }
         };
         self.look_up(request, row, slot, number, stages, scratch, answers);
     }
@@ -508,7 +537,7 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        if let Some(next @ (Next::Default | Next::ReEnter)) = cell.action.next_of() {
+        if let Some(next @ (Next::Unknown | Next::MaybeUnknown | Next::ReEnter)) = cell.action.next_of() {
             return self.look_up_other_entry(request, row, next, number, stages, scratch, answers);
         }
         stages.actions[row] = cell.action;

@@ -24,8 +24,8 @@ use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
-/// The most entries for names without a route in the table, of all sources together. Conversations of the sources beyond
-/// are left to `decide` if no route names their service.
+/// The most entries for names without a route in the table, of all sources together but that of replies. In the sources
+/// beyond, a service that no route names is left to `decide` if a database has it.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;
@@ -34,6 +34,11 @@ impl RouteIndex {
     /// Compiles a catalog. `seed` must be secret from anyone who can choose names or ids.
     #[must_use]
     pub fn new(catalog: Arc<Catalog>, options: Options, seed: Seed) -> Self {
+        Self::with_limit(catalog, options, seed, ENTRIES_WITHOUT_ROUTES)
+    }
+
+    /// Compiles a catalog with another limit than [`ENTRIES_WITHOUT_ROUTES`].
+    pub(crate) fn with_limit(catalog: Arc<Catalog>, options: Options, seed: Seed, limit: usize) -> Self {
         let order = sorted_rows(&catalog);
         let service_databases = ServiceDatabases::new(&catalog);
         let unlisted = unlisted_broker(&catalog);
@@ -56,7 +61,7 @@ impl RouteIndex {
             service_databases,
         };
         index.add_tables();
-        let defaults = index.add_entries(seed);
+        let defaults = index.add_entries(seed, limit);
         index.assign_slots(seed);
         index.routes_at.resize(index.entries.len() + defaults.len(), [0; 2]);
         index.entries.extend(defaults);
@@ -107,13 +112,14 @@ impl RouteIndex {
         same.map(|&position| self.catalog.routes[position as usize].expires).max().unwrap_or(i64::MIN)
     }
 
-    /// Adds the entries of all sources, and returns the default ones.
-    fn add_entries(&mut self, seed: Seed) -> Vec<Entry> {
+    /// Adds the entries of all sources; returns the default entries, followed by those for unknown names.
+    fn add_entries(&mut self, seed: Seed, limit: usize) -> Vec<Entry> {
         let mut compiler = Compiler::new(self, BEFORE_ALL, Scratch::default(), Some(Interner::new(seed)));
         let mut entries = Vec::with_capacity(self.catalog.names.texts().len());
         let mut routes_at = Vec::with_capacity(entries.capacity());
-        let mut defaults = Vec::new();
-        let mut names = OtherNames::new(self);
+        let sources = usize::from(self.replies()) + 1;
+        let mut defaults = vec![Entry::NONE; 2 * sources];
+        let mut names = OtherNames::new(self, limit);
         for source in 0..=self.replies() {
             let others = names.of(source);
             for routes in self.runs(source) {
@@ -131,7 +137,11 @@ impl RouteIndex {
                 routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
             }
             let subject = compiler.subject(source, None, 0..0);
-            defaults.push(if others.is_some() { compiler.entry(&subject, 0) } else { Compiler::undecided(&subject) });
+            let unknown = compiler.entry(&subject, 0);
+            let maybe_unknown =
+                Entry { actions: [Action::next(Next::MaybeUnknown); 3], ..Compiler::undecided(&subject) };
+            defaults[usize::from(source)] = if others.is_some() { unknown } else { maybe_unknown };
+            defaults[sources + usize::from(source)] = unknown;
         }
         for service in self.service_databases.names() {
             for (broker, database) in self.service_databases.by_broker(service) {
@@ -237,18 +247,20 @@ struct OtherNames<'a> {
     /// For each name, the last source from which it was excluded, counted from 1.
     excluded: Vec<u32>,
     count: usize,
+    limit: usize,
 }
 
 impl<'a> OtherNames<'a> {
-    fn new(index: &'a RouteIndex) -> Self {
+    fn new(index: &'a RouteIndex, limit: usize) -> Self {
         let mut names: Vec<NameId> =
             index.service_databases.names().chain(index.catalog.pending.iter().copied()).collect();
         names.sort_unstable();
         names.dedup();
-        Self { index, hosted_or_pending: names, excluded: vec![0; index.catalog.names.texts().len()], count: 0 }
+        Self { index, hosted_or_pending: names, excluded: vec![0; index.catalog.names.texts().len()], count: 0, limit }
     }
 
-    /// Returns the names; `None` if there are too many.
+    /// Returns the names; `None` if there are too many. For replies all are returned, since their entries show which
+    /// names are known.
     fn of(&mut self, source: Source) -> Option<Vec<NameId>> {
         let (catalog, mut names) = (&self.index.catalog, Vec::new());
         if catalog.databases.get(usize::from(source)).is_some_and(|database| !database.enabled) {
@@ -261,8 +273,10 @@ impl<'a> OtherNames<'a> {
             names.sort_unstable();
             names.dedup();
         }
-        self.count += names.len();
-        (self.count <= ENTRIES_WITHOUT_ROUTES).then_some(names)
+        if source != self.index.replies() {
+            self.count += names.len();
+        }
+        (self.count <= self.limit || source == self.index.replies()).then_some(names)
     }
 
     fn exclude(&mut self, source: Source, service: NameId) {
@@ -455,7 +469,7 @@ impl<'a> Compiler<'a> {
         if self.is_shared(subject, &found) {
             subject.routes.clone().for_each(|position| window.add(index.route(position).expires, self.now));
             self.scratch.window = window;
-            return Cell::next(Next::Default, Target::default());
+            return Cell::next(Next::Unknown, Target::default());
         }
         match found {
             found @ (Found::Nothing | Found::Request) => self.decided(&case, no_route_decision(&query, &found)),

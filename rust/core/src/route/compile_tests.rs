@@ -9,7 +9,7 @@ use crate::guid::Guid;
 use crate::hash::Seed;
 use crate::route::batch::{Answers, BLOCK, Block, Stages};
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-use crate::route::decision_table::{Action, Next, Options, PendingRequest, RouteIndex};
+use crate::route::decision_table::{Action, Next, Options, PendingRequest, RouteIndex, Source};
 use crate::route::tie_break::TieBreak;
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];
@@ -81,7 +81,8 @@ fn random_index(random: &mut Random, options: Options) -> RouteIndex {
         let (database, name) = (random.of(&DATABASES), NAMES[random.below(6)]);
         builder.service(row, database.as_bytes(), name.as_bytes()).expect("a known database");
     }
-    RouteIndex::new(Arc::new(builder.finish()), options, Seed([7, 8]))
+    let limit = random.of(&[0, 4, usize::MAX]);
+    RouteIndex::with_limit(Arc::new(builder.finish()), options, Seed([7, 8]), limit)
 }
 
 /// A block of every kind of conversation with a service name.
@@ -99,6 +100,13 @@ fn queries<'a>(index: &RouteIndex, name: &'a str, random: &mut Random) -> Vec<Qu
     }
     assert_eq!(queries.len(), BLOCK);
     queries
+}
+
+/// Whether a name has no entry in its source or for messages from outside (R41), although it is known.
+fn may_be_left(index: &RouteIndex, source: Source, name: &str) -> bool {
+    let is_listed = |source| index.slot(source, name.as_bytes()).is_some();
+    let is_known = is_listed(index.replies()) || source == index.catalog().msdb && is_listed(index.outside());
+    is_known && !(is_listed(source) && is_listed(index.outside()))
 }
 
 /// Whether the table decides all conversations as the rules do, or leaves them to the rules if it may.
@@ -128,7 +136,11 @@ fn agrees(index: &RouteIndex, random: &mut Random) -> bool {
                 let expected = index.decide(query, now);
                 let is_right = match decision(index, &answers, row, query) {
                     Some(answered) => answered == named(index, expected),
-                    None => expected.match_step == Some(5) && next_hop_of_service_name(name.as_bytes()).is_some(),
+                    None => {
+                        may_be_left(index, block.sources[row], name) || {
+                            expected.match_step == Some(5) && next_hop_of_service_name(name.as_bytes()).is_some()
+                        }
+                    }
                 };
                 if !is_right {
                     return false;
@@ -277,6 +289,16 @@ fn bugs() -> Vec<Bug> {
                 let first = index.default_slot(0) as usize;
                 let actions = [Action { outcome, reason, step: 7, flags: 0 }; 3];
                 index.entries[first..].iter_mut().for_each(|entry| entry.actions = actions);
+            }),
+        ),
+        (
+            "no name without an entry is known",
+            Box::new(|index| {
+                change(index, |action| {
+                    if action.next_of() == Some(Next::MaybeUnknown) {
+                        *action = Action::next(Next::Unknown);
+                    }
+                });
             }),
         ),
         (

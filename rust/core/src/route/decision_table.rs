@@ -2,7 +2,8 @@
 //!
 //! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and for
 //! each kind of broker id a finished decision or what to look at next ([`Action`]). Names without an entry share one
-//! default entry per source. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry
+//! default entry per source, and so do unknown names: those that no route of the table, no database and no pending
+//! request has. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry
 //! is a [`Cell`].
 
 use std::ops::Range;
@@ -45,7 +46,7 @@ pub struct RouteIndex {
     pub(crate) order: Vec<u32>,
     /// Maps a name in a source to its slot in `entries`.
     pub(crate) entry_slots: PerfectHash,
-    /// One per slot, `Entry::NONE` in a free one; then the default entries, one per source.
+    /// One per slot, `Entry::NONE` in a free one; then the default entries, and those for unknown names, of each source.
     pub(crate) entries: Vec<Entry>,
     /// The routes of each slot's entry, as positions in `order`.
     pub(crate) routes_at: Vec<[u32; 2]>,
@@ -101,9 +102,8 @@ pub(crate) enum Next {
     Pick,
     /// The table for messages from other instances (R41).
     ReEnter,
-    /// The default entry of the source. Stored only if that entry expires, so that its expiry is not that of every
-    /// entry.
-    Default,
+    /// The entry for unknown names. Used only if that entry can expire, so that only it is compiled again.
+    Unknown,
     /// The entry has expired.
     Expired,
     /// The name is too long to be compared in the entry.
@@ -113,6 +113,9 @@ pub(crate) enum Next {
     /// The service name, which is not listed and may begin with an address: the cell at the target is for names that do
     /// not, and `decide` handles the others.
     MaybeAddress,
+    /// The service name, which has no entry: the entry for unknown names decides it, unless a database has the service
+    /// or a request for it is pending; `decide` handles these.
+    MaybeUnknown,
 }
 
 /// A decision, finished or not, with everything that belongs to it.
@@ -195,18 +198,19 @@ pub(crate) enum Class {
 pub(crate) const CLASSES: [Class; 4] = [Class::Mirror, Class::Local, Class::Network, Class::Transport];
 
 impl Next {
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const COUNT: usize = 10;
     /// In the order of their numbers.
     const ALL: [Self; Self::COUNT] = [
         Self::Pair,
         Self::HostDatabase,
         Self::Pick,
         Self::ReEnter,
-        Self::Default,
+        Self::Unknown,
         Self::Expired,
         Self::LongName,
         Self::Rules,
         Self::MaybeAddress,
+        Self::MaybeUnknown,
     ];
 }
 
@@ -404,16 +408,42 @@ impl RouteIndex {
         self.entry_slots.slots as u32 + u32::from(source)
     }
 
+    /// The slot of the entry for unknown names of a source. It is the same as the default entry, unless names that are
+    /// known have no entry.
+    pub(crate) fn unknown_slot(&self, source: Source) -> u32 {
+        self.default_slot(self.replies() + 1 + source)
+    }
+
     pub(crate) fn route(&self, position: usize) -> &RouteRow {
         &self.catalog.routes[self.order[position] as usize]
     }
 
     /// Returns the slot of a name's entry in a source.
     pub(crate) fn slot(&self, source: Source, name: &[u8]) -> Option<u32> {
-        let slot = self.entry_slots.slot(self.hash.of(name, source));
-        let entry = &self.entries[slot];
-        let is_it = entry.service != NONE && entry.source() == source && self.catalog.name(entry.service) == name;
-        is_it.then_some(slot as u32)
+        let slot = self.entry_slots.slot(self.hash.of(name, source)) as u32;
+        self.is_in_slot(slot, source, name).then_some(slot)
+    }
+
+    /// Whether a slot holds a name's entry in a source.
+    #[inline]
+    fn is_in_slot(&self, slot: u32, source: Source, name: &[u8]) -> bool {
+        let entry = &self.entries[slot as usize];
+        entry.service != NONE && entry.source() == source && self.catalog.name(entry.service) == name
+    }
+
+    /// The slot of a name among those of databases and pending requests, if it is one of them.
+    #[inline]
+    pub(crate) fn known_slot(&self, name: &[u8]) -> u32 {
+        // Replies have an entry for each of these names, and no other entries.
+        self.entry_slots.slot(self.hash.of(name, self.replies())) as u32
+    }
+
+    /// Whether a name without an entry in a source is known; `slot` is its [`Self::known_slot`].
+    #[inline]
+    pub(crate) fn is_known(&self, slot: u32, source: Source, name: &[u8]) -> bool {
+        // The entries for the routes of `msdb` are those of messages from outside.
+        self.is_in_slot(slot, self.replies(), name)
+            || source == self.catalog.msdb && self.slot(self.outside(), name).is_some()
     }
 
     /// Returns the slot of a service name in a table, and the positions of its routes.

@@ -108,7 +108,7 @@ impl RouteIndex {
         ids.sort_unstable();
         let may_re_enter = self.tables.iter().map(|table| self.may_re_enter(table, now)).collect();
         let mut writer = Writer { index: self, now, scratch: Scratch::default(), ids, may_re_enter, rows: Vec::new() };
-        for slot in 0..self.entries.len() as u32 {
+        for slot in 0..self.unknown_slot(0) {
             if slot >= self.default_slot(0) || self.entries[slot as usize].service != NONE {
                 writer.add(slot);
             }
@@ -229,8 +229,8 @@ impl<'a> Writer<'a> {
                     let decided = Some(index.decided_by(&cell, named, index.entries[slot as usize].service));
                     self.rows.push(TableRow { hashes: share.hashes(), decided, ..row });
                 }
-                (Some(Next::Default), Some(share)) => {
-                    let slot = index.default_slot(index.entries[slot as usize].source());
+                (Some(Next::Unknown), Some(share)) => {
+                    let slot = index.unknown_slot(index.entries[slot as usize].source());
                     self.add_entry(slot, named, share, &row);
                 }
                 (Some(Next::ReEnter), Some(share)) => {
