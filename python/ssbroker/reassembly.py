@@ -178,8 +178,8 @@ def fragment(
     buffers of the messages.
 
     Args:
-        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, data frame or list of dicts. Extra columns are
-            repeated for each fragment.
+        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, data frame or list of
+            dicts. Extra columns are repeated for each fragment.
         max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
             which is omitted from the result.
@@ -189,7 +189,7 @@ def fragment(
 
     Raises:
         OptionError: `max_fragment_bytes` or `session_keys` is invalid.
-        SchemaError: `messages` is not an Arrow object, or a column is missing or has the wrong type.
+        SchemaError: `messages` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.
 
     Examples:
@@ -301,8 +301,8 @@ class Reassembler:
             The messages that are now complete and due, the rejected fragments, and the acknowledgements.
 
         Raises:
-            SchemaError: `fragments` is not an Arrow object, a column is missing or has the wrong type, or the extra columns differ from
-                those of the first push.
+            SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or the extra
+                columns differ from those of the first push.
             InputError: A value is invalid; the error names column, row and value.
 
         Examples:
@@ -451,7 +451,7 @@ def reassemble(
 
     Raises:
         OptionError: An option is invalid.
-        SchemaError: `fragments` is not an Arrow object, or a column is missing or has the wrong type.
+        SchemaError: `fragments` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.
 
     Examples:

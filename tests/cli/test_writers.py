@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker.cli.terminal import ProgressBar
-from ssbroker.cli.writers import replacing_files, replacing_folder
+from ssbroker.cli.writers import refuse_overwriting, replacing_files, replacing_folder
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
@@ -166,6 +166,19 @@ def test_output_cannot_be_part_of_the_catalog(catalog: Path, input_file: Path, r
         assert result.status == 2
         assert result.err.endswith(f"cannot be written: it is part of the catalog ({catalog})\n")
     assert pq.read_table(catalog / "routes.parquet").num_rows == 9
+
+
+def test_output_cannot_contain_an_input_or_the_catalog(tmp_path: Path, catalog: Path, input_file: Path) -> None:
+    with pytest.raises(OutputError) as refused:
+        refuse_overwriting([tmp_path], inputs=[input_file], catalogs=[])
+    assert str(refused.value) == (
+        f"{tmp_path}: cannot be written: it contains the input {input_file}; choose another path"
+    )
+    with pytest.raises(OutputError) as refused:
+        refuse_overwriting([catalog.parent], inputs=[], catalogs=[catalog])
+    assert str(refused.value) == (
+        f"{catalog.parent}: cannot be written: it contains the catalog {catalog}; choose another path"
+    )
 
 
 def test_folder_is_replaced_only_if_spark_wrote_it(tmp_path: Path) -> None:

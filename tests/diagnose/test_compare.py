@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker.diagnose import CAUSES, CHANGES, LOAD, compare, expiries
+from ssbroker.diagnose import CAUSES, CHANGES, LOAD, compare, expiries, html_report, lint, loops
 from tests.diagnose.finding_cases import fleet, north, south
 from tests.oracle.world import Conversation, World
 from tests.rules.setting import BCN, ELSEWHERE, MSDB, NOWHERE, SALES, here, route
@@ -344,6 +345,24 @@ def test_expiries_that_change_a_decision() -> None:
     assert {change.cause for change in found[2].comparison.changes} == {"route expired"}
     assert len(expiries(catalog_of(world), at=NOW, limit=1)) == 1
     assert expiries(catalog_of(world), at=NOW + 5 * day) == ()
+
+
+def test_an_invalid_limit_of_expiries_is_an_error() -> None:
+    for limit in (-1, 1.5, None):
+        with pytest.raises(ssbroker.OptionError, match=r"limit: expected an integer from 0 to 2147483647, got "):
+            expiries(catalog_of(here()), at=NOW, limit=limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(compare, "at"), (compare, "before_at"), (expiries, "at"), (lint, "at"), (loops, "at"), (html_report, "at")],
+)
+def test_an_invalid_time_is_reported_with_the_name_of_the_argument(
+    function: Callable[..., object], argument: str
+) -> None:
+    catalogs = [catalog_of(here())] * (2 if function is compare else 1)
+    with pytest.raises(ssbroker.OptionError, match=rf"^{argument}: expected a datetime or None, got 5 \(int\)"):
+        function(*catalogs, **{argument: 5})
 
 
 @pytest.mark.rule("R11", "R12")

@@ -322,7 +322,7 @@ class Catalog:
 
     @property
     def script(self) -> ddl.ScriptTables | None:
-        """The result of the scripts that the catalog was loaded from; it is neither compared nor pickled."""
+        """The tables that the scripts produced; None if the catalog was not loaded from scripts. `==` and pickle ignore them."""
         return self._script
 
     @property

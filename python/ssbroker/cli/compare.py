@@ -69,7 +69,7 @@ def compare(
 
     A change is another outcome, database, next hop or explanation. Without --conversations, all classes of conversations are compared.
 
-    Exit status: 1 if anything changes, 0 otherwise.
+    Exit status: 0 if nothing changes, 1 if anything changes, 2 if an option or an input is invalid.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same

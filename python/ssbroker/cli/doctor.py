@@ -61,7 +61,7 @@ def doctor(
 
     Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and the permissions of the folder.
 
-    Exit status: 1 if the folder cannot hold an instance; 0 otherwise.
+    Exit status: 0 if the folder can hold an instance or none is given, 1 if it cannot, 2 if an option is invalid.
     """
     problem = None if folder is None else _problem(folder)
     found: dict[str, Any] = {

@@ -90,7 +90,7 @@ def lint(
 
     A script with :connect describes an instance for each server. Reading continues after an error in a script.
 
-    Exit status: 1 if anything is found, 0 otherwise.
+    Exit status: 0 if nothing is found, 1 if anything is found, 2 if an option or an input is invalid.
     """
     from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same

@@ -158,7 +158,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NETWORK|HOST",
-            help="Network or host that this instance may connect to, regardless of routes. Can be repeated. Default: any.",
+            help="Network or host that this instance may connect to; others are refused even if a route names them. Can be repeated. Default: any.",
         ),
     ] = None,
     certificate: Annotated[

@@ -78,7 +78,7 @@ def sql(
 
     Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues. Without scripts and --query, a terminal shows a shell for both.
 
-    Exit status: 1 if a statement that may concern Service Broker was not carried out, because the script does not decide its condition or text; 0 otherwise.
+    Exit status: 0 if everything was carried out, 1 if a statement that may concern Service Broker was not, because the script does not decide its condition or text, 2 if a statement failed or an option is invalid.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
 

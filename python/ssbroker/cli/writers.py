@@ -99,8 +99,10 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
         with writing(path):
             for file in inputs:
                 source = Path(os.path.realpath(file))
-                if _is_same_file(target, source) or source.is_relative_to(target):
+                if _is_same_file(target, source):
                     raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
+                if source.is_relative_to(target):
+                    raise OutputError(f"{path}: cannot be written: it contains the input {file}; choose another path")
             if any(_is_same_file(target, other) for other in targets):
                 raise OutputError(f"{path}: cannot be written: it is given for two outputs")
             for catalog in catalogs:
@@ -111,7 +113,9 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
 def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
     source = Path(os.path.realpath(catalog))
     is_part = target.parent == source and _is_catalog_file(target)
-    if _is_same_file(target, source) or source.is_relative_to(target) or is_part:
+    if source != target and source.is_relative_to(target):
+        raise OutputError(f"{path}: cannot be written: it contains the catalog {catalog}; choose another path")
+    if _is_same_file(target, source) or is_part:
         raise OutputError(f"{path}: cannot be written: it is part of the catalog ({catalog})")
 
 

@@ -158,7 +158,7 @@ class _Substitution:
         self.report(error)
 
     def _run(self, source: ScriptSource, command: re.Match[str], depth: int) -> None:
-        """Executes a command; other commands, such as `:on error exit`, are omitted."""
+        """Executes `:setvar`, `:r` or `:connect`; skips other commands of sqlcmd, such as `:on error exit`, and reports unknown ones."""
         name = command["name"].lower()
         arguments = [(quoted or word).replace('""', '"') for quoted, word in _ARGUMENT.findall(command["arguments"])]
         if name == "setvar" and arguments:

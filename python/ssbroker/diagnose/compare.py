@@ -488,7 +488,7 @@ def compare(
         >>> compared.causes.select(["cause", "object", "kind"]).to_pylist()
         [{'cause': 'route changed', 'object': 'Sales/route "Orders"', 'kind': 'next_hop'}]
     """
-    after_at = utc_datetime(at)
+    after_at = utc_datetime(at, name="at")
     before_at = after_at if before_at is None else before_at
     if conversations is not None:
         comparer = Comparer(
@@ -496,7 +496,7 @@ def compare(
         )
         comparer.add(as_table(conversations, name="conversations"))
         return comparer.result()
-    moments = utc_datetime(before_at), after_at
+    moments = utc_datetime(before_at, name="before_at"), after_at
     changes = [
         change
         for instance, pair in _paired_catalogs(before, after).items()
@@ -542,8 +542,8 @@ class Comparer:
                 "tie_break: 'round_robin' is not allowed, because even equal catalogs would differ; expected 'hash' or 'first'"
             )
         self._pairs: Final = _paired_catalogs(before, after)
-        after_at = utc_datetime(at)
-        self._moments: Final = (after_at if before_at is None else utc_datetime(before_at)), after_at
+        after_at = utc_datetime(at, name="at")
+        self._moments: Final = (after_at if before_at is None else utc_datetime(before_at, name="before_at")), after_at
         self._routers: Final = {
             instance: [Router(catalog, tie_break=tie_break, pending_request=pending_request) for catalog in pair]
             for instance, pair in self._pairs.items()

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.check_context import qualified_route
 from ssbroker.diagnose.compare import Comparison, compare
@@ -47,7 +47,7 @@ def expiries(
     Args:
         fleet: A fleet, or the catalog of a single instance.
         at: The time from which to look; None for the current time. A datetime without a time zone is UTC.
-        limit: The maximum number of times to return.
+        limit: The maximum number of times to return, from 0 to 2**31 - 1.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
@@ -55,7 +55,7 @@ def expiries(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime.
+        OptionError: `at` is not a datetime, or `limit` is not an integer from 0 to 2**31 - 1.
 
     Examples:
         >>> from datetime import datetime, UTC
@@ -68,7 +68,8 @@ def expiries(
         >>> expiry.moment.isoformat(), expiry.routes, expiry.comparison.table["after"].to_pylist()
         ('2027-03-01T00:00:00+00:00', ('instance/Sales/route 65536 "Orders"',), ['DELAYED (no_route)'])
     """
-    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at, name="at")
+    limit = integer_argument(limit, name="limit", minimum=0, maximum=2**31 - 1)
     return tuple(islice(_changing_expiries(whole_fleet, now, pending_request), limit))
 
 

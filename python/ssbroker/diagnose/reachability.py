@@ -445,7 +445,7 @@ def reachability(
     """
     whole_fleet = Fleet.of(fleet)
     names = None if services is None else string_list(_as_list(services), name="services")
-    graph = RoutingGraph(whole_fleet, now=utc_datetime(at), pending_request=pending_request)
+    graph = RoutingGraph(whole_fleet, now=utc_datetime(at, name="at"), pending_request=pending_request)
     return matrix(graph, sorted(all_services(graph)) if names is None else list(dict.fromkeys(names)))
 
 
@@ -657,7 +657,7 @@ def loops(
         >>> [str(loop) for loop in loops(fleet)]
         ['A -> B -> A']
     """
-    return find_loops(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at), pending_request=pending_request))
+    return find_loops(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at, name="at"), pending_request=pending_request))
 
 
 def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:

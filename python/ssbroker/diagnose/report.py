@@ -73,7 +73,7 @@ def html_report(
         >>> page.startswith("<!doctype html>"), "default-src 'none'" in page
         (True, True)
     """
-    whole_fleet, now = Fleet.of(fleet), utc_datetime(at)
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at, name="at")
     lint_findings = lint(whole_fleet, at=now) if findings is None else findings
     sections: list[_Section] = []
     if comparison is not None:

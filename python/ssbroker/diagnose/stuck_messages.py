@@ -86,7 +86,7 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    given, now = Fleet.of(fleet), utc_datetime(at)
+    given, now = Fleet.of(fleet), utc_datetime(at, name="at")
     whole_fleet = with_assumed_ids(given)
     messages = as_table(queue, name="queue")
     for column in _REQUIRED:

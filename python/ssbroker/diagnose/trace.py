@@ -261,7 +261,7 @@ def trace(
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
-    now = utc_datetime(at)
+    now = utc_datetime(at, name="at")
     tracer = Tracer(
         RoutingGraph(whole_fleet, now=now, pending_request=pending_request),
         conversation_id=None if conversation_id is None else guid_bytes(conversation_id, name="conversation_id"),

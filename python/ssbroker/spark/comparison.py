@@ -101,8 +101,8 @@ def compare(
         Comparison(changes=1, conversations=1 of 1)
         >>> spark.stop()
     """
-    after_at = utc_datetime(at)
-    moments = (after_at if before_at is None else utc_datetime(before_at)), after_at
+    after_at = utc_datetime(at, name="at")
+    moments = (after_at if before_at is None else utc_datetime(before_at, name="before_at")), after_at
     check_frame(conversations_df, name="conversations_df")
     rows, exact = conversations_df, is_case_sensitive(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):

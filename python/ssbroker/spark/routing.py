@@ -501,7 +501,10 @@ def route_udf(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> UserDefinedFunction:
-    """Returns a column function for `select` and, once registered, for SQL; it returns the decision as a struct.
+    """Returns a column function for `select` and, once registered, for SQL.
+
+    It returns the decision as a struct with the fields `outcome`, `match_step`, `route_id`, `next_hop_address`, `mirror_address`,
+    `target_database`, `broker_instance` and `reason`.
 
     The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in this order or by
     name; optional columns may be omitted when they are passed by name. A streaming query on Spark Connect cannot use it: use
@@ -515,7 +518,7 @@ def route_udf(
         pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
 
     Returns:
-        The function.
+        The function, for `Column` arguments or `spark.udf.register`.
 
     Raises:
         OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter.

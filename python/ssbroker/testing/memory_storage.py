@@ -77,7 +77,7 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
         """Writes the changes of a batch in one transaction; returns None if all were written."""
 
     def restart(self) -> None:
-        """Discards what a crash discards."""
+        """Discards the state that a crash loses, such as the work table."""
 
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]

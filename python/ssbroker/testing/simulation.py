@@ -83,7 +83,7 @@ class SimulatedInstance:
             now: The time of the network, in microseconds; the clock of the instance may differ.
 
         Returns:
-            The rows; None if there are none.
+            The rows, as `protocol.envelope.ENVELOPE`; None if there is nothing to send.
         """
         self._collect(now)
         tables, self._outbox = self._outbox, []

@@ -58,13 +58,13 @@ pub struct EnqueueTarget {
 pub struct QueueRow<'m> {
     /// The queue.
     pub queue_id: i64,
-    /// Whether it can be received, is early, or is retained.
+    /// Its status: 0 for retained after it was received, 1 for ready, 2 for early, 3 for retained after it was sent.
     pub status: i64,
-    /// The priority of the side that receives it.
+    /// The priority of the endpoint that receives it.
     pub priority: i64,
-    /// That side.
+    /// The endpoint that receives it.
     pub endpoint_id: i64,
-    /// Whether it precedes the other messages of its conversation.
+    /// Its order in its conversation: 0 for DialogTimer, 1 for Error, 2 for other messages.
     pub precedence: i64,
     /// Its sequence number.
     pub message_sequence_number: i64,

@@ -74,7 +74,7 @@ class Staging:
             self.attempts.mkdir()
             self.done.mkdir()
         except OSError as error:
-            raise OutputError(f"{target}: cannot be written: {error}") from error
+            raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
 
     def commit(self, files: Mapping[Path, str], manifest: Mapping[str, Any]) -> None:
         """Publishes files as the result.
@@ -102,7 +102,7 @@ class Staging:
             result.rename(self.target)
             _files.sync_to_disk(self.target.parent)
         except OSError as error:
-            raise OutputError(f"{self.target}: cannot be written: {error}") from error
+            raise OutputError(f"{self.target}: cannot be written: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Removes the temporary folder."""

@@ -59,7 +59,7 @@ def job_folder(folder: Path, name: str, batch_id: int | None = None) -> Path:
 def stage(
     folder: Path, staging: Path, batches: Iterable[pa.RecordBatch], *, partition: int, query_id: str | None
 ) -> StagedRows:
-    """Writes the rows of a task into a file beside the instance, in a worker.
+    """Writes the rows of a task into a file in the instance folder, in a worker.
 
     Raises `InputError` if the worker does not see the instance or text is not valid UTF-8, and `OutputError` if the file cannot be written.
     """
@@ -83,7 +83,7 @@ def stage(
             if writer is not None:
                 writer.close()
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
     return StagedRows(str(path) if writer is not None else "", rows, partition, query_id)
 
 

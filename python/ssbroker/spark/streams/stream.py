@@ -493,21 +493,25 @@ def reassemble_stream(
     observe: str | None = None,
     spark_4_0_checkpoint: bool = False,
 ) -> Stream:
-    """Reassembles the fragments of a stream: `stream` without a catalog.
+    """Reassembles the fragments of a stream, like `stream`, but does not route the messages.
+
+    The same requirements apply to the state store and the trigger.
 
     Args:
-        fragments_df: See `stream`, also for the options below.
-        in_order: See `stream`.
-        session_keys: See `stream`.
-        acknowledgements: See `stream`.
-        buckets: See `stream`.
-        bucket_key: See `stream`.
-        max_pending_age: See `stream`.
-        max_pending_bytes: See `stream`.
-        max_message_bytes: See `stream`.
-        max_fragments_per_message: See `stream`.
-        observe: See `stream`.
-        spark_4_0_checkpoint: See `stream`.
+        fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect.
+        in_order: Whether a message waits for earlier ones of its direction.
+        session_keys: See `reassemble`.
+        acknowledgements: Whether acknowledgements are emitted.
+        buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
+        bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
+        max_pending_age: After how long a message that does not grow is dropped and emitted as expired. From 1 second to 36,525 days; None
+            for never.
+        max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
+            the largest messages if that is more.
+        max_message_bytes: The maximum message size, at most 2**30.
+        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
+        observe: The name under which each micro-batch reports metrics, None for no metrics.
+        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:
         The rows as a streaming DataFrame, and a selector for the rows of one kind.

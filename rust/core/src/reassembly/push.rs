@@ -128,8 +128,7 @@ impl Assembler {
 
 impl<'a> Push<'_, 'a> {
     fn push_block(&mut self, first_row: usize, block: &[Received<'a>], verifier: &mut Verifier) {
-        // A flood of fragments is rejected by limits again and again; then bodies are not worth reading before the
-        // limits are checked (P26).
+        // If the last block exceeded a limit, check the limits of each fragment before hashing its body (P26).
         let is_flooded = std::mem::take(&mut self.assembler.is_flooded);
         verifier.start_block(block, |position| {
             is_flooded && self.would_exceed_limits(first_row + position, &block[position])

@@ -181,8 +181,8 @@ pub(crate) struct RoutingTable {
     pub(crate) dynamic_until: i64,
     /// Whether a wildcard has the address TRANSPORT.
     pub(crate) has_transport_wildcard: bool,
-    /// Whether the decisions of steps 4 to 7 change at some time but do not depend on the name of a service that no
-    /// database has.
+    /// Whether unknown names share one entry for steps 4 to 7: its routes can expire, and no wildcard is `TRANSPORT`,
+    /// whose next hop depends on the name.
     pub(crate) shares_later_steps: bool,
 }
 

@@ -16,7 +16,7 @@ const TRIES: u32 = 1 << 16;
 pub(crate) struct PerfectHash {
     /// The factor for the hashes of each group.
     pilots: Vec<u32>,
-    /// The number of slots: slightly more than keys, and at least one.
+    /// The number of slots: a quarter more than there are keys, and one more.
     pub(crate) slots: usize,
 }
 
