@@ -165,8 +165,9 @@ class Database:
             Whether there is a message; other receivers may take it first. False if none arrived, or the instance is being closed.
 
         Raises:
-            BrokerError: The queue does not exist (15151) or is disabled (9617).
+            BrokerError: The queue does not exist (15151), or is disabled and has no message that could be received (9617).
             OptionError: `timeout` is not a valid number of seconds.
+            MissingDependencyError: anyio is not installed.
 
         Examples:
             >>> import asyncio, tempfile
@@ -315,6 +316,7 @@ class Database:
 
         Raises:
             BrokerError: The name already exists or is not valid.
+            OptionError: `validation` is not valid.
 
         Examples:
             >>> import tempfile
@@ -342,6 +344,7 @@ class Database:
 
         Raises:
             BrokerError: The message type does not exist (15151), or is a system message type (9663).
+            OptionError: `validation` is not valid.
 
         Examples:
             >>> import tempfile
@@ -1199,7 +1202,7 @@ class Database:
             users: The names of the users.
 
         Raises:
-            BrokerError: The service or a user does not exist (15151).
+            BrokerError: The service or a user does not exist, or a user is `dbo` (15151).
 
         Examples:
             >>> import tempfile
@@ -1223,7 +1226,7 @@ class Database:
             users: The names of the users.
 
         Raises:
-            BrokerError: The service or a user does not exist (15151).
+            BrokerError: The service or a user does not exist, or a user is `dbo` (15151).
 
         Examples:
             >>> import tempfile

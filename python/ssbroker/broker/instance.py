@@ -324,11 +324,13 @@ class Instance:
             option: The broker option to apply, as in `Database.set_broker`; None keeps the state of the broker.
 
         Returns:
-            The attached database. If another database is enabled with the same broker id, its broker is disabled, whatever the option.
+            The attached database. Its broker is disabled if another database is enabled with the same broker id, unless `option` is
+            `NEW_BROKER`.
 
         Raises:
             BrokerError: The name already exists (1801), the file is not a database file (5171), or it is already attached (5120).
             StorageError: The file cannot be opened or written.
+            OptionError: `option` is not valid.
 
         Warns:
             BrokerWarning: The broker is disabled, because another database is enabled with the same broker id (9773).
@@ -570,15 +572,18 @@ class Instance:
         return self._context.events.subscribe(subscriber, *kinds)
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does everything that is due: deliveries, timers, lifetimes, activation.
+        """Does everything that is due: deliveries, timers, lifetimes, activation, and sending to other instances while it is served.
 
-        With `background=True`, a background thread calls it; otherwise, call it yourself.
+        With `background=True`, background threads do this; otherwise, call it yourself.
 
         Args:
-            now: The current time; None means the time of the instance's clock.
+            now: The current time; None means the time of the instance's clock. A datetime without a time zone is UTC.
 
         Returns:
-            The time when more is due, as far as known; None if nothing is.
+            The next known time, in UTC, at which something is due; None if there is none.
+
+        Raises:
+            OptionError: `now` is not a datetime.
 
         Examples:
             >>> import tempfile

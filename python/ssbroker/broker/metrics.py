@@ -96,7 +96,7 @@ def metrics(instance: Instance) -> Metrics:
 
 
 class Metrics:
-    """The Prometheus metrics of an instance: events counted since its creation, and the state of the databases at each request.
+    """The Prometheus metrics of an instance: events counted since this object was created, and the state of the databases at each request.
 
     Examples:
         >>> import tempfile

@@ -222,7 +222,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     queue = existing(objects.queues, queue_key(name), kind="queue")
     users = objects.services_of(queue)
     if users:
-        raise refusal(f"queue {name!r} is used by service {users[0].name!r}")
+        raise refusal(
+            f"queue {name!r} is used by service {users[0].name!r}; drop the service, or move it to another queue with ALTER SERVICE"
+        )
     for other in objects.queues.values():
         if other.poison_queue_id == queue.queue_id:
             raise refusal(f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it")

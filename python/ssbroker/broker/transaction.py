@@ -613,7 +613,7 @@ class Transaction:
         """
         failure = begin_end.parse_application_error(error)
         if boolean(cleanup, name="cleanup") and failure is not None:
-            raise OptionError("error and cleanup: expected one of them, got both")
+            raise OptionError("error and cleanup: expected at most one of them, got both")
         with self._call() as work:
             endpoint = _endpoint(work, dialog)
             if cleanup:

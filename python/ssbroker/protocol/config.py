@@ -32,12 +32,12 @@ class ProtocolSettings:
     """The settings of the protocol.
 
     Attributes:
-        max_fragment_bytes: The maximum size of the message part in a fragment.
+        max_fragment_bytes: The maximum number of body bytes in a fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged.
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
         max_window_bytes: How many may be unacknowledged of a message of several fragments, while acknowledgements arrive within a second.
-        max_ahead_bytes: No further message is started while more bytes of started messages than this are not acknowledged in order, because
-            the peer has to buffer them.
+        max_ahead_bytes: The maximum bytes of started messages that are not yet acknowledged in order; above it, no further message is
+            started. The peer has to buffer these bytes.
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
         max_pending_bytes: How many bytes of incomplete and early messages may wait for one dialog, with 512 bytes added for each
