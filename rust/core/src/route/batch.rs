@@ -289,7 +289,10 @@ impl RouteIndex {
             for row in stages.pending_on(Next::Expired).iter() {
                 self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
             }
-            self.finish_unknown(&request, stages, scratch, answers);
+            let rows = stages.pending_on(Next::MaybeUnknown);
+            if rows.len > 0 {
+                self.finish_unknown(&request, &rows, stages, scratch, answers);
+            }
             for next in [Next::Unknown, Next::ReEnter] {
                 for row in stages.pending_on(next).iter() {
                     self.look_up_other_entry(&request, row, next, None, stages, scratch, answers);
@@ -433,14 +436,15 @@ impl RouteIndex {
     }
 
     /// Finishes the conversations whose names have no entry and may be unknown.
+    #[cold]
     fn finish_unknown<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
+        rows: &Rows,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let rows = stages.pending_on(Next::MaybeUnknown);
         for row in rows.iter() {
             let slot = self.known_slot(request.block.names[row]);
             prefetch_line(&self.entries, slot as usize, 1);

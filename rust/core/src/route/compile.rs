@@ -24,8 +24,8 @@ use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
-/// The most entries for names without a route in the table, of all sources together but that of replies. In the sources
-/// beyond, a service that no route names is left to `decide` if a database has it.
+/// The most entries for names without a route in the table, of all sources together; more only for replies. In the
+/// sources beyond, a service that no route names is left to `decide` if a database has it.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;
@@ -256,7 +256,9 @@ impl<'a> OtherNames<'a> {
             index.service_databases.names().chain(index.catalog.pending.iter().copied()).collect();
         names.sort_unstable();
         names.dedup();
-        Self { index, hosted_or_pending: names, excluded: vec![0; index.catalog.names.texts().len()], count: 0, limit }
+        let excluded = vec![0; index.catalog.names.texts().len()];
+        // Replies come last but have entries in any case.
+        Self { index, count: names.len(), hosted_or_pending: names, excluded, limit }
     }
 
     /// Returns the names; `None` if there are too many. For replies all are returned, since their entries show which
