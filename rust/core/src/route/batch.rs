@@ -11,7 +11,8 @@ use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
 use crate::prefetch::{prefetch, prefetch_line};
 use crate::route::decide::Scratch;
-use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RouteIndex, Source, Target, host_owner};
+use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, Source, Target, host_owner};
+use crate::route::index::RouteIndex;
 use crate::route::tie_break::{TieBreak, TieNumber};
 
 /// The number of conversations in a block: the bits of a word.

@@ -16,10 +16,9 @@ use crate::route::decide::{
     Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, no_route_decision, reply_decision,
     unusable_decision,
 };
-use crate::route::decision_table::{
-    Action, Cell, Class, Entry, Next, Options, Pair, RouteIndex, RoutingTable, Source, Target, host_owner,
-};
+use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, Source, Target, host_owner};
 use crate::route::expiry::{LiveEntry, Window};
+use crate::route::index::{Class, Options, RouteIndex};
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};

@@ -9,7 +9,8 @@ use crate::guid::Guid;
 use crate::hash::Seed;
 use crate::route::batch::{Answers, BLOCK, Block, Stages};
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-use crate::route::decision_table::{Action, Next, Options, PendingRequest, RouteIndex, Source};
+use crate::route::decision_table::{Action, Next, Source};
+use crate::route::index::{Options, PendingRequest, RouteIndex};
 use crate::route::tie_break::TieBreak;
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];

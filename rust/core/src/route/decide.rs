@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
-use crate::route::decision_table::{CLASSES, Class, PendingRequest, RouteIndex};
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
+use crate::route::index::{CLASSES, Class, PendingRequest, RouteIndex};
 use crate::route::tie_break::{Choice, Picker, TieBreak, TieNumber};
 
 /// A conversation to route.

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use crate::guid::Guid;
-use crate::route::decision_table::{Cell, Class, Entry, RouteIndex};
+use crate::route::decision_table::{Cell, Entry};
+use crate::route::index::{Class, RouteIndex};
 
 /// The time for which the same routes are live: `from <= now < until`.
 #[derive(Clone, Copy, Debug)]

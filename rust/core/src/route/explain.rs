@@ -9,7 +9,7 @@ use crate::guid::Guid;
 use crate::route::decide::{
     Chosen, Decision, End, Found, NextHop, Outcome, PassContext, PassResult, Query, Reason, Scratch,
 };
-use crate::route::decision_table::{CLASSES, Class, RouteIndex};
+use crate::route::index::{CLASSES, Class, RouteIndex};
 use crate::route::tie_break::{Picker, TieBreak, TieNumber};
 
 /// The most rejected routes that a step lists; further ones are only counted.

@@ -17,6 +17,7 @@ mod decide;
 mod decision_table;
 mod expiry;
 mod explain;
+mod index;
 mod perfect_hash;
 mod service_databases;
 mod table_rows;
@@ -24,7 +25,8 @@ mod tie_break;
 
 pub use batch::{Answers, BLOCK, Block, Stages};
 pub use decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
-pub use decision_table::{Options, PendingRequest, RouteIndex, Source};
+pub use decision_table::Source;
 pub use explain::{ClassTrace, Explanation, HostTrace, LocateTrace, Mismatch, Origin, Pass, RouteRef, StepTrace};
+pub use index::{Options, PendingRequest, RouteIndex};
 pub use table_rows::{Decided, TableRow};
 pub use tie_break::TieBreak;

@@ -3,8 +3,9 @@
 use crate::catalog::{EndpointId, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::decide::{Outcome, Reason, Scratch};
-use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RouteIndex, RoutingTable, host_owner};
+use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, host_owner};
 use crate::route::expiry::LiveEntry;
+use crate::route::index::RouteIndex;
 use crate::route::tie_break::TieBreak;
 
 /// The most that the counts of the candidates of one decision may multiply to.
