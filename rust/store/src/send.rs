@@ -64,7 +64,7 @@ pub struct QueueRow<'m> {
     pub priority: i64,
     /// The endpoint that receives it.
     pub endpoint_id: i64,
-    /// Its order in its conversation: 0 for DialogTimer, 1 for Error, 2 for other messages.
+    /// Its order in its conversation: 0 for `DialogTimer`, 1 for `Error`, 2 for other messages.
     pub precedence: i64,
     /// Its sequence number.
     pub message_sequence_number: i64,
