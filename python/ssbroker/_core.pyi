@@ -128,7 +128,7 @@ class Router:
             include_named: Whether to return broker ids that the conversations themselves name.
 
         Returns:
-            `verdict` (int64): from the lowest bit the step (4 bits, 15 for none), the reason (4), the outcome (3), the destination (20; 0 for
+            `decision_number` (int64): from the lowest bit the step (4 bits, 15 for none), the reason (4), the outcome (3), the destination (20; 0 for
             none, then the addresses from 1, then the databases), whether there is no route (1), and the route id (32).
             `broker_instance` (binary): the broker id that binds the conversation; null if the conversation names it, unless `include_named`.
             None if the catalog has no `destinations`.

@@ -37,6 +37,7 @@ _COLUMN_TYPES: Final = {
     **dict.fromkeys(LABEL_BITS, "tinyint"),
     "choice": "array<bigint>",
     "database": "string",
+    "decision_code": "array<smallint>",
     "ids": "array<binary>",
     "key": "bigint",
     "name": "string",
@@ -44,7 +45,6 @@ _COLUMN_TYPES: Final = {
     "only_from_initiator": "array<boolean>",
     "source": "int",
     "target_database": "array<string>",
-    "verdict": "array<smallint>",
 }
 _LITERAL_SOURCES_MAX: Final = 16
 """The most databases that are compared one after the other; more are joined."""
@@ -62,7 +62,7 @@ class DecisionJoin:
         rows: The DataFrame.
         types: The Arrow types of the columns that routing reads.
         join_table: The decisions.
-        labels: The labels of verdicts.
+        labels: The labels of decision codes.
         default_database: The database of rows without a column `database`.
         tie_break: How one of several equal candidates is picked: with `hash`, ids must not be null.
     """
@@ -121,7 +121,7 @@ class DecisionJoin:
         rows = self._with(rows, position=self._picked_position())
         rows = self._with(
             rows,
-            verdict=self._decision_field("verdict"),
+            decision_code=self._decision_field("decision_code"),
             **({"details": self._decision_field("details")} if self._details else {}),
         )
         if self._join_table.replies is not None and self._may_be_replies:
@@ -212,7 +212,7 @@ class DecisionJoin:
 
     def _inputs_of_labels(self) -> list[str]:
         """Returns the columns that outcome, reason and step depend on."""
-        ids = self._id_columns if "verdict" not in self._join_table.by_kind else []
+        ids = self._id_columns if "decision_code" not in self._join_table.by_kind else []
         return [
             name
             for name in ("to_service_name", "is_initiator", "database", *self._id_columns)
@@ -312,7 +312,7 @@ class DecisionJoin:
         """Returns the names of the arrays that the decisions are read from."""
         is_read = {
             "ids": True,
-            "verdict": True,
+            "decision_code": True,
             "only_from_initiator": "only_from_initiator" in self._join_table.fields,
             "details": bool(self._details),
             "choice": self._join_table.candidates_max > 1,
@@ -421,9 +421,9 @@ class DecisionJoin:
         if join_table.reads_names and "next_hop_address" in found:
             hop = found["next_hop_address"]
             found["next_hop_address"] = sf.when(hop == IN_NAME, self._temporary("hop")).otherwise(hop)
-        verdict = self._temporary(f"{self._final}verdict").cast("int")
-        codes = {name: self._code(name, verdict) for name in LABEL_BITS}
-        codes["match_step"] = verdict.bitwiseAND(NO_STEP)
+        decision_code = self._temporary(f"{self._final}decision_code").cast("int")
+        codes = {name: self._code(name, decision_code) for name in LABEL_BITS}
+        codes["match_step"] = decision_code.bitwiseAND(NO_STEP)
         if self._may_be_replies:
             database = found.get("target_database", sf.lit(None))
             found["target_database"] = sf.coalesce(self._temporary("reply database"), database)
@@ -443,12 +443,12 @@ class DecisionJoin:
         }
         return {**labels, **others}
 
-    def _code(self, name: str, verdict: Column) -> Column:
-        """Returns the code of a label: the one that all decisions for the name share, or else that of the verdict."""
+    def _code(self, name: str, decision_code: Column) -> Column:
+        """Returns the code of a label: the one that all decisions for the name share, or else that in the decision code."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         shift, mask = LABEL_BITS[name]
-        own = sf.shiftright(verdict, shift).bitwiseAND(mask)
+        own = sf.shiftright(decision_code, shift).bitwiseAND(mask)
         shared = self._temporary(f"named {name}").cast("int")
         return sf.coalesce(sf.when(self._temporary("reply").isNull(), shared) if self._may_be_replies else shared, own)
 
@@ -459,9 +459,9 @@ class DecisionJoin:
         is_reply, own = self._temporary("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
         index = sf.call_function("array_position", self._temporary("reply ids"), own).cast("int") - 1
         dropped = sf.lit(self._join_table.dropped_reply).cast("smallint")
-        of_reply = sf.coalesce(sf.get(self._temporary("reply verdict"), index), dropped)
+        of_reply = sf.coalesce(sf.get(self._temporary("reply decision_code"), index), dropped)
         found = {
-            "final verdict": sf.when(is_reply, of_reply).otherwise(self._temporary("verdict")),
+            "final decision_code": sf.when(is_reply, of_reply).otherwise(self._temporary("decision_code")),
             "reply database": sf.when(is_reply, sf.get(self._temporary("reply target_database"), index)),
         }
         if self._details:

@@ -20,7 +20,7 @@ from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
 from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
-from ssbroker.spark.packed_decisions import LABEL_BITS, PACKED_FIELDS, Labels
+from ssbroker.spark.packed_decisions import DECISION_CODE, LABEL_BITS, PACKED_FIELDS, Labels
 
 IN_NAME: Final = ""
 """The next hop of a decision whose next hop is the address at the start of the service name."""
@@ -28,10 +28,10 @@ IN_NAME: Final = ""
 KINDS: Final = 2
 """The kinds of broker ids that a name without a row has: none, and any id."""
 
-DETAILS: Final = {name: sql_type for name, sql_type in PACKED_FIELDS.items() if name != "verdict"}
+DETAILS: Final = {name: sql_type for name, sql_type in PACKED_FIELDS.items() if name != DECISION_CODE}
 """The fields of the structs in `details`."""
 
-_LISTED: Final = ("verdict", "only_from_initiator", "details")
+_LISTED: Final = ("decision_code", "only_from_initiator", "details")
 
 CANDIDATES_BITS: Final = 12
 CANDIDATES_MAX: Final = (1 << CANDIDATES_BITS) - 1
@@ -50,7 +50,7 @@ class DecisionJoinTable:
     """The decision table as build sides of joins.
 
     The arrays of a row describe the decisions for one name: without a broker id, with an id that is not listed, and with each of `ids`.
-    `verdict`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
+    `decision_code`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
     they are in `by_kind`. Otherwise they have one for each candidate; `choice` has, for each kind, the position of the first candidate,
     shifted by `CANDIDATES_BITS`, and their number. Each is picked by an equal share of the hashes; one with a larger share is listed several times.
     `choice` of a row in `named` is null if each kind has one candidate, whose position is then that of the kind.
@@ -61,7 +61,7 @@ class DecisionJoinTable:
         named: A row for each source and listed service name. `outcome` and `reason` have the code that all decisions of the row share.
         unnamed: The arrays for the other names, for each source. With `reads_names` they hold the kinds of each form of names in turn.
         replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
-        dropped_reply: The verdict of replies that match no row of `replies`.
+        dropped_reply: The decision code of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.
         fields: `only_from_initiator` and the fields of `details`, without those that are always null or false.
         by_kind: The arrays whose values are the same for all candidates of a kind.
@@ -117,7 +117,7 @@ class DecisionJoinTable:
         decided = table.filter(pc.invert(table["is_reply"]))
         is_named = pc.is_valid(decided["to_service_name"])
         named, unnamed = decided.filter(is_named), decided.filter(pc.invert(is_named))
-        open_sources: list[Any] = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].to_pylist()
+        open_sources: list[Any] = unnamed.filter(pc.is_null(unnamed["decision_code"]))["source"].to_pylist()
         reads_names = tuple(sorted(set(open_sources)))
         forms = [unnamed]
         if reads_names:
@@ -125,7 +125,7 @@ class DecisionJoinTable:
         decided = pa.concat_tables([_with_form(named, 0), *map(_with_form, forms, range(len(forms)))])
         shared = _with_equal_shares(decided)
         why_incomplete = None
-        if decided["verdict"].null_count:
+        if decided["decision_code"].null_count:
             why_incomplete = "a route for all services has the address TRANSPORT and a mirror address"
         elif shared is None:
             why_incomplete = "a tie has too many candidates for a join"
@@ -135,7 +135,7 @@ class DecisionJoinTable:
         is_named = pc.is_valid(rows["name"])
         replies = table.filter(table["is_reply"])
         is_dropped = pc.is_null(replies["to_service_name"])
-        dropped: list[Any] = replies.filter(is_dropped)["verdict"].unique().to_pylist()
+        dropped: list[Any] = replies.filter(is_dropped)["decision_code"].unique().to_pylist()
         return cls(
             databases=databases,
             named=_without_single_choices(_with_shared_labels(rows.filter(is_named)).drop_columns(["form"])),
@@ -156,12 +156,12 @@ class DecisionJoinTable:
 
 
 def _numbered_decisions(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
-    """Returns a decision table with the number of each row's database and its verdict."""
+    """Returns a decision table with the number of each row's database and its decision code."""
     decisions = router.decision_table(now=now)
     sources = pa.array([*databases, None], pa.string())
     table: pa.Table = pa.Table.from_batches([decisions])
     table = table.append_column("source", pc.index_in(table["database"], value_set=sources))
-    return table.append_column("verdict", labels.pack(decisions))
+    return table.append_column("decision_code", labels.pack(decisions))
 
 
 def _with_form(table: pa.Table, form: int) -> pa.Table:
@@ -193,7 +193,7 @@ class _Completion:
         """
         own = self.router.catalog.addresses
         other, loop = (self._with_hop(address) for address in (_PLACEHOLDER, own[0] if own else _PLACEHOLDER))
-        sources: ArrowColumn = unnamed.filter(pc.is_null(unnamed["verdict"]))["source"].combine_chunks()
+        sources: ArrowColumn = unnamed.filter(pc.is_null(unnamed["decision_code"]))["source"].combine_chunks()
         is_open = pc.is_in(unnamed["source"], value_set=sources)
         kept, opened = unnamed.filter(pc.invert(is_open)), unnamed.filter(is_open)
         forms = [_of_other_names(other, sources), self._without_hop(opened), _of_other_names(loop, sources)]
@@ -203,7 +203,7 @@ class _Completion:
 
     def _completed_names(self, named: pa.Table, other: pa.Table, loop: pa.Table) -> pa.Table:
         keys = _keys_of_groups(named)
-        open_keys = keys.filter(combined(pc.is_null(named["verdict"]))).unique()
+        open_keys = keys.filter(combined(pc.is_null(named["decision_code"]))).unique()
         is_open = pc.is_in(keys, value_set=open_keys)
         hops = self._hops_in(named["to_service_name"])
         is_own = pc.is_in(hops, value_set=pa.array(self.router.catalog.addresses, pa.string()))
@@ -239,7 +239,7 @@ class _Completion:
 
     def _without_hop(self, rows: pa.Table) -> pa.Table:
         """Returns rows that are open with the decisions for names that do not start with an address."""
-        is_open = pc.is_null(rows["verdict"])
+        is_open = pc.is_null(rows["decision_code"])
         known, opened = rows.filter(pc.invert(is_open)), rows.filter(is_open)
         other_id, no_id = pa.scalar(_OTHER_ID, pa.binary(16)), pa.scalar(None, pa.binary(16))
         unlisted = pc.if_else(opened["has_broker_instance"], other_id, no_id)
@@ -256,7 +256,7 @@ class _Completion:
             opened = with_column(opened, name, values.dictionary_decode() if name in _DICTIONARIES else values)
         bound = pc.if_else(opened["has_broker_instance"], no_id, opened["broker_instance"])
         opened = with_column(opened, "broker_instance", bound)
-        return pa.concat_tables([known, with_column(opened, "verdict", self.labels.pack(decided))])
+        return pa.concat_tables([known, with_column(opened, "decision_code", self.labels.pack(decided))])
 
     def _hops_in(self, names: ArrowColumn) -> ArrowColumn:
         """Returns the address at the start of each name; null if there is none."""
@@ -353,11 +353,11 @@ def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, fr
         "ids": compat.list_array(id_offsets, ids),
         "choice": compat.list_array(kind_offsets, choice),
     }
-    fields = {"verdict": ["verdict"], "only_from_initiator": ["only_from_initiator"], "details": details}
+    fields = {"decision_code": ["decision_code"], "only_from_initiator": ["only_from_initiator"], "details": details}
     by_kind = frozenset(
         name for name, read in fields.items() if all(_is_same_in_runs(decided[each], kinds) for each in read)
     )
-    values = {name: decided[name].combine_chunks() for name in ("verdict", "only_from_initiator", *details)}
+    values = {name: decided[name].combine_chunks() for name in ("decision_code", "only_from_initiator", *details)}
     if "broker_instance" in details:
         values["broker_instance"] = values["broker_instance"].cast(pa.binary())
     structs = [values.pop(name) for name in details]
@@ -378,8 +378,8 @@ def _is_same_in_runs(column: ArrowColumn, starts: ArrowColumn) -> bool:
 
 def _with_shared_labels(named: pa.Table) -> pa.Table:
     """Adds the codes of outcome and reason of the rows whose decisions all have the same one."""
-    verdicts: ArrowColumn = named["verdict"].combine_chunks()
-    rows, values = pc.list_parent_indices(verdicts), pc.list_flatten(verdicts).cast(pa.int32())
+    decision_codes: ArrowColumn = named["decision_code"].combine_chunks()
+    rows, values = pc.list_parent_indices(decision_codes), pc.list_flatten(decision_codes).cast(pa.int32())
     for name, (shift, mask) in LABEL_BITS.items():
         codes = pc.bit_wise_and(pc.shift_right(values, shift), mask)
         grouped: Any = pa.table({"row": rows, "code": codes}).group_by("row", use_threads=False)
@@ -421,7 +421,7 @@ def _reply_rows(replies: pa.Table) -> pa.Table:
     offsets = pa.concat_arrays([groups, pa.array([replies.num_rows], groups.type)])
     ids = replies["to_broker_instance"].combine_chunks().cast(pa.binary())
     lists = {"ids": compat.list_array(offsets, ids)}
-    for name in ("verdict", "target_database"):
+    for name in ("decision_code", "target_database"):
         lists[name] = compat.list_array(offsets, replies[name].combine_chunks())
     return pa.table({"name": replies["to_service_name"].take(groups), **lists})
 

@@ -22,15 +22,18 @@ DECISION_STRUCT: Final = (
 )
 """The decision columns as Spark types: labels as strings, ids as 16 bytes."""
 
+DECISION_CODE: Final = "verdict"
+"""The field with the decision code: outcome, reason and step in one number. Rows of streams have it as a column, so it keeps this name."""
+
 PACKED_FIELDS: Final = {
-    "verdict": "smallint",
+    DECISION_CODE: "smallint",
     "route_id": "int",
     "next_hop_address": "string",
     "mirror_address": "string",
     "target_database": "string",
     "broker_instance": "binary",
 }
-"""The decision with outcome, reason and step packed into one number, which Spark unpacks: strings cost more to transfer than to look up."""
+"""The decision with outcome, reason and step packed into a decision code, which Spark unpacks: strings cost more to transfer than to look up."""
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "smallint": pa.int16(),
     "int": pa.int32(),
@@ -41,20 +44,20 @@ PACKED_ARROW_TYPES: Final = {name: _ARROW_TYPES[sql_type] for name, sql_type in 
 """The Arrow types of `PACKED_FIELDS`."""
 
 LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
-"""Where a verdict has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
+"""Where a decision code has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
 NO_STEP: Final = 15
-"""The code of a null step in a verdict, and the mask of steps."""
+"""The code of a null step in a decision code, and the mask of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """The outcomes and reasons, in the order of their codes in a verdict."""
+    """The outcomes and reasons, in the order of their codes in a decision code."""
 
     outcomes: tuple[str, ...]
     reasons: tuple[str, ...]
 
     def pack(self, decided: pa.RecordBatch) -> Any:
-        """Returns outcome, reason and step of decisions as numbers; null if the outcome is null."""
+        """Returns the decision codes; null if the outcome is null."""
         outcome = _label_codes(decided, "outcome", self.outcomes)
         reason = _label_codes(decided, "reason", self.reasons)
         step: Any = decided["match_step"].cast(pa.int16())
@@ -64,23 +67,23 @@ class Labels:
         """Returns the decision columns, in contract order, from columns `PACKED_FIELDS`; a missing one is null."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        verdict = packed["verdict"]
+        decision_code = packed[DECISION_CODE]
         (outcome_shift, _), (reason_shift, reason_mask) = LABEL_BITS["outcome"], LABEL_BITS["reason"]
-        step = verdict.bitwiseAND(NO_STEP)
-        from_verdict = {
-            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, outcome_shift)),
+        step = decision_code.bitwiseAND(NO_STEP)
+        from_code = {
+            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(decision_code, outcome_shift)),
             "reason": sf.get(
-                sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, reason_shift).bitwiseAND(reason_mask)
+                sf.array(*map(sf.lit, self.reasons)), sf.shiftright(decision_code, reason_shift).bitwiseAND(reason_mask)
             ),
             "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
         }
         missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED_FIELDS.items() if name not in packed}
-        found = {**packed, **missing, **from_verdict}
+        found = {**packed, **missing, **from_code}
         return {name: found[name] for name in DECISIONS.names}
 
 
 def _label_codes(decided: pa.RecordBatch, name: str, labels: tuple[str, ...]) -> Any:
-    """Returns the code of each row's label, shifted to its position in a verdict; a dictionary may have any order."""
+    """Returns the code of each row's label, shifted to its position in a decision code; a dictionary may have any order."""
     shift, _ = LABEL_BITS[name]
     column: Any = decided[name]
     encoded = column.dictionary_encode()

@@ -64,10 +64,10 @@ def packed_decisions_of_partition(
         yield pack_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
 
 
-def verdicts_of_partition(
+def decision_numbers_of_partition(
     task: RouteTask, transfer: TransferredColumns, batches: Iterator[Any], *, return_named_ids: bool
 ) -> Iterator[pa.StructArray]:
-    """Yields the decisions of a partition as structs of a verdict number and a broker id.
+    """Yields the decisions of a partition as structs of a decision number and a broker id.
 
     With `return_named_ids`, broker ids that conversations name are returned too.
     """
@@ -97,7 +97,7 @@ def pack_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -
 def pack_decisions(
     decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(packed_decisions.PACKED_FIELDS)
 ) -> pa.StructArray:
-    """Packs decisions into structs with some of the fields `packed_decisions.PACKED_FIELDS`, of which the verdict is the first."""
+    """Packs decisions into structs with some of the fields `packed_decisions.PACKED_FIELDS`, of which the decision code is the first."""
     others = [_to_spark_type(decided, name) for name in fields[1:]]
     return pa.StructArray.from_arrays([labels.pack(decided), *others], list(fields))
 
@@ -153,7 +153,8 @@ DecisionFunction: TypeAlias = Callable[..., Any]  # from batches of columns to s
 
 _PLAN_CHARACTERS_MAX: Final = 2_000
 """The maximum length of strings in a query plan, which people read."""
-_VERDICT_MASK: Final = 0x7FF
+_NUMBER_FIELD: Final = "decision_number"
+_CODE_MASK: Final = 0x7FF
 _TARGET_SHIFT: Final = 11
 _LOW_MASK: Final = 0x7FFF_FFFF
 _NO_ROUTE_BIT: Final = 1 << 31
@@ -228,26 +229,26 @@ class _NumberEncoding:
 
     @property
     def struct(self) -> str:
-        return _struct_type({"verdict": "bigint", "broker_instance": PACKED_FIELDS["broker_instance"]})
+        return _struct_type({_NUMBER_FIELD: "bigint", "broker_instance": PACKED_FIELDS["broker_instance"]})
 
     def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
         return_named_ids = not self.has_ids
 
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return verdicts_of_partition(task, transfer, batches, return_named_ids=return_named_ids)
+            return decision_numbers_of_partition(task, transfer, batches, return_named_ids=return_named_ids)
 
         return decide
 
     def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        spark, verdict = frame.sparkSession, packed["verdict"]
-        low = verdict.bitwiseAND(_LOW_MASK).cast("int")
+        spark, number = frame.sparkSession, packed[_NUMBER_FIELD]
+        low = number.bitwiseAND(_LOW_MASK).cast("int")
         target = sf.shiftright(low, _TARGET_SHIFT) - 1
-        route_id = sf.when(verdict.bitwiseAND(_NO_ROUTE_BIT) == 0, sf.shiftright(verdict, _ROUTE_SHIFT).cast("int"))
+        route_id = sf.when(number.bitwiseAND(_NO_ROUTE_BIT) == 0, sf.shiftright(number, _ROUTE_SHIFT).cast("int"))
         broker = packed["broker_instance"]
         decision = {
-            "verdict": low.bitwiseAND(_VERDICT_MASK),
+            packed_decisions.DECISION_CODE: low.bitwiseAND(_CODE_MASK),
             "route_id": route_id,
             "next_hop_address": sf.get(_string_array(spark, self.addresses), target),
             "broker_instance": sf.coalesce(frame[input_columns.BROKER_COLUMN], broker) if self.has_ids else broker,

@@ -113,7 +113,7 @@ impl<'a> PackedDecisions<'a> {
         let brokers =
             BinaryArray::try_new(offsets, Buffer::from_vec(ids), Some(valid)).map_err(|error| internal(&error))?;
         let schema = Schema::new(vec![
-            Field::new("verdict", DataType::Int64, false),
+            Field::new("decision_number", DataType::Int64, false),
             Field::new("broker_instance", DataType::Binary, true),
         ]);
         let columns = vec![Arc::new(Int64Array::from(self.numbers)) as _, Arc::new(brokers) as _];

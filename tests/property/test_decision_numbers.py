@@ -20,13 +20,13 @@ from tests.worlds.universe import NOW
 WORLDS = 300
 
 
-def unpacked(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def unpacked(router: Router, packed: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Returns the decisions of the numbers, with labels from the dictionaries of the columns."""
     addresses, databases = router.catalog.native.destinations() or ([], [])
     places = [None, *addresses, *databases]
     outcomes, reasons = (decisions[name].dictionary.to_pylist() for name in ("outcome", "reason"))  # type: ignore[attr-defined]
-    numbers: list[Any] = verdicts["verdict"].to_pylist()
-    for number, broker in zip(numbers, verdicts["broker_instance"].to_pylist(), strict=True):
+    numbers: list[Any] = packed["decision_number"].to_pylist()
+    for number, broker in zip(numbers, packed["broker_instance"].to_pylist(), strict=True):
         place = number >> 11 & 0xFFFFF
         yield {
             "outcome": outcomes[number >> 8 & 7],
@@ -50,13 +50,13 @@ def test_numbers_equal_columns(first: int) -> None:
         batch = batch_of(conversations)
         expected = Router(catalog, tie_break=tie_break).route(batch, now=NOW)
         router = Router(catalog, tie_break=tie_break)
-        verdicts = router.native.route_packed(batch, epoch_microseconds(NOW), True)
-        assert verdicts is not None
-        assert list(unpacked(router, verdicts, expected)) == expected.to_pylist(), seed
+        packed = router.native.route_packed(batch, epoch_microseconds(NOW), True)
+        assert packed is not None
+        assert list(unpacked(router, packed, expected)) == expected.to_pylist(), seed
         seen |= {(row["outcome"], row["reason"]) for row in expected.to_pylist()}
         short = Router(catalog, tie_break=tie_break).native.route_packed(batch, epoch_microseconds(NOW), False)
         assert short is not None
-        assert short["verdict"] == verdicts["verdict"]
+        assert short["decision_number"] == packed["decision_number"]
         named = batch["to_broker_instance"].to_pylist()
         whole = [known or bound for known, bound in zip(named, short["broker_instance"].to_pylist(), strict=True)]
         assert whole == expected["broker_instance"].to_pylist(), seed
