@@ -1,4 +1,4 @@
-"""Spark sessions, input files and counts for the command line."""
+"""The Spark session of a command, and what commands do in it: read files and count rows."""
 
 from __future__ import annotations
 
