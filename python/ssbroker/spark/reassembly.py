@@ -20,7 +20,8 @@ from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
 from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_frame
-from ssbroker.spark.output_columns import (
+from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, Labels
+from ssbroker.spark.reassembly_rows import (
     COLUMNS,
     INCOMPLETE,
     KEYS,
@@ -32,7 +33,6 @@ from ssbroker.spark.output_columns import (
     select_columns,
     select_extra_columns,
 )
-from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, Labels
 from ssbroker.spark.routing import RouteTask, pack_batch
 from ssbroker.spark.shared_values import SharedValue, share_session_keys
 from ssbroker.spark.worker_version import on_workers
@@ -163,7 +163,7 @@ class ReassembleTask:
 
 
 def reassemble_partition(task: ReassembleTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `output_columns.schema`."""
+    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `reassembly_rows.schema`."""
     run = _AssemblyRun(task)
     for batch in batches:
         if batch.num_rows:

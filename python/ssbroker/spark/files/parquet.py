@@ -19,7 +19,7 @@ from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
-from ssbroker.spark.output_columns import TIMESTAMP, to_spark_type
+from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
 
 _SPARK_METADATA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"
 _INTERVAL_KEY: Final = b"spark"

@@ -17,7 +17,7 @@ from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, routing
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
-from ssbroker.spark.output_columns import KEYS, TIMESTAMP
+from ssbroker.spark.reassembly_rows import KEYS, TIMESTAMP
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import extra_columns, stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes

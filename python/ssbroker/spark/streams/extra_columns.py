@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.spark.arrow_columns import column
-from ssbroker.spark.output_columns import extra_name
+from ssbroker.spark.reassembly_rows import extra_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField

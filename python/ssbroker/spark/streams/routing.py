@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import input_columns, output_columns
+from ssbroker.spark import input_columns, reassembly_rows
 from ssbroker.spark.fragment_columns import bucket_column
 from ssbroker.spark.streams import stream, stream_rows
 from ssbroker.spark.streams.extra_columns import without_watermark
@@ -82,7 +82,7 @@ def route_stream(
         for name in column_names
     }
     input_columns.check_arrow_types(fields)
-    worker_names = [output_columns.extra_name(index) for index in range(len(fields))]
+    worker_names = [reassembly_rows.extra_name(index) for index in range(len(fields))]
     names = {name: worker_names[fields.names.index(name)] for name in column_names}
     task = StreamTask(
         fixed={**bucket_count.fixed, "in_order": None},
@@ -103,6 +103,6 @@ def route_stream(
         with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint
     )
     rows = stream.with_metrics(rows, observe)
-    extra_columns = output_columns.select_extra_columns(output_fields)
+    extra_columns = reassembly_rows.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
     return rows.select(*extra_columns, *stream_rows.decision_columns(task.routing.labels))

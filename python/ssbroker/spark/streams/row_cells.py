@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.spark.arrow_columns import ArrowColumn, nulls, pc, repeat
-from ssbroker.spark.output_columns import to_spark_type
+from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import stream_rows
 
 PACKED_SCHEMA: Final = "bucket int, place bigint, cell binary"

@@ -17,7 +17,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import input_columns, output_columns
+from ssbroker.spark import input_columns, reassembly_rows
 from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_frame, check_no_reserved_columns
@@ -189,7 +189,7 @@ def build_stream(
     spark = check_stream(fragments, name=name, observe=observe)
     fragment_columns = read_fragment_columns(fragments, limits.session_keys)
     output_fields = without_watermark(fragment_columns.extra)
-    extra = {output_columns.extra_name(place): field for place, field in enumerate(output_fields)}
+    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:
         check_no_reserved_columns(fragments, [field.name for field in fragment_columns.extra])

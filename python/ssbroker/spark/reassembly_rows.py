@@ -1,4 +1,4 @@
-"""The columns of the rows that workers return: one schema for messages, rejected fragments and incomplete messages."""
+"""The rows that reassembly workers return: one schema for messages, rejected fragments and incomplete messages."""
 
 from __future__ import annotations
 
