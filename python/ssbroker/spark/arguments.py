@@ -1,4 +1,4 @@
-"""Arguments that several functions for Spark take: paths and limits of memory."""
+"""Arguments that several functions for Spark take: DataFrames, sessions, catalogs, tie breaks, paths and limits of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from ssbroker.exceptions import InputError
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import InputError, OptionError, SchemaError
+from ssbroker.router import TieBreak
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
 """The maximum message size: larger values exhaust Spark's memory and its limit of 2 GiB for a value."""
@@ -49,3 +51,52 @@ def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
             expected="a path",
         )
     return Path(os.path.abspath(text))  # noqa: PTH100 - resolve() would follow links
+
+
+def check_frame(given: object, *, name: str) -> None:
+    """Raises `SchemaError` unless the argument is a Spark DataFrame; `name` is the argument, for the error message."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
+
+    if not isinstance(given, DataFrame):
+        expected, actual = "a Spark DataFrame", f"{type(given).__module__}.{type(given).__qualname__}"
+        raise SchemaError(
+            f"{name}: expected {expected}, as spark.createDataFrame returns, got {actual.removeprefix('builtins.')}",
+            expected=expected,
+            actual=actual,
+        )
+
+
+def check_session(given: object) -> None:
+    """Raises `SchemaError` unless the argument is a classic or Spark Connect session.
+
+    Examples:
+        >>> check_session(None)
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: spark: expected a SparkSession, got NoneType
+    """
+    # The two kinds share no class, and Spark Connect is not always installed.
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__]
+    if ("pyspark", "SparkSession") not in kinds:
+        expected, actual = "a SparkSession", type(given).__qualname__
+        raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
+
+
+def check_catalog(given: object) -> None:
+    """Raises `SchemaError` unless the argument is a `Catalog`.
+
+    Examples:
+        >>> check_catalog("routes.sql")
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str
+    """
+    if not isinstance(given, Catalog):
+        expected, actual = "an ssbroker.Catalog", type(given).__qualname__
+        raise SchemaError(
+            f"catalog: expected {expected}, as Catalog.load returns, got {actual}", expected=expected, actual=actual
+        )
+
+
+def check_tie_break(tie_break: TieBreak) -> None:
+    """Raises `OptionError` for `round_robin`, which needs a counter that Spark's workers cannot share."""
+    if tie_break == "round_robin":
+        raise OptionError("tie_break: round_robin needs a counter that Spark's workers cannot share; use hash or first")

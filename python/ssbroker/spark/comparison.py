@@ -15,7 +15,8 @@ from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.input_columns import check_frame, is_case_sensitive, quoted
+from ssbroker.spark.arguments import check_frame
+from ssbroker.spark.input_columns import is_case_sensitive, quoted
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:

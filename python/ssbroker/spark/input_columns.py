@@ -1,4 +1,4 @@
-"""The columns that routing and reassembly read: names, types and checks."""
+"""The columns that routing and reassembly read: names, types, checks, and what errors show of their values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pyarrow as pa
 from ssbroker._arguments import EPOCH
 from ssbroker._arrow import reject_misspelled_columns
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+from ssbroker.spark.arguments import check_catalog, check_frame
 from ssbroker.spark.arrow_columns import pc
 from ssbroker.spark.packed_decisions import Labels
 
@@ -104,49 +105,6 @@ def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -
             )
 
 
-def check_frame(given: object, *, name: str) -> None:
-    """Raises `SchemaError` unless the argument is a Spark DataFrame; `name` is the argument, for the error message."""
-    from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
-
-    if not isinstance(given, DataFrame):
-        expected, actual = "a Spark DataFrame", f"{type(given).__module__}.{type(given).__qualname__}"
-        raise SchemaError(
-            f"{name}: expected {expected}, as spark.createDataFrame returns, got {actual.removeprefix('builtins.')}",
-            expected=expected,
-            actual=actual,
-        )
-
-
-def check_session(given: object) -> None:
-    """Raises `SchemaError` unless the argument is a classic or Spark Connect session.
-
-    Examples:
-        >>> check_session(None)
-        Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: spark: expected a SparkSession, got NoneType
-    """
-    # The two kinds share no class, and Spark Connect is not always installed.
-    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__]
-    if ("pyspark", "SparkSession") not in kinds:
-        expected, actual = "a SparkSession", type(given).__qualname__
-        raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
-
-
-def check_catalog(given: object) -> None:
-    """Raises `SchemaError` unless the argument is a `Catalog`.
-
-    Examples:
-        >>> check_catalog("routes.sql")
-        Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str
-    """
-    if not isinstance(given, Catalog):
-        expected, actual = "an ssbroker.Catalog", type(given).__qualname__
-        raise SchemaError(
-            f"catalog: expected {expected}, as Catalog.load returns, got {actual}", expected=expected, actual=actual
-        )
-
-
 ID_COLUMN: Final = "conversation_id"
 HANDLE_COLUMN: Final = "conversation_handle"
 ID_COLUMNS: Final = (ID_COLUMN, HANDLE_COLUMN)
@@ -177,12 +135,6 @@ def conversation_columns(conversations: DataFrame) -> list[str]:
     reject_misspelled_columns(names, expected=wanted)
     check_no_reserved_columns(conversations, names)
     return [name for name in wanted if name in names]
-
-
-def check_tie_break(tie_break: TieBreak) -> None:
-    """Raises `OptionError` for `round_robin`, which needs a counter that Spark's workers cannot share."""
-    if tie_break == "round_robin":
-        raise OptionError("tie_break: round_robin needs a counter that Spark's workers cannot share; use hash or first")
 
 
 def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType:

@@ -13,6 +13,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly
+from ssbroker.spark.arguments import check_tie_break
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
@@ -110,7 +111,7 @@ def pipeline(
         max_pending_bytes=max_pending_bytes,
         max_fragments_per_message=max_fragments_per_message,
     )
-    input_columns.check_tie_break(tie_break)
+    check_tie_break(tie_break)
     fragment_columns = reassembly.read_columns(fragments_df, session_keys, name="ssbroker.spark.pipeline")
     check_no_reserved_columns(fragments_df, [field.name for field in fragment_columns.extra])
     routing_columns = fragment_columns.routing_columns()

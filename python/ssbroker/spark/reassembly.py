@@ -16,10 +16,9 @@ from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_frame, default_pending_bytes
 from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY, FragmentColumns, read_fragment_columns
-from ssbroker.spark.input_columns import check_frame
 from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, Labels
 from ssbroker.spark.reassembly_rows import (
     COLUMNS,

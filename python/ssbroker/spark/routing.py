@@ -18,6 +18,7 @@ from ssbroker.exceptions import InputError
 from ssbroker.router import OnErrors, PendingRequest, Routed, Router, TieBreak, check_option, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import compat, engine_choice, input_columns, packed_decisions
+from ssbroker.spark.arguments import check_tie_break
 from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engine_choice import Engine, RouteEngine
@@ -487,7 +488,7 @@ def _checked_columns(
         )
         for name in names
     }
-    input_columns.check_tie_break(tie_break)
+    check_tie_break(tie_break)
     labels = input_columns.validate_routing(
         catalog, types, now=now, tie_break=tie_break, pending_request=pending_request
     )
@@ -535,7 +536,7 @@ def route_udf(
         'no_route'
         >>> spark.stop()
     """
-    input_columns.check_tie_break(tie_break)
+    check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     moment = utc_datetime(now)
     input_columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)

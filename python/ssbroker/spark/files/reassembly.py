@@ -26,8 +26,7 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
-from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, local_path
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, local_path
 from ssbroker.spark.arrow_columns import pc
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
@@ -502,7 +501,7 @@ def reassemble_files(
         (1, [b'Hello, world'])
         >>> spark.stop()
     """
-    input_columns.check_tie_break(tie_break)
+    check_tie_break(tie_break)
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}, got {compression!r:.80}")
     for name, value in (("split_bytes", split_bytes), ("bucket_bytes", bucket_bytes)):

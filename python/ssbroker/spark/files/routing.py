@@ -20,7 +20,7 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import local_path
+from ssbroker.spark.arguments import check_tie_break, local_path
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
@@ -134,7 +134,7 @@ def route_files(
         ({'REMOTE': 1}, ['TCP://orders:4022'])
         >>> spark.stop()
     """
-    input_columns.check_tie_break(tie_break)
+    check_tie_break(tie_break)
     allowed = get_args(PartitionBy)
     if partition_by is not None and partition_by not in allowed:
         raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None, got {partition_by!r:.80}")

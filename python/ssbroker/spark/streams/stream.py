@@ -18,9 +18,10 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly_rows
+from ssbroker.spark.arguments import check_frame, check_tie_break
 from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
-from ssbroker.spark.input_columns import check_frame, check_no_reserved_columns
+from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.shared_values import share_catalog, share_session_keys
 from ssbroker.spark.streams import row_cells, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
@@ -123,7 +124,7 @@ class StreamRouting:
 
     def __post_init__(self) -> None:
         parse_catalog(self.catalog)
-        input_columns.check_tie_break(self.tie_break)
+        check_tie_break(self.tie_break)
         integer_argument(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
         microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from ssbroker._arguments import integer_argument, is_utf8_text
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
+from ssbroker.spark.arguments import check_session
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat
 from ssbroker.spark.compat import check_spark_version
-from ssbroker.spark.input_columns import check_session
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
 from ssbroker.spark.streams import bucket_step, delayed_queue
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
