@@ -167,7 +167,9 @@ _LOW_BITS: Final = pa.scalar(0x7F, pa.uint8())
 
 
 def text_from_bytes(data: bytes) -> str:
-    r"""Returns bytes as ASCII text: a block with the top bits of seven bytes each, then the low seven bits of every byte.
+    r"""Returns bytes as ASCII text, whose characters have seven bits.
+
+    It begins with characters that hold the top bits of seven bytes each. Then each byte has a character for its other seven bits.
 
     Examples:
         >>> text_from_bytes(b"\x01\x82")
