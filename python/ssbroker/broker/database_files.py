@@ -173,7 +173,7 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         with file.read() as connection:
             owner = database_registry.read_owner(connection)
             return owner.attached_to == database_registry.DROPPED or (
-                owner == database_registry.FileOwner(instance.instance_id, database_registry.file_identity(path))
+                owner == database_registry.FileOwner(instance.instance_id, database_registry.stored_file_identity(path))
                 and not stored.load(connection).queues
                 and database_registry.has_only_broker_tables(connection)
             )
@@ -185,5 +185,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     changes.create_database_row(
         connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
     )
-    database_registry.record_owner(connection, attached_to=attached_to, identity=database_registry.file_identity(path))
+    database_registry.record_owner(
+        connection, attached_to=attached_to, identity=database_registry.stored_file_identity(path)
+    )
     object_ddl.create_default_objects(connection)

@@ -72,7 +72,7 @@ def attach(
     connection = change.connection(database)
     _check_not_attached(instance, connection, path)
     database_registry.record_owner(
-        connection, attached_to=instance.instance_id, identity=database_registry.file_identity(path)
+        connection, attached_to=instance.instance_id, identity=database_registry.stored_file_identity(path)
     )
     changes.set_honor_broker_priority(connection, is_on=False)
     forget_route_requests(change.work(database))
@@ -186,19 +186,20 @@ def _check_free(listing: Connection, name: str) -> None:
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
     """Raises if the instance already has the file, by any path."""
-    identity = database_registry.file_identity(path)
+    identity = database_registry.stored_file_identity(path)
     for row in database_registry.load(listing):
         listed = instance.folder / row.file
-        if listed == path or (identity is not None and database_registry.file_identity(listed) == identity):
+        if listed == path or (identity is not None and database_registry.stored_file_identity(listed) == identity):
             raise refusal(f"{path} is already attached as the database {row.name!r}", 5120)
 
 
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Raises if the file is attached to another instance; a copy is a different file."""
     owner = database_registry.read_owner(connection)
-    if owner.attached_to not in (None, instance.instance_id) and owner.identity == database_registry.file_identity(
-        path
-    ):
+    if owner.attached_to not in (
+        None,
+        instance.instance_id,
+    ) and owner.identity == database_registry.stored_file_identity(path):
         raise refusal(f"{path} is attached to another instance; detach it there, or attach a copy", 5120)
 
 

@@ -22,7 +22,7 @@ from ssbroker.store.sqlite import Connection
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
     """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
-    expected_owner = FileOwner(instance_id, database_registry.file_identity(file.path))
+    expected_owner = FileOwner(instance_id, database_registry.stored_file_identity(file.path))
     with msdb.read() as listing, file.read() as connection:
         if _is_consistent(connection, _row(listing, database_id), expected_owner):
             return

@@ -97,7 +97,7 @@ class InstanceChange:
         """Records the instance as owner again if a crash left the database half detached."""
         if database_registry.read_owner(connection).attached_to != self._instance.instance_id:
             self.row(database)
-            identity = database_registry.file_identity(database.file.path)
+            identity = database_registry.stored_file_identity(database.file.path)
             database_registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
 
     def work(self, database: DatabaseContext) -> Work:

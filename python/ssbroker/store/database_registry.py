@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker.store.schema import DATABASE, MSDB
-from ssbroker.store.sqlite import Connection, single_row
+from ssbroker.store.sqlite import Connection, file_identity, single_row
 
 MSDB_MIGRATIONS: Final = tuple(both + msdb for both, msdb in zip(DATABASE, MSDB, strict=True))
 """Migrations of msdb; item n migrates version n to n + 1."""
@@ -121,13 +121,10 @@ def remove(connection: Connection, *, name: str) -> None:
     _bump_version(connection)
 
 
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """Returns device and inode of a file; None if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev & _INODE_BITS, status.st_ino & _INODE_BITS
+def stored_file_identity(path: Path) -> tuple[int, int] | None:
+    """Returns device and inode of a file as the registry stores them; None if the file does not exist."""
+    found = file_identity(str(path))
+    return None if found is None else (found[0] & _INODE_BITS, found[1] & _INODE_BITS)
 
 
 def read_owner(connection: Connection) -> FileOwner:
