@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from ssbroker.broker.delivery_retries import Retries, SenderKey
+from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
 
-ONE, TWO, OTHER = SenderKey(5, 1), SenderKey(5, 2), SenderKey(6, 1)
+ONE, TWO, OTHER = SenderId(5, 1), SenderId(5, 2), SenderId(6, 1)
 
 
 def retries() -> Retries:
@@ -38,7 +38,7 @@ def test_waits_double_up_to_about_a_minute() -> None:
 def test_each_wait_has_a_jitter_of_an_eighth() -> None:
     waiting = Retries(Backoff(random=random.Random(1).random))
     for number in range(1000):
-        waiting.schedule_retry(SenderKey(1, number), attempt=0, now=0)
+        waiting.schedule_retry(SenderId(1, number), attempt=0, now=0)
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
     assert 450 < len(waiting.claim(1, now=4 * SECOND)) < 550
     waiting.claim(1, now=int(4.5 * SECOND))
@@ -82,7 +82,7 @@ def test_conversations_that_were_never_retried_use_no_memory() -> None:
     tracemalloc.start()
     try:
         for number in range(20_000):
-            waiting.forget(SenderKey(5, number))
+            waiting.forget(SenderId(5, number))
         assert tracemalloc.get_traced_memory()[0] < 50_000
     finally:
         tracemalloc.stop()
@@ -119,7 +119,7 @@ def test_dropped_databases_use_no_memory() -> None:
     tracemalloc.start()
     try:
         for number in range(5_000):
-            key = SenderKey(number, 1)
+            key = SenderId(number, 1)
             waiting.add([key], at=0)
             waiting.claim(number, now=0)
             waiting.forget(key)
@@ -155,7 +155,7 @@ def test_threads_with_different_times_cause_no_early_retry() -> None:
     """Otherwise two threads that send would cause all waiting messages to be retried with each send."""
     waiting = retries()
     for number in range(100):
-        waiting.schedule_retry(SenderKey(5, number), attempt=0, now=SECOND)
+        waiting.schedule_retry(SenderId(5, number), attempt=0, now=SECOND)
     assert waiting.claim(5, now=SECOND + 50) == {}
     for late in (50, SECOND, 50):
         assert waiting.claim(5, now=SECOND + 50 - late) == {}

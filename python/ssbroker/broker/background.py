@@ -11,7 +11,7 @@ from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery
-from ssbroker.broker.delivery_retries import Retries, SenderKey
+from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
@@ -197,7 +197,7 @@ class Background:
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
         """Forgets the retries of an earlier endpoint that had the same id."""
-        self._retries.forget(SenderKey(database_id, endpoint_id))
+        self._retries.forget(SenderId(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
         """Announces a committed transaction: emits its events, wakes receivers, delivers its messages."""

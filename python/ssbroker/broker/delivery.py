@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
-from ssbroker.broker.delivery_retries import Retries, SenderKey
+from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.delivery_round import DeliveryRound
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting
@@ -80,7 +80,7 @@ class Delivery:
             if not endpoint_ids:
                 return False
         now = epoch_microseconds(self._instance.clock())
-        self._retries.add((SenderKey(database.database_id, each) for each in endpoint_ids), at=now)
+        self._retries.add((SenderId(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
         if self._thread_state.is_delivering:  # a subscriber sends while it handles an event about a delivery
@@ -119,7 +119,7 @@ class Delivery:
         with database.file.read() as connection:
             found = endpoints.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
-        self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
+        self._retries.add((SenderId(database.database_id, each) for each in found), at=at)
 
     def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
@@ -145,7 +145,7 @@ class Delivery:
         finally:
             self._thread_state.is_delivering = False
             delivery_lock.release()
-        self._retries.add((SenderKey(database.database_id, each) for each in deferred), at=now)
+        self._retries.add((SenderId(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
 
     def _deliver_and_schedule_retries(
@@ -163,7 +163,7 @@ class Delivery:
             LOGGER.exception("%s: messages could not be delivered; retrying later", database.name)
         finally:
             for endpoint_id in (*failed, *in_transit):
-                key, is_in_transit = SenderKey(database.database_id, endpoint_id), endpoint_id in in_transit
+                key, is_in_transit = SenderId(database.database_id, endpoint_id), endpoint_id in in_transit
                 self._retries.schedule_retry(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
         return deferred
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ssbroker.protocol.backoff import Backoff
 
 
-class SenderKey(NamedTuple):
+class SenderId(NamedTuple):
     """Identifies a sending endpoint."""
 
     database_id: int
@@ -33,10 +33,10 @@ class Retries:
 
     Examples:
         >>> retries = Retries(Backoff(random=lambda: 0.5))
-        >>> retries.add([SenderKey(5, 1)], at=0)
+        >>> retries.add([SenderId(5, 1)], at=0)
         >>> retries.claim(5, now=0)
         {1: 0}
-        >>> retries.schedule_retry(SenderKey(5, 1), attempt=0, now=0)
+        >>> retries.schedule_retry(SenderId(5, 1), attempt=0, now=0)
         >>> retries.next_time() // 1_000_000
         4
     """
@@ -44,7 +44,7 @@ class Retries:
     def __init__(self, backoff: Backoff) -> None:
         self._backoff: Final = backoff
         self._guard: Final = threading.RLock()
-        self._attempts: dict[SenderKey, _Attempt] = {}
+        self._attempts: dict[SenderId, _Attempt] = {}
         # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
         self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._latest_claim_time = 0
@@ -56,7 +56,7 @@ class Retries:
         self._reused_sender_ids: dict[int, set[int]] = {}
         """Those of these ids that other conversations have got since then."""
 
-    def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
+    def add(self, keys: Iterable[SenderId], *, at: int) -> None:
         """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
         with self._guard:
             for key in keys:
@@ -81,12 +81,12 @@ class Retries:
             heap = self._heaps.get(database_id, [])
             while heap and heap[0][0] <= now:
                 at, endpoint_id = heapq.heappop(heap)
-                if self._is_current(SenderKey(database_id, endpoint_id), at):
-                    found[endpoint_id] = self._attempts.pop(SenderKey(database_id, endpoint_id)).attempt
+                if self._is_current(SenderId(database_id, endpoint_id), at):
+                    found[endpoint_id] = self._attempts.pop(SenderId(database_id, endpoint_id)).attempt
             self._claimed[database_id] = set(found)
             return dict(sorted(found.items()))
 
-    def schedule_retry(self, key: SenderKey, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
+    def schedule_retry(self, key: SenderId, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
         """Schedules a retry after a longer interval; immediately if something has changed since the claim.
 
         A conversation that was removed since then is not retried, and does not delay a new one with the same id.
@@ -98,7 +98,7 @@ class Retries:
             at = now if is_changed else now + self._backoff.wait(attempt)
             self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
 
-    def forget(self, key: SenderKey) -> None:
+    def forget(self, key: SenderId) -> None:
         """Forgets a removed conversation, whose id a new one has now."""
         with self._guard:
             self._attempts.pop(key, None)
@@ -128,11 +128,11 @@ class Retries:
         with self._guard:
             heaps = list(self._heaps.items())  # a signal handler may change them
             for database_id, heap in heaps:
-                while heap and not self._is_current(SenderKey(database_id, heap[0][1]), heap[0][0]):
+                while heap and not self._is_current(SenderId(database_id, heap[0][1]), heap[0][0]):
                     heapq.heappop(heap)
             return min((heap[0][0] for _, heap in heaps if heap), default=None)
 
-    def _schedule(self, key: SenderKey, attempt: _Attempt) -> None:
+    def _schedule(self, key: SenderId, attempt: _Attempt) -> None:
         self._attempts[key] = attempt
         heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
 
@@ -142,6 +142,6 @@ class Retries:
         for key, each in before.items():
             self._schedule(key, each._replace(at=min(each.at, at)))
 
-    def _is_current(self, key: SenderKey, at: int) -> bool:
+    def _is_current(self, key: SenderId, at: int) -> bool:
         scheduled = self._attempts.get(key)
         return scheduled is not None and scheduled.at == at

@@ -27,7 +27,7 @@ from ssbroker.broker.transaction import (
     identities_of,
     work_of,
 )
-from ssbroker.broker.unit_of_work import Work, error_text, instance_transaction
+from ssbroker.broker.unit_of_work import Work, exception_text, instance_transaction
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.store.leases import Lease
@@ -130,7 +130,7 @@ class Job:
                 pass
             return
         # An interrupt, or the end of the program, says nothing about the messages.
-        self._give_back(error_text(error) if isinstance(error, Exception) else None)
+        self._give_back(exception_text(error) if isinstance(error, Exception) else None)
 
     @contextmanager
     def _ended_span(self, error: BaseException | None) -> Iterator[None]:

@@ -29,7 +29,7 @@ from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import (
     ContractMessage,
     MessageType,
-    MirroringRole,
+    MirroringState,
     Objects,
     Priority,
     Role,
@@ -447,5 +447,5 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
         is_failover = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + is_failover
     integer_argument(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
-    changes.write_mirroring(connection, MirroringRole(role, number))
+    changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

@@ -22,7 +22,7 @@ from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
-from ssbroker.broker.unit_of_work import GuardedConnection, Work, error_text
+from ssbroker.broker.unit_of_work import GuardedConnection, Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
@@ -825,7 +825,7 @@ class Transaction:
             if error is None:
                 listener.committed(self._context, effects)
             else:
-                effects.error = error_text(error)
+                effects.error = exception_text(error)
                 listener.rolled_back(self._context, effects)
 
     def _announce_fast(self, has_changed: bool, summary: SessionSummary) -> None:  # noqa: FBT001  # as the native module returns it

@@ -142,7 +142,7 @@ def queue_name(queue: Queue) -> str:
     return f"{queue.schema_name}.{queue.name}"
 
 
-def error_text(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """Returns the type and text of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

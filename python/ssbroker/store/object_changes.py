@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ssbroker.store.objects import BrokerEndpoint, ContractMessage, MirroringRole, Validation
+from ssbroker.store.objects import BrokerEndpoint, ContractMessage, MirroringState, Validation
 from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
 
@@ -277,6 +277,6 @@ def _insert(connection: Connection, table: str, key: str, object_id: int | None,
     return new_id
 
 
-def write_mirroring(connection: Connection, mirroring: MirroringRole) -> None:
+def write_mirroring(connection: Connection, mirroring: MirroringState) -> None:
     """Updates role and number; cached snapshots of the objects must be invalidated by the caller."""
     connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

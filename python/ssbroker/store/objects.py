@@ -21,8 +21,8 @@ DEFAULT_SCHEMA: Final = "dbo"
 Role = Literal["principal", "mirror"]
 
 
-class MirroringRole(NamedTuple):
-    """Role of a database in a mirrored pair."""
+class MirroringState(NamedTuple):
+    """Role of a database in a mirrored pair, and its number of failovers."""
 
     role: Role
     """`principal` unless changed."""
