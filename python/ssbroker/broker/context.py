@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.security_ddl import KeyStore
+from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.local_routing import services_routed_locally
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
@@ -26,7 +26,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store.database_file import DatabaseFile, SessionContext
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.objects import NativeSnapshot, Objects, Route, lazy_objects, native_snapshot
+from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
 from ssbroker.store.route_requests import SYSTEM_QUEUE_ID
 from ssbroker.store.sqlite import Connection
 
@@ -41,26 +41,6 @@ def in_microseconds(clock: Callable[[], datetime]) -> Callable[[], int]:
     if clock is system_clock:
         return lambda: time.time_ns() // 1_000
     return lambda: epoch_microseconds(clock())
-
-
-_LOCAL: Final = "LOCAL"
-
-
-def services_routed_locally(objects: Objects) -> frozenset[str]:
-    """Returns the services of a database that have no route to another instance, so that messages with its broker id stay in it.
-
-    For these, every routing step that finds a route finds LOCAL (R11 to R16), and *Locate* finds exactly one enabled database with the
-    broker id (R31, I7). So neither other databases nor the time can change the result.
-    """
-    routes = objects.routes.values()
-    if not objects.broker.is_delivering or any(one.remote_service_name == CONFIGURATION_SERVICE for one in routes):
-        return frozenset()
-    routed_services = {one.remote_service_name for one in routes if not _is_local(one)}
-    return frozenset() if None in routed_services else frozenset(objects.services.keys() - routed_services)
-
-
-def _is_local(route: Route) -> bool:
-    return route.mirror_address is None and route.address.upper() == _LOCAL
 
 
 Options = ParamSpec("Options")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final, Literal
 
 from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing, refusal
+from ssbroker.broker.key_store import KeyStore
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security import keys
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import object_changes as changes
-from ssbroker.store import security
 from ssbroker.store.object_changes import Value
-from ssbroker.store.objects import Objects, Service
-from ssbroker.store.security import OWNER, PUBLIC, Certificate, MasterKey, PermissionState, Security
+from ssbroker.store.objects import Objects
+from ssbroker.store.security import OWNER, PUBLIC, MasterKey, PermissionState
 from ssbroker.store.sqlite import Connection
 
 PermissionVerb = Literal["GRANT", "DENY", "REVOKE"]
@@ -135,74 +133,6 @@ def _remote_user_id(objects: Objects, user: str) -> int:
     if found in _SYSTEM_PRINCIPALS:
         raise refusal(f"a remote service binding needs a user other than public and dbo, got {user!r}")
     return found
-
-
-_MASTER_KEY: Final = b"ssbroker master key by instance 1"
-_PRIVATE_KEY: Final = b"ssbroker private key 1\0"
-_CACHED_MAX: Final = 1024
-
-
-class KeyStore:
-    """Encrypts and decrypts the keys of databases.
-
-    A database file contains its master key twice: encrypted with its password, and with the service master key, which is in a file of the
-    instance folder. So the instance needs no password, and a copy of only the database file does not reveal private keys.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder: Final = folder
-        self._certificates: dict[tuple[bytes, bytes | None, bytes | None], DialogCertificate] = {}
-
-    def new_master_key(self, password: str) -> MasterKey:
-        """Creates a master key."""
-        key = keys.new_master_key()
-        return MasterKey(keys.seal_with_password(key, password), self._encrypt_with_service_key(key))
-
-    def reopen(self, master_key: MasterKey, password: str) -> MasterKey:
-        """Returns a master key that this instance can open without the password."""
-        key = keys.open_with_password(master_key.by_password, password)
-        if key is None:
-            raise refusal("the password of the master key is wrong", 15313)
-        return MasterKey(master_key.by_password, self._encrypt_with_service_key(key))
-
-    def master_key(self, security_objects: Security) -> bytes | None:
-        """Returns the decrypted master key of a database; None if this instance cannot open it."""
-        sealed = None if security_objects.master_key is None else security_objects.master_key.by_service
-        key = None if sealed is None else security.read_service_master_key(self._folder)
-        return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
-
-    def encrypt_private_key(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
-        """Encrypts a private key with the master key of the database."""
-        key = self.master_key(security)
-        if key is None:
-            raise refusal(
-                "private keys need an open master key: use CREATE MASTER KEY, or OPEN MASTER KEY if it exists", 15581
-            )
-        return keys.seal_with_key(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
-
-    def private_key(self, security: Security, certificate: Certificate) -> bytes | None:
-        """Returns the decrypted private key of a certificate; None if there is none, or the master key is not open."""
-        key = None if certificate.private_key is None else self.master_key(security)
-        if key is None or certificate.private_key is None:
-            return None
-        return keys.open_with_key(key, certificate.private_key, purpose=_PRIVATE_KEY + certificate.fingerprint)
-
-    def certificate(self, security: Security, certificate: Certificate) -> DialogCertificate:
-        """Returns a certificate, with its private key if the master key is open."""
-        sealed = None if security.master_key is None else security.master_key.by_service
-        cache_key = (certificate.fingerprint, certificate.private_key, sealed)
-        found = self._certificates.get(cache_key)
-        if found is None:
-            found = DialogCertificate(certificate.certificate, self.private_key(security, certificate))
-            if len(self._certificates) >= _CACHED_MAX:
-                self._certificates.clear()
-            if found.has_key or certificate.private_key is None:  # otherwise the key may be opened later
-                self._certificates[cache_key] = found
-        return found
-
-    def _encrypt_with_service_key(self, key: bytes) -> bytes:
-        service = security.read_or_create_service_master_key(self._folder, keys.new_master_key)
-        return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
 
 
 YEAR: Final = timedelta(days=365)
@@ -374,11 +304,3 @@ def _master_key(objects: Objects) -> MasterKey:
 def _check_password(password: str) -> None:
     if not password:
         raise refusal("the password of the master key is empty", 15118)
-
-
-def may_send(objects: Objects, service: Service, certificate: bytes | None) -> bool:
-    """Returns whether a sender may start a conversation with a service."""
-    security = objects.security
-    holder = None if certificate is None else security.by_fingerprint.get(certificate)
-    sender = PUBLIC if holder is None else holder.principal_id
-    return security.may_send(service.service_id, sender, owner=service.principal_id)

@@ -10,8 +10,9 @@ from typing import Final, TypeAlias
 
 from ssbroker.broker import security_ddl
 from ssbroker.broker.definition_checks import check_not_similar, existing, refusal, similar_name
+from ssbroker.broker.key_store import KeyStore
 from ssbroker.broker.object_statements import similar_user
-from ssbroker.broker.security_ddl import GivenCertificate, KeyStore
+from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.script_notes import Remark

@@ -104,8 +104,13 @@ class Security:
         """Returns the certificates of a principal."""
         return self.by_principal.get(principal_id, [])
 
-    def may_send(self, service_id: int, principal_id: int, *, owner: int) -> bool:
-        """Whether a principal may send to a service: it is the owner, or SEND is granted and not denied to it or to public."""
+    def may_send(self, service_id: int, fingerprint: bytes | None, *, owner: int) -> bool:
+        """Whether the user with a certificate, or public without one, may start a conversation with a service.
+
+        It may if it owns the service, or if SEND is granted and not denied to it or to public.
+        """
+        holder = None if fingerprint is None else self.by_fingerprint.get(fingerprint)
+        principal_id = PUBLIC if holder is None else holder.principal_id
         if principal_id in (owner, OWNER):
             return True
         states = {self.permissions.get((service_id, each)) for each in (principal_id, PUBLIC)}

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ssbroker.broker.context import services_routed_locally
 from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.local_routing import services_routed_locally
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent

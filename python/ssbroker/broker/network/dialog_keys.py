@@ -22,7 +22,6 @@ from ssbroker.broker.network.interfaces import (
     RefusedDirection,
 )
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.broker.security_ddl import may_send
 from ssbroker.exceptions import StorageError
 from ssbroker.security import key_exchange, keys
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
@@ -102,7 +101,11 @@ class DialogKeys:
             return False
         key, sender = opened
         is_own = endpoint.far_session_key is not None and compare_digest(key, endpoint.far_session_key)
-        if sender is None or not is_own or not may_send(objects, service, sender.fingerprint):
+        if (
+            sender is None
+            or not is_own
+            or not objects.security.may_send(service.service_id, sender.fingerprint, owner=service.principal_id)
+        ):
             return False
         with database.file.write(lock_timeout=LOCK_TIMEOUT) as connection:
             stored.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
@@ -180,7 +183,11 @@ class DialogKeys:
         if sender is None:
             return AcceptedDirection(key)
         # A sender that will be refused must be able to decrypt the refusal, and knows only its own key.
-        answer_key = keys.new_master_key() if may_send(objects, service, sender.fingerprint) else None
+        answer_key = (
+            keys.new_master_key()
+            if objects.security.may_send(service.service_id, sender.fingerprint, owner=service.principal_id)
+            else None
+        )
         return AcceptedDirection(key, answer_key, sender.fingerprint)
 
     def _accept_reply(

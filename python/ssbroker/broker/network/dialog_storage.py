@@ -18,7 +18,6 @@ from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import find_target
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
-from ssbroker.broker.security_ddl import may_send
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
@@ -55,7 +54,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
             return _refusal(target.error)
         return Refusal(-(target.error_number or 0), target.reason, notifies_sender=False)
     service, contract = target
-    if not may_send(objects, service, endpoint.far_certificate):
+    if not objects.security.may_send(service.service_id, endpoint.far_certificate, owner=service.principal_id):
         return _refusal(failure(8494, service=service.name))
     priority = contract_rules.priority(
         objects,

@@ -1,0 +1,79 @@
+"""Encrypts and decrypts the master keys and private keys of databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from ssbroker.broker.definition_checks import refusal
+from ssbroker.security import keys
+from ssbroker.security.key_exchange import DialogCertificate
+from ssbroker.store import security
+from ssbroker.store.security import Certificate, MasterKey, Security
+
+_MASTER_KEY: Final = b"ssbroker master key by instance 1"
+_PRIVATE_KEY: Final = b"ssbroker private key 1\0"
+_CACHED_MAX: Final = 1024
+
+
+class KeyStore:
+    """Encrypts and decrypts the keys of databases.
+
+    A database file contains its master key twice: encrypted with its password, and with the service master key, which is in a file of the
+    instance folder. So the instance needs no password, and a copy of only the database file does not reveal private keys.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self._certificates: dict[tuple[bytes, bytes | None, bytes | None], DialogCertificate] = {}
+
+    def new_master_key(self, password: str) -> MasterKey:
+        """Creates a master key."""
+        key = keys.new_master_key()
+        return MasterKey(keys.seal_with_password(key, password), self._encrypt_with_service_key(key))
+
+    def reopen(self, master_key: MasterKey, password: str) -> MasterKey:
+        """Returns a master key that this instance can open without the password."""
+        key = keys.open_with_password(master_key.by_password, password)
+        if key is None:
+            raise refusal("the password of the master key is wrong", 15313)
+        return MasterKey(master_key.by_password, self._encrypt_with_service_key(key))
+
+    def master_key(self, security_objects: Security) -> bytes | None:
+        """Returns the decrypted master key of a database; None if this instance cannot open it."""
+        sealed = None if security_objects.master_key is None else security_objects.master_key.by_service
+        key = None if sealed is None else security.read_service_master_key(self._folder)
+        return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
+
+    def encrypt_private_key(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
+        """Encrypts a private key with the master key of the database."""
+        key = self.master_key(security)
+        if key is None:
+            raise refusal(
+                "private keys need an open master key: use CREATE MASTER KEY, or OPEN MASTER KEY if it exists", 15581
+            )
+        return keys.seal_with_key(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
+
+    def private_key(self, security: Security, certificate: Certificate) -> bytes | None:
+        """Returns the decrypted private key of a certificate; None if there is none, or the master key is not open."""
+        key = None if certificate.private_key is None else self.master_key(security)
+        if key is None or certificate.private_key is None:
+            return None
+        return keys.open_with_key(key, certificate.private_key, purpose=_PRIVATE_KEY + certificate.fingerprint)
+
+    def certificate(self, security: Security, certificate: Certificate) -> DialogCertificate:
+        """Returns a certificate, with its private key if the master key is open."""
+        sealed = None if security.master_key is None else security.master_key.by_service
+        cache_key = (certificate.fingerprint, certificate.private_key, sealed)
+        found = self._certificates.get(cache_key)
+        if found is None:
+            found = DialogCertificate(certificate.certificate, self.private_key(security, certificate))
+            if len(self._certificates) >= _CACHED_MAX:
+                self._certificates.clear()
+            if found.has_key or certificate.private_key is None:  # otherwise the key may be opened later
+                self._certificates[cache_key] = found
+        return found
+
+    def _encrypt_with_service_key(self, key: bytes) -> bytes:
+        service = security.read_or_create_service_master_key(self._folder, keys.new_master_key)
+        return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
