@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
@@ -61,7 +61,7 @@ class ControlledPeer:
         self.address = ""
         self._changed: Final = threading.Condition()
         rng = random.Random(name)
-        setup = EndpointSetup(
+        setup = EndpointContext(
             own=OwnIdentity(instance_id=rng.randbytes(16), name=name, run_number=rng.getrandbits(64)),
             listener=self,
             credentials=None if trust is None else TlsCredentials(trust),

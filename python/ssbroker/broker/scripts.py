@@ -9,8 +9,8 @@ from typing import Final
 from ssbroker.broker import database_lifecycle, needed_statements, object_descriptions
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.instance_change import InstanceChange
-from ssbroker.broker.instance_target import InstanceTarget
 from ssbroker.broker.needed_statements import ObjectChange
+from ssbroker.broker.script_target import InstanceScriptTarget
 from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, batches
 from ssbroker.ddl.parser import ParsedBatch
@@ -113,7 +113,7 @@ def _ensure(
         parsed.append(_parse(runner, source, batch))
     differing: list[ObjectChange] = []
     with InstanceChange(instance) as change:
-        target = InstanceTarget(instance, change, None, differing=differing)
+        target = InstanceScriptTarget(instance, change, None, differing=differing)
         # Which database a batch changes depends on the USE of those before it.
         names: set[str] = set()
         current: str | None = None
@@ -196,7 +196,7 @@ class _Execution:
         parsed = _parse(self.runner, source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             with InstanceChange(self._instance, changed=self._changed) as change:
-                target = InstanceTarget(self._instance, change, self.database)
+                target = InstanceScriptTarget(self._instance, change, self.database)
                 names = set(_changed_databases(parsed, target))
                 change.lock(names)
                 has_run = self.runner.run(target, source, parsed, is_repeated=repetition > 0)
@@ -237,7 +237,9 @@ def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> Pa
     return parsed
 
 
-def _changed_databases(batch: ParsedBatch, target: InstanceTarget, *, current: str | None = None) -> Iterator[str]:
+def _changed_databases(
+    batch: ParsedBatch, target: InstanceScriptTarget, *, current: str | None = None
+) -> Iterator[str]:
     """Yields the databases that a batch changes, as far as known in advance; `current` is that of the batches before."""
     current = current or target.current or target.only_database or ""
     for parsed in walk(batch.statements):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.dial_filter import DialFilter
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
@@ -77,7 +77,7 @@ class RecordingEndpoint:
             instance_id=self.instance_id, name=name, run_number=rng.getrandbits(64) if number is None else number
         )
         self.credentials: Final = None if trust is None else TlsCredentials(trust)
-        setup = EndpointSetup(
+        setup = EndpointContext(
             own=own,
             listener=self,
             credentials=self.credentials,

@@ -12,7 +12,7 @@ from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseR
 from ssbroker.broker.network.connections_view import TrafficCounters
 from ssbroker.broker.network.destinations import PeerKey, host_of
 from ssbroker.broker.network.dialer import Dialer
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.role_answers import RoleAnswers
 from ssbroker.broker.network.secure_link import SecureLink
@@ -47,7 +47,7 @@ class ConnectionManager:
         traffic: The traffic of connections.
     """
 
-    def __init__(self, setup: EndpointSetup) -> None:
+    def __init__(self, setup: EndpointContext) -> None:
         self._setup: Final = setup
         self._roles: Final = RoleAnswers(setup)
         self._by_peer: Final[dict[PeerKey, list[PeerConnection]]] = {}

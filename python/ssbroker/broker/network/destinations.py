@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.network.connection import PeerConnection
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 
 PeerKey: TypeAlias = tuple[bytes, str | None]
@@ -151,7 +151,7 @@ def route_addresses(routes: pa.Table) -> Collection[str]:
 class Destinations:
     """The addresses that are sent to. All methods but `forget_idle` may be called from any thread."""
 
-    def __init__(self, setup: EndpointSetup) -> None:
+    def __init__(self, setup: EndpointContext) -> None:
         self._setup: Final = setup
         self._lock: Final = threading.RLock()
         self._destinations: Final[dict[str, Destination]] = {}

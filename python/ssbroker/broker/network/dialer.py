@@ -14,7 +14,7 @@ from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, ip_of
 from ssbroker.broker.network.destinations import Destination, Destinations, PeerKey
 from ssbroker.broker.network.dial_filter import DialFilter
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
@@ -177,7 +177,7 @@ class Dialer:
 
     def __init__(
         self,
-        setup: EndpointSetup,
+        setup: EndpointContext,
         *,
         begin: Callable[[SecureLink, str], PeerConnection],
         usable_connection: Callable[[PeerKey], PeerConnection | None],

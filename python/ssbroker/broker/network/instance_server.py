@@ -19,7 +19,7 @@ from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import ip_of
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.dialog_keys import DialogKeys
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange
@@ -316,7 +316,7 @@ class Server:
             name=instance.name,
             run_number=instance.random.getrandbits(64),
         )
-        setup = EndpointSetup(
+        setup = EndpointContext(
             own=own,
             listener=events,
             credentials=self.credentials,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from ssbroker.broker.network.connection import PeerConnection
-from ssbroker.broker.network.endpoint_setup import EndpointSetup
+from ssbroker.broker.network.endpoint_context import EndpointContext
 
 ANSWER_INTERVAL: Final = 0.01
 """Minimum seconds between two answers, unless many queries wait."""
@@ -23,7 +23,7 @@ class RoleAnswers:
     an answer therefore wait, and are answered together.
     """
 
-    def __init__(self, setup: EndpointSetup) -> None:
+    def __init__(self, setup: EndpointContext) -> None:
         self._setup: Final = setup
         self._queries: list[tuple[PeerConnection, bytes]] = []
         self._due: asyncio.TimerHandle | None = None

@@ -16,7 +16,7 @@ from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connections_view import rows
 from ssbroker.broker.network.destinations import Destination
-from ssbroker.broker.network.endpoint_setup import LOGGER, EndpointSetup
+from ssbroker.broker.network.endpoint_context import LOGGER, EndpointContext
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, check_rows
@@ -47,7 +47,7 @@ class SocketEndpoint:
         port: The port; 0 for any free port.
     """
 
-    def __init__(self, setup: EndpointSetup, *, host: str, port: int) -> None:
+    def __init__(self, setup: EndpointContext, *, host: str, port: int) -> None:
         self._setup: Final = setup
         self._host: Final = host
         self._port: Final = port

@@ -29,7 +29,7 @@ from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import Objects
 
 
-class InstanceTarget:
+class InstanceScriptTarget:
     """Runs the statements of a batch on an instance, in one transaction.
 
     Args:

@@ -23,7 +23,7 @@ _TEXT_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSetup:
+class EndpointContext:
     """What the parts of an endpoint share.
 
     Attributes:
