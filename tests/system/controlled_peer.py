@@ -61,7 +61,7 @@ class ControlledPeer:
         self.address = ""
         self._changed: Final = threading.Condition()
         rng = random.Random(name)
-        setup = EndpointContext(
+        context = EndpointContext(
             own=OwnIdentity(instance_id=rng.randbytes(16), name=name, run_number=rng.getrandbits(64)),
             listener=self,
             credentials=None if trust is None else TlsCredentials(trust),
@@ -70,7 +70,7 @@ class ControlledPeer:
             clock=lambda: time.time_ns() // 1000,
             random=rng,
         )
-        self._endpoint: Final = SocketEndpoint(setup, host=HOST, port=0)
+        self._endpoint: Final = SocketEndpoint(context, host=HOST, port=0)
 
     def __enter__(self) -> Self:
         host, port = self._endpoint.start()

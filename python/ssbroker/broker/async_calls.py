@@ -101,7 +101,7 @@ def _anyio() -> ModuleType:
 
 
 class _Acquisition(Generic[Result]):
-    """A call whose result belongs to nobody if its task is cancelled meanwhile."""
+    """A call whose result is undone if its task is cancelled before it receives the result."""
 
     def __init__(self, function: Callable[[], Result], undo: Callable[[Result], object]) -> None:
         self._function: Final = function

@@ -202,7 +202,7 @@ class DialogCache:
             raise
 
     def find_idle(self, now: int) -> list[Dialog]:
-        """Returns the dialogs without recent activity that owe nothing."""
+        """Returns the dialogs without recent activity that have nothing to send or acknowledge."""
         ready = {key for waiting in self._ready.values() for key in waiting}
         return [
             dialog

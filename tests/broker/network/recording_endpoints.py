@@ -77,7 +77,7 @@ class RecordingEndpoint:
             instance_id=self.instance_id, name=name, run_number=rng.getrandbits(64) if number is None else number
         )
         self.credentials: Final = None if trust is None else TlsCredentials(trust)
-        setup = EndpointContext(
+        context = EndpointContext(
             own=own,
             listener=self,
             credentials=self.credentials,
@@ -87,7 +87,7 @@ class RecordingEndpoint:
             random=rng,
             dial_filter=DialFilter(dial_only),
         )
-        self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
+        self.endpoint: Final = SocketEndpoint(context, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()
         self.address: Final = f"TCP://{HOST}:{self.port}"
 

@@ -91,7 +91,7 @@ class EndpointDelivery:
             self._promote(self._next_number)
 
     def _promote(self, number: int) -> None:
-        """Makes an early message ready when its turn has come."""
+        """Makes an early message ready, because all earlier ones have arrived."""
         queuing_order, message_type = self._early.pop(number)
         state = next_state(
             self._state, ConversationInput.END_DIALOG if message_type == END_DIALOG else ConversationInput.MESSAGE

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -20,6 +22,7 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.frames import GoodbyeReason, PeerIdentity
 from ssbroker.protocol.wire.link import LinkEvent, PeerGreeted, PeerLeft
 
+LOGGER: Final = logging.getLogger("ssbroker.broker")
 # Service Broker's error numbers.
 CONNECT_FAILED: Final = 9754
 RECEIVE_FAILED: Final = 9755
@@ -440,3 +443,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 def _expiry_time(timeout: int) -> float:
     """Returns when the timer of a timeout expires, in seconds."""
     return (timeout + 1) / SECOND
+
+
+def call_listener(what: Callable[[], None]) -> None:
+    """Calls the listener of an endpoint; its exceptions are logged and do not affect connections."""
+    try:
+        what()
+    except Exception:
+        LOGGER.exception("an event of a connection could not be processed")

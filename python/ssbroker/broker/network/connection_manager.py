@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection
+from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection, call_listener
 from ssbroker.broker.network.connections_view import TrafficCounters
 from ssbroker.broker.network.destinations import PeerKey, host_of
 from ssbroker.broker.network.dialer import Dialer
@@ -47,14 +47,14 @@ class ConnectionManager:
         traffic: The traffic of connections.
     """
 
-    def __init__(self, setup: EndpointContext) -> None:
-        self._setup: Final = setup
-        self._roles: Final = RoleAnswers(setup)
+    def __init__(self, context: EndpointContext) -> None:
+        self._context: Final = context
+        self._roles: Final = RoleAnswers(context)
         self._by_peer: Final[dict[PeerKey, list[PeerConnection]]] = {}
         self._unauthenticated: Final[dict[PeerConnection, None]] = {}
-        self._unauthenticated_max: Final = setup.limits.unauthenticated_limit()
-        self._per_principal_max: Final = setup.limits.connections_per_principal_limit()
-        limits = setup.limits
+        self._unauthenticated_max: Final = context.limits.unauthenticated_limit()
+        self._per_principal_max: Final = context.limits.connections_per_principal_limit()
+        limits = context.limits
         self._rate_limiter: Final = RateLimiter(burst=limits.dial_burst, per_second=limits.dials_per_second)
         self._rate_message: Final = (
             f"the peer opens connections too often: one address may dial {limits.dial_burst} connections at once and"
@@ -67,21 +67,21 @@ class ConnectionManager:
         self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
-        self.dialer: Final = Dialer(setup, begin=self._add_dialled, usable_connection=self.usable_connection)
+        self.dialer: Final = Dialer(context, begin=self._add_dialled, usable_connection=self.usable_connection)
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
-        return self._setup.clock()
+        return self._context.clock()
 
     def accept(self) -> PeerConnection:
         """Returns a new connection for a socket that a peer has dialled; it may never be connected."""
         link = SecureLink(
-            self._setup.channel(is_accept=True),
-            own=self._setup.own,
+            self._context.channel(is_accept=True),
+            own=self._context.own,
             is_accept=True,
-            limits=self._setup.limits,
+            limits=self._context.limits,
             now=int(asyncio.get_running_loop().time() * SECOND),
-            sent_by_priority=self._setup.sent_by_priority,
+            sent_by_priority=self._context.sent_by_priority,
         )
         return self._new(link, None)
 
@@ -110,7 +110,7 @@ class ConnectionManager:
             oldest.cut()
 
     def usable_connection(self, peer_key: PeerKey) -> PeerConnection | None:
-        """Returns the newest usable connection to a peer: a peer that dials twice has a reason. None if there is none."""
+        """Returns the newest usable connection to a peer, because a peer that has dialled again may have lost the older one; None if none is usable."""
         return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
@@ -121,7 +121,7 @@ class ConnectionManager:
                 self._greeted(connection, is_self=is_self)
             case FragmentsArrived(rows=rows) if peer is not None and not self._discards_rows:
                 connection.counters.fragments_received += rows.num_rows
-                self._setup.call_listener(partial(self._setup.listener.rows_received, peer, rows))
+                call_listener(partial(self._context.listener.rows_received, peer, rows))
             case RoleQuery(broker_instance=broker_instance):
                 self._roles.query_received(connection, broker_instance)
             case RoleReply(broker_instance=broker_instance, role=role, number=number):
@@ -139,7 +139,7 @@ class ConnectionManager:
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a GOODBYE of either side, or a silent peer."""
-        self._setup.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
+        self._context.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a closed connection."""
@@ -187,7 +187,7 @@ class ConnectionManager:
 
     def _new(self, link: SecureLink, address: str | None) -> PeerConnection:
         return PeerConnection(
-            self, link, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
+            self, link, connection_id=self._context.new_id(), address=address, limits=self._context.limits
         )
 
     def _greeted(self, connection: PeerConnection, *, is_self: bool) -> None:
@@ -197,7 +197,7 @@ class ConnectionManager:
             return
         self._by_peer.setdefault(peer_key, []).append(connection)
         step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
-        self._setup.emit_step(connection, step, text=_peer_label(connection))
+        self._context.emit_step(connection, step, text=_peer_label(connection))
         if self._is_paused:
             connection.pause()
         if is_self:
@@ -238,7 +238,7 @@ class ConnectionManager:
         if first_identity is None or second_identity is None:
             return KeptConnection.BOTH
         return choose_connection(
-            self._setup.own,
+            self._context.own,
             EstablishedConnection(first_identity, first.is_accept),
             EstablishedConnection(second_identity, second.is_accept),
         )
@@ -255,9 +255,9 @@ class ConnectionManager:
             step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
         elif reason.error:
             text = f"{_peer_label(connection)}: {reason.text}"
-            self._setup.emit_step(connection, ConnectionStep.RECEIVE_IO_ERROR, error=reason.error, text=text)
+            self._context.emit_step(connection, ConnectionStep.RECEIVE_IO_ERROR, error=reason.error, text=text)
         is_repeated = not connection.is_accept and self.dialer.has_failed_before(connection, reason)
-        self._setup.emit_step(connection, step, error=reason.error, text=reason.text, is_repeated=is_repeated)
+        self._context.emit_step(connection, step, error=reason.error, text=reason.text, is_repeated=is_repeated)
 
 
 def _peer_key(connection: PeerConnection) -> PeerKey | None:

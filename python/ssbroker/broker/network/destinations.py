@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.broker.network.connection import PeerConnection
+from ssbroker.broker.network.connection import PeerConnection, call_listener
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 
@@ -151,8 +151,8 @@ def route_addresses(routes: pa.Table) -> Collection[str]:
 class Destinations:
     """The addresses that are sent to. All methods but `forget_idle` may be called from any thread."""
 
-    def __init__(self, setup: EndpointContext) -> None:
-        self._setup: Final = setup
+    def __init__(self, context: EndpointContext) -> None:
+        self._context: Final = context
         self._lock: Final = threading.RLock()
         self._destinations: Final[dict[str, Destination]] = {}
         self._routed: Collection[str] = frozenset()
@@ -189,9 +189,9 @@ class Destinations:
 
     def refusal_reason(self, address: str) -> str | None:
         """Returns why nothing new may be sent to an address; None if it may."""
-        if self._setup.dial_filter.refuses(host_of(address)):
+        if self._context.dial_filter.refuses(host_of(address)):
             return "it is not allowed by dial_only"
-        learnt_max = self._setup.limits.max_unrouted_addresses
+        learnt_max = self._context.limits.max_unrouted_addresses
         with self._lock:
             if address in self._routed or address in self._destinations or len(self._destinations) < learnt_max:
                 return None
@@ -229,8 +229,8 @@ class Destinations:
         if found is None:
             found = self._destinations[address] = Destination(
                 address,
-                outbox_bytes=self._setup.limits.outbox_bytes,
+                outbox_bytes=self._context.limits.outbox_bytes,
                 first=self._first_row,
-                on_drained=partial(self._setup.call_listener, partial(self._setup.listener.outbox_drained, address)),
+                on_drained=partial(call_listener, partial(self._context.listener.outbox_drained, address)),
             )
         return found

@@ -11,7 +11,14 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ssbroker.broker import fork_safety
-from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, ip_of
+from ssbroker.broker.network.connection import (
+    CONNECT_FAILED,
+    NAME_UNKNOWN,
+    CloseReason,
+    PeerConnection,
+    call_listener,
+    ip_of,
+)
 from ssbroker.broker.network.destinations import Destination, Destinations, PeerKey
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.endpoint_context import EndpointContext
@@ -167,7 +174,7 @@ class Dialer:
     """Dials the addresses that are sent to; its methods run in the endpoint's thread.
 
     Args:
-        setup: What the parts of an endpoint share.
+        context: What the parts of an endpoint share.
         begin: Registers a connection that is about to be dialled.
         usable_connection: Returns the usable connection to a peer, if any.
 
@@ -177,16 +184,16 @@ class Dialer:
 
     def __init__(
         self,
-        setup: EndpointContext,
+        context: EndpointContext,
         *,
         begin: Callable[[SecureLink, str], PeerConnection],
         usable_connection: Callable[[PeerKey], PeerConnection | None],
     ) -> None:
-        self.addresses: Final = Destinations(setup)
-        self._setup: Final = setup
+        self.addresses: Final = Destinations(context)
+        self._context: Final = context
         self._begin: Final = begin
         self._usable_connection: Final = usable_connection
-        self._dial_slots: Final = DialSlots(setup.limits.max_unrouted_dials)
+        self._dial_slots: Final = DialSlots(context.limits.max_unrouted_dials)
         self._by_connection: Final[dict[PeerConnection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
@@ -220,7 +227,7 @@ class Dialer:
         destination = self.addresses.destination(address)
         connection = destination.connection
         if connection is not None and connection.is_usable and connection.peer is not None:
-            self._setup.call_listener(partial(self._setup.listener.connected, address, connection.peer))
+            call_listener(partial(self._context.listener.connected, address, connection.peer))
         else:
             destination.is_wanted = True
             self.send_or_dial(destination)
@@ -253,7 +260,7 @@ class Dialer:
             destination.is_dialling = False
             destination.discard()
             self._schedule_retry(destination)
-            self._setup.call_listener(partial(self._setup.listener.own_address_reached, destination.address))
+            call_listener(partial(self._context.listener.own_address_reached, destination.address))
 
     def role_received(
         self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int
@@ -262,13 +269,15 @@ class Dialer:
         for destination in list(self._by_connection.get(connection, ())):
             if broker_instance in destination.pending_queries:
                 destination.pending_queries.discard(broker_instance)
-                report = partial(self._setup.listener.role_received, destination.address, broker_instance, role, number)
-                self._setup.call_listener(report)
+                report = partial(
+                    self._context.listener.role_received, destination.address, broker_instance, role, number
+                )
+                call_listener(report)
 
     def rows_dropped(self, connection: PeerConnection, reasons: Mapping[Key, DropReason]) -> None:
         """Handles the reasons why a peer does not acknowledge rows."""
         for destination in self._by_connection.get(connection, ()):
-            self._setup.call_listener(partial(self._setup.listener.rows_dropped, destination.address, reasons))
+            call_listener(partial(self._context.listener.rows_dropped, destination.address, reasons))
 
     def ended(self, connection: PeerConnection, reason: CloseReason, peer_key: PeerKey | None) -> None:
         """Handles a closed connection."""
@@ -301,8 +310,8 @@ class Dialer:
     ) -> None:
         if self._is_stopped:
             return
-        limits, since = self._setup.limits, connection.logged_in_at
-        is_steady = since is not None and self._setup.clock() - since >= min(
+        limits, since = self._context.limits, connection.logged_in_at
+        is_steady = since is not None and self._context.clock() - since >= min(
             limits.stable_after, limits.link.idle_timeout
         )
         if is_steady or connection.counters.fragments_received:
@@ -321,7 +330,7 @@ class Dialer:
             destination.failure_reason = reason.text
             destination.discard()
             self._schedule_retry(destination)
-            self._setup.call_listener(partial(self._setup.listener.connection_failed, destination.address, reason.text))
+            call_listener(partial(self._context.listener.connection_failed, destination.address, reason.text))
 
     def _attach(self, destination: Destination, connection: PeerConnection) -> None:
         if destination.connection is not None:
@@ -331,7 +340,7 @@ class Dialer:
         if destination not in destinations:
             destinations.append(destination)
         if connection.peer is not None:
-            self._setup.call_listener(partial(self._setup.listener.connected, destination.address, connection.peer))
+            call_listener(partial(self._context.listener.connected, destination.address, connection.peer))
         self._send_queries(destination)
         connection.pump()
 
@@ -344,7 +353,7 @@ class Dialer:
                 connection.link.query_role(broker_instance)
 
     def _schedule_retry(self, destination: Destination) -> None:
-        wait = self._setup.limits.dial_backoff(max(destination.failures, 1), jitter=self._setup.random.random())
+        wait = self._context.limits.dial_backoff(max(destination.failures, 1), jitter=self._context.random.random())
         loop = asyncio.get_running_loop()
         destination.retry_timer = loop.call_later(wait / SECOND, self._retry, destination)
 
@@ -358,16 +367,16 @@ class Dialer:
             return False
         loop = asyncio.get_running_loop()
         link = SecureLink(
-            self._setup.channel(is_accept=False),
-            own=self._setup.own,
+            self._context.channel(is_accept=False),
+            own=self._context.own,
             is_accept=False,
-            limits=self._setup.limits,
+            limits=self._context.limits,
             now=int(loop.time() * SECOND),
-            sent_by_priority=self._setup.sent_by_priority,
+            sent_by_priority=self._context.sent_by_priority,
         )
         connection = self._begin(link, destination.address)
         self._by_connection[connection] = [destination]
-        self._setup.emit_step(connection, ConnectionStep.CONNECTING)
+        self._context.emit_step(connection, ConnectionStep.CONNECTING)
         task = loop.create_task(self._open(connection, destination.host, destination.port))
         self._tasks.add(task)
         task.add_done_callback(partial(self._opened, connection))
@@ -383,15 +392,17 @@ class Dialer:
     async def _open(self, connection: PeerConnection, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._setup.limits.login_timeout / SECOND):
+            async with asyncio.timeout(self._context.limits.login_timeout / SECOND):
                 await loop.create_connection(
-                    lambda: connection, sock=await connect_socket(host, port, self._setup.dial_filter)
+                    lambda: connection, sock=await connect_socket(host, port, self._context.dial_filter)
                 )
         except socket.gaierror as error:
             connection.lost(CloseReason(f"the host name {host} cannot be resolved: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
             connection.lost(
-                CloseReason(f"the dial timed out after {self._setup.limits.login_timeout / SECOND:g} s", CONNECT_FAILED)
+                CloseReason(
+                    f"the dial timed out after {self._context.limits.login_timeout / SECOND:g} s", CONNECT_FAILED
+                )
             )
         except OSError as error:
             connection.lost(CloseReason(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))

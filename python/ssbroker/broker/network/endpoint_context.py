@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random as randomness
 import uuid
 from collections import Counter
@@ -18,7 +17,6 @@ from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, Une
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, EventLog
 from ssbroker.protocol.wire.frames import OwnIdentity
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 _TEXT_MAX: Final = 400
 
 
@@ -83,10 +81,3 @@ class EndpointContext:
             is_repeated=is_repeated,
         )
         self.events.emit(event)
-
-    def call_listener(self, what: Callable[[], None]) -> None:
-        """Calls the listener; its exceptions are logged and do not affect connections."""
-        try:
-            what()
-        except Exception:
-            LOGGER.exception("an event of a connection could not be processed")

@@ -316,7 +316,7 @@ class Server:
             name=instance.name,
             run_number=instance.random.getrandbits(64),
         )
-        setup = EndpointContext(
+        context = EndpointContext(
             own=own,
             listener=events,
             credentials=self.credentials,
@@ -326,7 +326,7 @@ class Server:
             random=instance.random,
             dial_filter=DialFilter(options.dial_only),
         )
-        return SocketEndpoint(setup, host=options.host, port=options.port)
+        return SocketEndpoint(context, host=options.host, port=options.port)
 
     def _follow_commits(self) -> None:
         """Has messages sent at once that other processes commit."""

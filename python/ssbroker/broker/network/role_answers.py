@@ -7,13 +7,13 @@ import math
 from functools import partial
 from typing import Final
 
-from ssbroker.broker.network.connection import PeerConnection
+from ssbroker.broker.network.connection import PeerConnection, call_listener
 from ssbroker.broker.network.endpoint_context import EndpointContext
 
 ANSWER_INTERVAL: Final = 0.01
 """Minimum seconds between two answers, unless many queries wait."""
 QUERIES_MAX: Final = 512
-"""So many queries are answered immediately: a connection with twice as many unanswered queries is closed."""
+"""The number of waiting queries from which on they are answered immediately; a connection with twice as many is closed."""
 
 
 class RoleAnswers:
@@ -23,8 +23,8 @@ class RoleAnswers:
     an answer therefore wait, and are answered together.
     """
 
-    def __init__(self, setup: EndpointContext) -> None:
-        self._setup: Final = setup
+    def __init__(self, context: EndpointContext) -> None:
+        self._context: Final = context
         self._queries: list[tuple[PeerConnection, bytes]] = []
         self._due: asyncio.TimerHandle | None = None
         self._answered_at = -math.inf
@@ -43,11 +43,11 @@ class RoleAnswers:
             self._due.cancel()
             self._due = None
         queries, self._queries = self._queries, []
-        self._setup.call_listener(partial(self._answer, queries))
+        call_listener(partial(self._answer, queries))
         self._answered_at = asyncio.get_running_loop().time()
 
     def _answer(self, queries: list[tuple[PeerConnection, bytes]]) -> None:
-        roles = self._setup.listener.mirroring_roles([broker_instance for _, broker_instance in queries])
+        roles = self._context.listener.mirroring_roles([broker_instance for _, broker_instance in queries])
         for (connection, broker_instance), (role, number) in zip(queries, roles, strict=True):
             with connection.guard:
                 connection.link.reply_role(broker_instance, role, number)

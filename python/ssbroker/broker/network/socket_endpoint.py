@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
+from ssbroker.broker.network.connection import LOGGER
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connections_view import rows
 from ssbroker.broker.network.destinations import Destination
-from ssbroker.broker.network.endpoint_context import LOGGER, EndpointContext
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, check_rows
@@ -42,16 +43,16 @@ class SocketEndpoint:
     """The network endpoint of an instance (`NetworkEndpoint`), with a thread for its connections.
 
     Args:
-        setup: The identity, listener, credentials and limits of the endpoint.
+        context: The identity, listener, credentials and limits of the endpoint.
         host: The host to listen on.
         port: The port; 0 for any free port.
     """
 
-    def __init__(self, setup: EndpointContext, *, host: str, port: int) -> None:
-        self._setup: Final = setup
+    def __init__(self, context: EndpointContext, *, host: str, port: int) -> None:
+        self._context: Final = context
         self._host: Final = host
         self._port: Final = port
-        self._manager: Final = ConnectionManager(setup)
+        self._manager: Final = ConnectionManager(context)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
@@ -59,7 +60,7 @@ class SocketEndpoint:
         self._unsent: Final[set[Destination]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
         self._thread: Final = threading.Thread(
-            target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
+            target=self._run, name=f"ssbroker {context.own.name} endpoint", daemon=True
         )
 
     @property
@@ -122,7 +123,7 @@ class SocketEndpoint:
     @property
     def sent_by_priority(self) -> Mapping[int, int]:
         """See `NetworkEndpoint`."""
-        return self._setup.sent_by_priority
+        return self._context.sent_by_priority
 
     @property
     def pending(self) -> tuple[int, int]:
@@ -185,7 +186,7 @@ class SocketEndpoint:
                 runner.run(self._serve())
         except (OSError, RuntimeError) as error:  # such as too many open files for the loop itself
             if self._loop is not None:
-                LOGGER.exception("%s: the endpoint failed; all connections are closed", self._setup.own.name)
+                LOGGER.exception("%s: the endpoint failed; all connections are closed", self._context.own.name)
             self._started.put(error)
 
     async def _serve(self) -> None:
@@ -208,8 +209,8 @@ class SocketEndpoint:
 
     def _log_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Logs an error that belongs to no connection, such as too many open files on accept."""
-        name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
-        if self._setup.events.allows_line(message, level=logging.ERROR, source=name, now=now):
+        name, message, now = self._context.own.name, str(context["message"]), self._context.clock()
+        if self._context.events.allows_line(message, level=logging.ERROR, source=name, now=now):
             error = context.get("exception")
             LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
