@@ -617,6 +617,7 @@ class Database:
 
         Raises:
             BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -719,6 +720,7 @@ class Database:
 
         Raises:
             BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -761,6 +763,7 @@ class Database:
 
         Raises:
             BrokerError: The route does not exist (15151), or ALTER ROUTE would reject the change; see the error number.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -816,6 +819,7 @@ class Database:
         Raises:
             BrokerError: The name already exists, another priority has the same criteria, or the contract or local service does not
                 exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -842,6 +846,7 @@ class Database:
 
         Raises:
             BrokerError: The priority does not exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -880,6 +885,9 @@ class Database:
 
         Args:
             is_on: True to send in the order of priorities.
+
+        Raises:
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -939,6 +947,7 @@ class Database:
 
         Raises:
             BrokerError: The database already has a master key (15578).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -960,6 +969,7 @@ class Database:
 
         Raises:
             BrokerError: The database has no master key (15151), or the password is wrong (15313).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -1018,6 +1028,7 @@ class Database:
             BrokerError: The name or the certificate already exists (15232), the owner does not exist (15151), the certificate has no RSA
                 key of at least 2048 bits or does not match the private key (15208), or there is no master key to encrypt the private
                 key (15581).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -1057,6 +1068,7 @@ class Database:
 
         Raises:
             BrokerError: The certificate does not exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -1130,6 +1142,7 @@ class Database:
 
         Raises:
             BrokerError: The name already exists, the service already has a binding (9619), or the user does not exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -1157,6 +1170,7 @@ class Database:
 
         Raises:
             BrokerError: The binding or user does not exist (15151).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile

@@ -262,6 +262,7 @@ class Instance:
         Raises:
             BrokerError: The name already exists (1801) or is not valid (102), or the file already exists (5170).
             StorageError: The file cannot be written.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -538,6 +539,7 @@ class Instance:
 
         Raises:
             StorageError: A file cannot be read.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile

@@ -233,6 +233,7 @@ class Job:
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job is over.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -258,6 +259,7 @@ class Job:
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job is over.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import asyncio, tempfile
@@ -283,6 +285,7 @@ class Job:
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job is over.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -311,6 +314,7 @@ class Job:
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job is over.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import asyncio, tempfile

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
-QueueName: TypeAlias = tuple[str, str]
+QueueKey: TypeAlias = tuple[str, str]
 """The database and the queue."""
 
 

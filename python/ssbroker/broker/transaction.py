@@ -337,6 +337,7 @@ class Transaction:
         Raises:
             BrokerError: A service or contract does not exist (15151), the lifetime is out of range (8411), the related conversation
                 does not exist (8426), or its group belongs to another service (9610).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -470,6 +471,7 @@ class Transaction:
 
         Raises:
             BrokerError: The queue (15151), conversation or group (8426) does not exist, or the queue is disabled (9617).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -525,6 +527,7 @@ class Transaction:
 
         Raises:
             BrokerError: The queue (15151), conversation or group (8426) does not exist, or the queue is disabled (9617).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile
@@ -562,6 +565,7 @@ class Transaction:
 
         Raises:
             BrokerError: The queue does not exist (15151) or is disabled (9617).
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> import tempfile

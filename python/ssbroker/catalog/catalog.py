@@ -385,6 +385,7 @@ class Catalog:
 
         Raises:
             DdlError: A route is not valid in CREATE ROUTE; the error names it and has Service Broker's error number.
+            OptionError: `now` is not a datetime.
 
         Examples:
             >>> import pyarrow as pa
