@@ -19,7 +19,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYPE, NumberedBatch, send_batch_once
+from ssbroker.broker.dialogs.exactly_once_send import (
+    ADDRESS,
+    BODY,
+    DIALOG,
+    MESSAGE_TYPE,
+    NumberedBatch,
+    send_batch_once,
+)
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.spark.source.options import WriteOptions
