@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.contract_rules import priority
+from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.message import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.system_names import ERROR
@@ -107,13 +107,13 @@ def create_priority(pattern: str, level: int) -> Priority:
 def test_the_most_specific_priority_wins(worst: int) -> None:
     priorities_in_order = [create_priority(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
     for one in (priorities_in_order, priorities_in_order[::-1]):
-        assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
+        assert priority_of_endpoint(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
 
 
 def test_a_priority_for_other_services_does_not_apply() -> None:
     every = objects_with(*(create_priority(pattern, 9) for pattern in ORDER[:-1]))
     for contract, local, remote in product((7, 1), (8, 1), ("//R", "//r")):
-        found = priority(every, service_contract_id=contract, service_id=local, far_service=remote)
+        found = priority_of_endpoint(every, service_contract_id=contract, service_id=local, far_service=remote)
         assert found == (5 if (contract, local, remote) == (1, 1, "//r") else 9)
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
 from ssbroker.broker.dialogs.message import (
@@ -315,7 +316,7 @@ def create_target_endpoint(
         is_encrypted=envelope.is_encrypted,
         state=STATE_AFTER_FIRST_MESSAGE if has_first_message else STATE_AFTER_FIRST_FRAGMENT,
         lifetime=envelope.lifetime,
-        priority=contract_rules.priority(
+        priority=priority_of_endpoint(
             work.objects,
             service_contract_id=contract.service_contract_id,
             service_id=service.service_id,

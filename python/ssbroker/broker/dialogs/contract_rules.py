@@ -1,16 +1,12 @@
-"""Rules of contracts and message types, and the priority of conversations."""
+"""Which message types a side may send and receive, and which bodies they accept."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import ConversationError, failure
 from ssbroker.protocol.errors import broker_error
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
-
-PRIORITY_DEFAULT: Final = 5
 
 
 def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
@@ -48,21 +44,3 @@ def validation_error(message_type: MessageType, body: bytes | None) -> Conversat
         return None
     reason = find_violation(message_type.validation, body)
     return None if reason is None else failure(8430, message_type=message_type.name, reason=reason)
-
-
-def priority(objects: Objects, *, service_contract_id: int, service_id: int, far_service: str) -> int:
-    """Returns the priority of a new endpoint: the level of the most specific broker priority that matches."""
-    best, best_level = -1, PRIORITY_DEFAULT
-    for one in objects.priorities.values():
-        criteria = (
-            (one.service_contract_id, service_contract_id),
-            (one.local_service_id, service_id),
-            (one.remote_service_name, far_service),
-        )
-        if any(expected not in (None, actual) for expected, actual in criteria):
-            continue
-        # The contract weighs more than the local service, which weighs more than the remote service.
-        weight = sum(rank for rank, (expected, _) in zip((4, 2, 1), criteria, strict=True) if expected is not None)
-        if weight > best:
-            best, best_level = weight, one.priority
-    return best_level

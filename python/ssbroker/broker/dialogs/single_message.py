@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.local_routing import services_routed_locally
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
@@ -42,7 +43,7 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
     if is_secured or not is_stored_directly or service_name not in services_routed_locally(objects):
         return None
     contract_id = contract.service_contract_id
-    priority = contract_rules.priority(
+    priority = priority_of_endpoint(
         objects, service_contract_id=contract_id, service_id=service.service_id, far_service=service_name
     )
     return DialogPlan(objects, service, contract, queue, priority)

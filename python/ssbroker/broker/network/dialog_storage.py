@@ -16,6 +16,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import find_target
+from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.unit_of_work import instance_transaction
@@ -56,7 +57,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
     service, contract = target
     if not objects.security.may_send(service.service_id, endpoint.far_certificate, owner=service.principal_id):
         return _refusal(failure(8494, service=service.name))
-    priority = contract_rules.priority(
+    priority = priority_of_endpoint(
         objects,
         service_contract_id=contract.service_contract_id,
         service_id=service.service_id,
