@@ -13,9 +13,9 @@ from pyspark.sql import Row
 
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import bucket_state, row_cells
+from ssbroker.spark.streams.bucket_operator import processor
 from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.options import BucketCount, StreamLimits
-from ssbroker.spark.streams.stream import processor
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import A, B, first_of_two, parts, second_of_two, single
 from tests.spark.streams.steps import SECOND, START, assembly, batch_of, task

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import boolean, integer_argument
+from ssbroker._arguments import boolean, integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, default_pending_bytes
+from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.spark import input_columns
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, default_pending_bytes
+from ssbroker.spark.shared_values import share_catalog
+from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
+from ssbroker.spark.streams.task import RoutingSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """The maximum for pending bytes of a bucket; a worker holds several copies of them."""
@@ -22,6 +34,8 @@ BUCKETS_MAX: Final = 1 << 16
 AGE_MAX: Final = timedelta(days=36525)
 """The maximum for `max_pending_age`; the times at which messages expire must be valid dates."""
 
+DEFAULT_PATIENCE: Final = timedelta(minutes=5)
+"""How long an unreadable catalog stays in use by default."""
 _KEY_BYTES_MAX: Final = 64
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -135,3 +149,58 @@ def parse_catalog(value: object) -> Catalog | str:
         if isinstance(path, str):
             return os.path.abspath(path)  # noqa: PTH100 - links are not resolved: one may be how the catalog is replaced
     raise SchemaError(f"catalog: expected an ssbroker.Catalog or a path, got {type(value).__name__}")
+
+
+_PATIENCE_OPTION: Final = "catalog_patience"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRouting:
+    """How messages are routed; see `stream` for the attributes. Raises `OptionError` for an invalid value."""
+
+    catalog: Catalog | str | os.PathLike[str]
+    tie_break: TieBreak
+    pending_request: PendingRequest
+    max_delayed_bytes: int
+    catalog_patience: timedelta
+
+    def __post_init__(self) -> None:
+        parse_catalog(self.catalog)
+        check_tie_break(self.tie_break)
+        integer_argument(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
+        microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
+
+    def settings(
+        self,
+        spark: SparkSession,
+        types: Mapping[str, pa.DataType],
+        names: Mapping[str, str],
+        *,
+        direction: tuple[str, ...] | None,
+    ) -> RoutingSettings:
+        """Checks the columns and the catalog, and returns the settings that are sent to workers.
+
+        `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
+        """
+        catalog_or_path = parse_catalog(self.catalog)
+        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else load_catalog(Path(catalog_or_path))
+        labels = input_columns.validate_routing(
+            catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
+        )
+        source: CatalogLocation = (
+            FixedCatalog(share_catalog(spark, catalog_or_path, in_stream=True))
+            if isinstance(catalog_or_path, Catalog)
+            else self._catalog_path(catalog_or_path)
+        )
+        return RoutingSettings(
+            source=source,
+            tie_break=self.tie_break,
+            pending_request=self.pending_request,
+            labels=labels,
+            names=names,
+            direction=direction,
+            max_delayed_bytes=self.max_delayed_bytes,
+        )
+
+    def _catalog_path(self, path: str) -> CatalogPath:
+        return CatalogPath(path, microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0)))

@@ -10,10 +10,10 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly_rows
 from ssbroker.spark.fragment_columns import bucket_column
-from ssbroker.spark.streams import stream, stream_rows
+from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.bucket_operator import check_stream, process_buckets, with_metrics
 from ssbroker.spark.streams.extra_columns import without_watermark
-from ssbroker.spark.streams.options import BucketCount
-from ssbroker.spark.streams.stream import DEFAULT_PATIENCE, StreamRouting
+from ssbroker.spark.streams.options import DEFAULT_PATIENCE, BucketCount, StreamRouting
 from ssbroker.spark.streams.task import StreamTask
 
 if TYPE_CHECKING:
@@ -40,15 +40,17 @@ def route_stream(
 
     Args:
         conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        catalog: See `stream`, also for the options below.
-        tie_break: See `stream`.
-        pending_request: See `stream`.
-        buckets: See `stream`.
-        bucket_key: See `stream`.
-        max_delayed_bytes: See `stream`.
-        catalog_patience: See `stream`.
-        observe: See `stream`.
-        spark_4_0_checkpoint: See `stream`.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
+            whose changes the stream follows.
+        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
+        bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
+        max_delayed_bytes: The maximum size in bytes of the rows of one bucket that wait for a route; beyond it, the oldest ones are
+            emitted as DELAYED.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable.
+        observe: The name under which each micro-batch reports metrics, None for no metrics.
+        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:
         The columns of the input, then the decision columns.
@@ -72,7 +74,7 @@ def route_stream(
         catalog_patience=catalog_patience,
     )
     bucket_count = BucketCount(count=buckets, key=bucket_key)
-    spark = stream.check_stream(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
+    spark = check_stream(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     column_names = input_columns.conversation_columns(conversations_df)
@@ -99,10 +101,8 @@ def route_stream(
     )
     output_fields = without_watermark(fields.fields)
     extra = dict(zip(worker_names, output_fields, strict=True))
-    rows = stream.process_buckets(
-        with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint
-    )
-    rows = stream.with_metrics(rows, observe)
+    rows = process_buckets(with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint)
+    rows = with_metrics(rows, observe)
     extra_columns = reassembly_rows.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
     return rows.select(*extra_columns, *stream_rows.decision_columns(task.routing.labels))

@@ -3,177 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ssbroker import reassembly as keys
-from ssbroker._arguments import boolean, integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly_rows
-from ssbroker.spark.arguments import check_frame, check_tie_break
-from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_no_reserved_columns
-from ssbroker.spark.shared_values import share_catalog, share_session_keys
-from ssbroker.spark.streams import row_cells, stream_rows
-from ssbroker.spark.streams.bucket_state import StateParts
-from ssbroker.spark.streams.bucket_step import run_step
-from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
+from ssbroker.spark.shared_values import share_session_keys
+from ssbroker.spark.streams.bucket_operator import check_stream, process_buckets, with_metrics
 from ssbroker.spark.streams.extra_columns import without_watermark
-from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, microseconds, parse_catalog
+from ssbroker.spark.streams.options import DEFAULT_PATIENCE, BucketCount, StreamLimits, StreamRouting, microseconds
 from ssbroker.spark.streams.stream_rows import StreamKinds
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
-from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-    from pyspark.sql.types import StructField
 
-
-_MICROSECONDS_PER_MS: Final = 1000
-
-
-class BucketStore:
-    """Runs steps of buckets on Spark's state store and timers; `handle` is Spark's."""
-
-    def __init__(self, task: StreamTask, handle: Any) -> None:
-        self._task: Final = task
-        self._handle: Final = handle
-        self._parts: Final = StateParts(handle)
-
-    def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
-        """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
-        state_before = self._parts.get()
-        batches = [batch for cell in cells for batch in row_cells.from_ipc(cell).to_batches()]
-        output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
-        if output.state is None:
-            self._parts.clear()
-        elif output.state is not state_before:
-            self._parts.put(output.state)
-        if output.due_us is not None:
-            self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
-        return list(row_cells.to_cells(output.rows))
-
-    def _set_timer(self, due_ms: int, now_ms: int) -> None:
-        """Keeps one timer in the future, at the due time or earlier."""
-        due_ms = max(due_ms, now_ms + 1)
-        timers = [int(timer) for timer in self._handle.listTimers()]
-        for timer in timers:
-            if timer > due_ms:
-                self._handle.deleteTimer(timer)
-        if not any(now_ms < timer <= due_ms for timer in timers):
-            self._handle.registerTimer(due_ms)
-
-
-def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
-    """Returns the stateful processor of a query, which can be pickled; Spark passes it rows or, with `in_pandas`, DataFrames of pandas."""
-    from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
-
-    def to_rows(rows: list[tuple[str, bytes]]) -> Iterator[Any]:
-        if in_pandas:
-            import pandas as pd  # noqa: PLC0415 - Spark requires it for this
-
-            return iter([pd.DataFrame(rows, columns=["kind", "cell"])] if rows else [])
-        return iter([Row(kind=kind, cell=cell) for kind, cell in rows])
-
-    def from_rows(rows: Iterator[Any]) -> Iterator[Any]:
-        return (row for frame in rows for row in frame.itertuples()) if in_pandas else rows
-
-    class Buckets(StatefulProcessor):
-        """The state and one timer of each bucket."""
-
-        def init(self, handle: Any) -> None:
-            self._store = BucketStore(task, handle)
-
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
-            # Restores the order of arrival, so that a task that runs again does the same.
-            cells = [bytes(row.cell) for row in sorted(from_rows(rows), key=lambda row: int(row.place))]
-            return to_rows(self._store.run_step(cells, timerValues.getCurrentProcessingTimeInMs()))
-
-        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - the same
-            return to_rows(self._store.run_step([], timerValues.getCurrentProcessingTimeInMs()))
-
-        def close(self) -> None:
-            """Does nothing."""
-
-    return Buckets()
-
-
-_PATIENCE_OPTION: Final = "catalog_patience"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamRouting:
-    """How messages are routed; see `stream` for the attributes. Raises `OptionError` for an invalid value."""
-
-    catalog: Catalog | str | os.PathLike[str]
-    tie_break: TieBreak
-    pending_request: PendingRequest
-    max_delayed_bytes: int
-    catalog_patience: timedelta
-
-    def __post_init__(self) -> None:
-        parse_catalog(self.catalog)
-        check_tie_break(self.tie_break)
-        integer_argument(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
-        microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0))
-
-    def settings(
-        self,
-        spark: SparkSession,
-        types: Mapping[str, pa.DataType],
-        names: Mapping[str, str],
-        *,
-        direction: tuple[str, ...] | None,
-    ) -> RoutingSettings:
-        """Checks the columns and the catalog, and returns the settings that are sent to workers.
-
-        `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
-        """
-        catalog_or_path = parse_catalog(self.catalog)
-        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else load_catalog(Path(catalog_or_path))
-        labels = input_columns.validate_routing(
-            catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
-        )
-        source: CatalogLocation = (
-            FixedCatalog(share_catalog(spark, catalog_or_path, in_stream=True))
-            if isinstance(catalog_or_path, Catalog)
-            else self._catalog_path(catalog_or_path)
-        )
-        return RoutingSettings(
-            source=source,
-            tie_break=self.tie_break,
-            pending_request=self.pending_request,
-            labels=labels,
-            names=names,
-            direction=direction,
-            max_delayed_bytes=self.max_delayed_bytes,
-        )
-
-    def _catalog_path(self, path: str) -> CatalogPath:
-        return CatalogPath(path, microseconds(self.catalog_patience, name=_PATIENCE_OPTION, minimum=timedelta(0)))
-
-
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""The state store that `transformWithState` requires."""
 
 _DIRECTION: Final = ("conversation_id", "is_initiator")
-_BATCH_FUNCTIONS: Final = {
-    "ssbroker.spark.stream": "ssbroker.spark.pipeline or reassemble",
-    "ssbroker.spark.reassemble_stream": "ssbroker.spark.reassemble",
-    "ssbroker.spark.route_stream": "ssbroker.spark.route",
-}
 
 
 def build_stream(
@@ -208,82 +62,6 @@ def build_stream(
     return with_metrics(rows, observe), StreamKinds(output_fields, labels, limits.acknowledgements)
 
 
-def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSession:
-    """Checks the input and the state store, and returns the session; raises `SchemaError` or `OptionError`."""
-    check_stream_support(name, instead=_BATCH_FUNCTIONS[name])
-    check_frame(frame, name=name)
-    if not frame.isStreaming:
-        raise SchemaError(
-            f"{name} requires a streaming DataFrame (spark.readStream); for a batch DataFrame use {_BATCH_FUNCTIONS[name]}",
-            expected="a streaming DataFrame",
-            actual="a batch DataFrame",
-        )
-    metrics_name: object = observe
-    if metrics_name is not None and not (isinstance(metrics_name, str) and metrics_name):
-        raise OptionError(f"observe: expected a name or None, got {observe!r:.80}")
-    spark = frame.sparkSession
-    provider = spark.conf.get(PROVIDER)
-    if provider != ROCKSDB:
-        raise OptionError(f"{name} requires the RocksDB state store: set {PROVIDER} to {ROCKSDB}; it is {provider}")
-    return spark
-
-
-def process_buckets(
-    with_buckets: DataFrame,
-    names: tuple[str, ...],
-    task: StreamTask,
-    extra: Mapping[str, StructField],
-    *,
-    spark_4_0_checkpoint: bool,
-) -> DataFrame:
-    """Packs rows by bucket, runs a step of each bucket, and unpacks the output: rows of all kinds, with metrics.
-
-    `with_buckets` has the bucket number, then a column for each of `names`, which are the columns in workers; `extra` are the extra
-    columns by worker name. With `spark_4_0_checkpoint`, the state is kept by the operator that Spark 4.0 has.
-    """
-    boolean(spark_4_0_checkpoint, name="spark_4_0_checkpoint")
-    own = stream_rows.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
-    worker_names = tuple(extra)
-
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
-
-        context: Any = TaskContext.get()
-        return row_cells.pack_rows(names, batches, partition=context.partitionId())
-
-    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return row_cells.unpack_rows(own, worker_names, batches)
-
-    schema = stream_rows.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
-    grouped: Any = with_buckets.mapInArrow(on_workers(pack), row_cells.PACKED_SCHEMA).groupBy("bucket")
-    # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
-    in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
-    transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
-    stateful: DataFrame = transform(
-        statefulProcessor=processor(task, in_pandas=in_pandas),
-        outputStructType=row_cells.OUTPUT_SCHEMA,
-        outputMode="Append",
-        timeMode="ProcessingTime",
-    )
-    return stateful.mapInArrow(on_workers(unpack), schema)
-
-
-def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
-    """Removes the metrics from the rows; with a name, they are observed first."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    if name is None:
-        return rows
-    kind = sf.col(stream_rows.KIND)
-    kinds = [stream_rows.MESSAGE, stream_rows.REJECTION, stream_rows.ACKNOWLEDGEMENT, stream_rows.EXPIRY]
-    counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in kinds]
-    sums = [sf.sum(figure).alias(figure) for figure in stream_rows.METRIC_COLUMNS]
-    if "message_body" in rows.columns:
-        sums.append(sf.sum(sf.length("message_body")).alias("message_bytes"))
-    buckets = sf.count(sf.when(kind == stream_rows.METRICS, True)).alias("buckets")
-    return rows.observe(name, *counts, *sums, buckets).where(kind != stream_rows.METRICS)
-
-
 def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
     normalized_keys = keys.normalize_session_keys(limits.session_keys)
     column = normalized_keys if isinstance(normalized_keys, str) else None
@@ -310,10 +88,6 @@ def _routing(
         types[name] = input_columns.arrow_type(name, kind, expected=input_columns.EXPECTED_TYPES[name])
     names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
     return stream_routing.settings(spark, types, names, direction=_DIRECTION if in_order else None)
-
-
-DEFAULT_PATIENCE: Final = timedelta(minutes=5)
-"""How long an unreadable catalog stays in use by default."""
 
 
 @dataclass(frozen=True)
