@@ -21,6 +21,7 @@ mod reassemble;
 mod route;
 pub mod schema;
 mod session_keys;
+mod validation;
 mod view;
 mod wire;
 
