@@ -43,7 +43,7 @@ def test_invalid_folders_are_refused(tmp_path: Path) -> None:
 def test_address_must_belong_to_one_instance() -> None:
     with pytest.raises(DuplicateError, match="both 'A' and 'B' have the address TCP://north:4022"):
         Fleet({"A": catalog_of(north()), "B": catalog_of(replace(south(), addresses=("TCP://north",)))})
-    with pytest.raises(SchemaError, match="expected a str and a Catalog"):
+    with pytest.raises(SchemaError, match=r"expected names \(str\) and Catalogs, got "):
         Fleet({"A": "catalog"})  # type: ignore[dict-item]
     one = catalog_of(north())
     assert isinstance(Fleet.of(one)["instance"], Catalog)

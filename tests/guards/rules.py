@@ -56,7 +56,7 @@ ROUTING: Final = (
         "Step 6: the conversation names a broker id, and a database of this instance has the service, which acts as a `LOCAL` route",
     ),
     Rule("R17", "Step 7: no route was found; the conversation is `DELAYED`"),
-    Rule("R18", "Finding no route is not an error: a `DELAYED` conversation is matched again after a time-out"),
+    Rule("R18", "Finding no route is not an error: a `DELAYED` conversation is matched again after a timeout"),
     Rule("R19", "Mirror addresses are ignored when routes are matched"),
     Rule("R20", "A route with a broker id but no service name never matches"),
     Rule("R21", "Routes with the same service name, broker id and address count as one"),

@@ -1,4 +1,4 @@
-"""The system views as Arrow tables, with the columns of SQL Server."""
+"""The system views as Arrow tables: those of SQL Server, with its columns, and two of ssbroker."""
 
 from __future__ import annotations
 

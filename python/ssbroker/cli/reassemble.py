@@ -642,7 +642,7 @@ _NOT_ON_SPARK: Final = ("max_pending_messages", "max_sequence_distance")
 def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path]]:
     """Reassembles files on Spark into folders of Parquet files; returns the counts and the input files.
 
-    Spark sorts the fragments first, which bounds memory for any input.
+    Spark sorts the fragments first, so that a task normally holds one message at a time.
     """
     _check_options(job)
     files = expand_patterns(job.fragments)

@@ -126,7 +126,7 @@ def _check_follower(cursor: TokenCursor) -> None:
     expected = _FOLLOWERS.get(cursor.key, ())
     if expected and cursor.ahead(1).key not in expected:
         cursor.take()
-        cursor.fail(f"expected one of {', '.join(sorted(expected))}")
+        cursor.fail(f"expected {'one of ' if len(expected) > 1 else ''}{', '.join(sorted(expected))}")
 
 
 def _alter_database(cursor: TokenCursor) -> Statement:

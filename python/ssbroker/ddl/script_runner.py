@@ -39,7 +39,7 @@ class ScriptTarget(Protocol):
         """Runs a statement; returns what was not done. Raises `RefusalError`."""
 
     def restore(self, current: str | None) -> None:
-        """Makes a database the current one again, after a text of EXEC."""
+        """Makes a database the current one again, after the text of an EXEC statement has run."""
 
     def suppose(self, name: str) -> None:
         """Continues after a refused USE as if the database existed."""

@@ -72,7 +72,7 @@ class Fleet(Mapping[str, Catalog]):
             item: tuple[object, object] = (name, catalog)
             if not isinstance(item[0], str) or not isinstance(item[1], Catalog):
                 raise SchemaError(
-                    f"instances: expected a str and a Catalog, got {name!r:.80}: {type(catalog).__name__}"
+                    f"instances: expected names (str) and Catalogs, got {name!r:.80} with a value of type {type(catalog).__name__}"
                 )
             self._addresses_of[name] = frozenset(catalog.addresses)
             for address in catalog.addresses:

@@ -23,7 +23,7 @@ def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
 def read(
     connection: Connection, side: tuple[bytes, bool], first: tuple[int, int], end: int, *, bytes_max: int
 ) -> list[tuple[Any, ...]]:
-    """Reads fragments of an endpoint in order, from a message and fragment number to before message `end`; none if the conversation has ended.
+    """Reads fragments of an endpoint in order, from a message and fragment number up to, but not including, message `end`; returns none if the conversation has ended.
 
     Reading stops after `bytes_max` bytes of bodies. Each row holds message number, fragment number, fragment count, body, digests of message and
     fragment, message type, message id, whether it ends the dialog, and whether it is an error.

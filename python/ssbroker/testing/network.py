@@ -77,7 +77,8 @@ class Faults:
             seed: The seed.
 
         Returns:
-            The faults; loss up to 30 %, duplication and reordering up to 50 %, corruption up to 10 %.
+            The faults; loss up to 30 %, duplication and reordering up to 50 %, corruption, crashes and rollbacks up to 10 %, up to 4
+            partitions and clock jumps, and sometimes a periodic outage.
 
         Examples:
             >>> Faults.from_seed(7) == Faults.from_seed(7) != Faults.from_seed(8)

@@ -275,7 +275,7 @@ class Dialer:
                 call_listener(report)
 
     def rows_dropped(self, connection: PeerConnection, reasons: Mapping[Key, DropReason]) -> None:
-        """Handles the reasons why a peer does not acknowledge rows."""
+        """Passes to the listener why a peer does not acknowledge rows."""
         for destination in self._by_connection.get(connection, ()):
             call_listener(partial(self._context.listener.rows_dropped, destination.address, reasons))
 

@@ -68,7 +68,7 @@ class Trust:
                 "names: required with an authority; give at least one principal that it may issue certificates for"
             )
         if self.authority is None and self.names:
-            raise OptionError("names: only used with an authority; give one, or omit the names")
+            raise OptionError("names: used only with an authority; give one, or omit the names")
         if self.authority is None and not any(self.pinned.values()):
             raise OptionError("no peer can be authenticated: give pinned certificates, or an authority and names")
         if not all(self.pinned):
