@@ -1,4 +1,4 @@
-"""The well-known port and service of Service Broker."""
+"""The port of Service Broker, and the names of its system message types, contracts and services."""
 
 from __future__ import annotations
 
@@ -9,3 +9,17 @@ PORT: Final = 4022
 PORT_MAX: Final = 65_535
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 """The service from which routes are requested (dynamic routing)."""
+
+DEFAULT: Final = "DEFAULT"
+"""The message type and the contract that every database has."""
+
+BROKER_SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
+ERROR: Final = f"{BROKER_SCHEMA}/Error"
+END_DIALOG: Final = f"{BROKER_SCHEMA}/EndDialog"
+DIALOG_TIMER: Final = f"{BROKER_SCHEMA}/DialogTimer"
+SYSTEM_SERVICE: Final = f"{BROKER_SCHEMA}/ServiceBroker"
+"""The service of a database that requests routes from the configuration service."""
+CONFIGURATION_NOTICE: Final = f"{BROKER_SCHEMA}/BrokerConfigurationNotice"
+"""The contract of these requests."""
+MISSING_ROUTE: Final = f"{CONFIGURATION_NOTICE}/MissingRoute"
+MISSING_REMOTE_SERVICE_BINDING: Final = f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding"

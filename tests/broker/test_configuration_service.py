@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ssbroker._well_known import CONFIGURATION_NOTICE
 from ssbroker.broker.configuration_service import (
     LIFETIME,
     ConfigurationService,
@@ -24,7 +25,6 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerWarning, InputError, OptionError
-from ssbroker.protocol.system_names import CONFIGURATION_NOTICE
 from tests.broker import sample_databases
 from tests.broker.conftest import START, Clock
 from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting

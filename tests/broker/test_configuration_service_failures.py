@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker._well_known import CONFIGURATION_NOTICE, MISSING_ROUTE
 from ssbroker.broker.configuration_service import (
     ConfigurationService,
     Directory,
@@ -18,7 +19,6 @@ from ssbroker.broker.configuration_service import (
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import LOG_LINES_MAX
-from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, MISSING_ROUTE
 from tests.broker import sample_databases
 from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
 from ssbroker.broker.instance import Instance
@@ -17,7 +17,6 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import LOG_LINES_MAX
-from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send, statuses, waiting

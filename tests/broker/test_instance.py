@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from ssbroker import _well_known
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
-from ssbroker.protocol import system_names
 from ssbroker.store.database_file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.unprivileged import nobody
@@ -73,20 +73,20 @@ def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
     instance.create_database("Sales")
     objects = database_context(instance.database(name)).objects()
     assert {kind.name: kind.validation for kind in objects.message_types.values()} == {
-        system_names.ERROR: "X",
-        system_names.END_DIALOG: "E",
-        system_names.DIALOG_TIMER: "E",
-        system_names.DEFAULT: "N",
-        system_names.MISSING_ROUTE: "X",
-        system_names.MISSING_REMOTE_SERVICE_BINDING: "X",
+        _well_known.ERROR: "X",
+        _well_known.END_DIALOG: "E",
+        _well_known.DIALOG_TIMER: "E",
+        _well_known.DEFAULT: "N",
+        _well_known.MISSING_ROUTE: "X",
+        _well_known.MISSING_REMOTE_SERVICE_BINDING: "X",
     }
-    notice = objects.contracts[system_names.CONFIGURATION_NOTICE].messages
+    notice = objects.contracts[_well_known.CONFIGURATION_NOTICE].messages
     assert [objects.message_types_by_id[number].name for number in notice] == [
-        system_names.MISSING_ROUTE,
-        system_names.MISSING_REMOTE_SERVICE_BINDING,
+        _well_known.MISSING_ROUTE,
+        _well_known.MISSING_REMOTE_SERVICE_BINDING,
     ]
-    (message,) = objects.contracts[system_names.DEFAULT].messages.values()
-    assert objects.message_types_by_id[message.message_type_id].name == system_names.DEFAULT
+    (message,) = objects.contracts[_well_known.DEFAULT].messages.values()
+    assert objects.message_types_by_id[message.message_type_id].name == _well_known.DEFAULT
     assert message.is_sent_by_initiator
     assert message.is_sent_by_target
     (route,) = objects.routes.values()

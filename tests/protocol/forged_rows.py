@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import NAMES, Protection
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
 from tests.protocol.test_receiver import with_new_header_digest
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from ssbroker.protocol import system_names
+from ssbroker import _well_known
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
@@ -176,7 +176,7 @@ def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
 
 def is_error(row: Row) -> bool:
     """Returns whether a row is an error of the broker."""
-    return not row["is_sequenced"] and row["message_type_name"] == system_names.ERROR
+    return not row["is_sequenced"] and row["message_type_name"] == _well_known.ERROR
 
 
 def disable_fast_path(dialogs: DialogEngine) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ssbroker.protocol import system_names
+from ssbroker import _well_known
 from ssbroker.protocol.storage import Key
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, Pair, established_pair, numbers, pair
@@ -16,7 +16,7 @@ MINUTE = 60 * SECOND
 
 def fails(engines: Pair, body: bytes = b"sold out") -> None:
     """Ends the dialog with an error at the initiator, which drops queued messages."""
-    engines.a.send(engines.outgoing, body, message_type=system_names.ERROR)
+    engines.a.send(engines.outgoing, body, message_type=_well_known.ERROR)
 
 
 def test_an_error_overtakes_lost_messages(engine: EngineFactory) -> None:

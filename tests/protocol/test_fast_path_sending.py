@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _core
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.sender import FastOutbound, take_fast
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from tests.protocol.forged_rows import DIALOGS, FORGERIES, MESSAGES, NOW, attack, recorded
 from tests.protocol.pair import KEY, Row, pair
 from tests.protocol.test_dialog_security import altered

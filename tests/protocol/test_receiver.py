@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from ssbroker import _well_known
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol import system_names
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import DialogEndpoint, Refusal
 from ssbroker.testing.simulation import EngineFactory
@@ -307,7 +307,7 @@ def test_a_target_of_an_unknown_conversation_gets_an_error(engine: EngineFactory
     both.b.receive_and_commit(answers, 20 * SECOND)
     account = both.b.storage.accounts[both.incoming]
     assert b"<Code>-8462</Code>" in (account.error or b"")
-    assert answers[0]["message_type_name"] == system_names.ERROR
+    assert answers[0]["message_type_name"] == _well_known.ERROR
 
 
 @pytest.mark.rule("P11", "P22")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ssbroker import Instance
+from ssbroker._well_known import DEFAULT, END_DIALOG
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.transaction import Transaction
-from ssbroker.protocol.system_names import DEFAULT, END_DIALOG
 from tests.system import traffic
 from tests.system.checker import Received, Sent
 from tests.system.traffic import REPLY, Plan

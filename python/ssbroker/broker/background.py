@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
+from ssbroker._well_known import DIALOG_TIMER
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery
@@ -26,7 +27,6 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConversationStep
-from ssbroker.protocol.system_names import DIALOG_TIMER
 from ssbroker.store import endpoints, leases
 from ssbroker.store.sqlite import Connection
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
@@ -26,7 +26,6 @@ from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.config import DESCRIPTION_MAX
-from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
@@ -31,7 +32,6 @@ from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import begin_end, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
@@ -20,7 +20,6 @@ from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import ConversationState
-from ssbroker.protocol.system_names import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.store import endpoints, queues, route_requests
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects

@@ -16,6 +16,7 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
 from ssbroker.broker.definition_checks import existing, queue_key
@@ -27,7 +28,6 @@ from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, Storage
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints, leases, queues
 from ssbroker.store.database_file import LockCall, ReceivedRow, SessionSummary
 from ssbroker.store.endpoints import ConversationEndpoint

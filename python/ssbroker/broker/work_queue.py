@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.definition_checks import queue_key, queue_text
@@ -22,7 +23,6 @@ from ssbroker.broker.transaction import Message, Transaction, context_of, work_o
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-_NOTIFICATIONS: Final = "http://schemas.microsoft.com/SQL/Notifications/"
-_BROKER: Final = "http://schemas.microsoft.com/SQL/ServiceBroker/"
-_CONFIGURATION: Final = f"{_BROKER}BrokerConfigurationNotice"
-_DIAGNOSTIC: Final = f"{_BROKER}ServiceDiagnostic"
+from ssbroker._well_known import (
+    BROKER_SCHEMA,
+    CONFIGURATION_NOTICE,
+    DEFAULT,
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
+    MISSING_REMOTE_SERVICE_BINDING,
+    MISSING_ROUTE,
+    SYSTEM_SERVICE,
+)
+
+_NOTIFICATIONS: Final = "http://schemas.microsoft.com/SQL/Notifications"
+_DIAGNOSTIC: Final = f"{BROKER_SCHEMA}/ServiceDiagnostic"
 
 SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 """The databases that every instance has."""
@@ -15,46 +25,46 @@ SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 SystemValidation = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
 
 SYSTEM_MESSAGE_TYPES: Final[dict[str, SystemValidation]] = {
-    f"{_BROKER}Error": "WELL_FORMED_XML",
-    f"{_BROKER}EndDialog": "EMPTY",
-    f"{_BROKER}DialogTimer": "EMPTY",
-    "DEFAULT": "NONE",
-    f"{_CONFIGURATION}/MissingRoute": "WELL_FORMED_XML",
-    f"{_CONFIGURATION}/MissingRemoteServiceBinding": "WELL_FORMED_XML",
-    f"{_NOTIFICATIONS}QueryNotification": "WELL_FORMED_XML",
-    f"{_NOTIFICATIONS}EventNotification": "WELL_FORMED_XML",
-    f"{_CONFIGURATION}/FailedRoute": "WELL_FORMED_XML",
-    f"{_CONFIGURATION}/FailedRemoteServiceBinding": "WELL_FORMED_XML",
+    ERROR: "WELL_FORMED_XML",
+    END_DIALOG: "EMPTY",
+    DIALOG_TIMER: "EMPTY",
+    DEFAULT: "NONE",
+    MISSING_ROUTE: "WELL_FORMED_XML",
+    MISSING_REMOTE_SERVICE_BINDING: "WELL_FORMED_XML",
+    f"{_NOTIFICATIONS}/QueryNotification": "WELL_FORMED_XML",
+    f"{_NOTIFICATIONS}/EventNotification": "WELL_FORMED_XML",
+    f"{CONFIGURATION_NOTICE}/FailedRoute": "WELL_FORMED_XML",
+    f"{CONFIGURATION_NOTICE}/FailedRemoteServiceBinding": "WELL_FORMED_XML",
     f"{_DIAGNOSTIC}/Query": "WELL_FORMED_XML",
     f"{_DIAGNOSTIC}/Status": "WELL_FORMED_XML",
     f"{_DIAGNOSTIC}/Description": "WELL_FORMED_XML",
-    f"{_BROKER}ServiceEcho/Echo": "NONE",
+    f"{BROKER_SCHEMA}/ServiceEcho/Echo": "NONE",
 }
 """The validation of each system message type, in the order of their ids."""
 
 SYSTEM_CONTRACTS: Final[dict[str, tuple[tuple[str, Literal["INITIATOR", "TARGET", "ANY"]], ...]]] = {
-    "DEFAULT": (("DEFAULT", "ANY"),),
-    _CONFIGURATION: (
-        (f"{_CONFIGURATION}/MissingRoute", "INITIATOR"),
-        (f"{_CONFIGURATION}/FailedRoute", "INITIATOR"),
-        (f"{_CONFIGURATION}/MissingRemoteServiceBinding", "INITIATOR"),
-        (f"{_CONFIGURATION}/FailedRemoteServiceBinding", "INITIATOR"),
+    DEFAULT: ((DEFAULT, "ANY"),),
+    CONFIGURATION_NOTICE: (
+        (MISSING_ROUTE, "INITIATOR"),
+        (f"{CONFIGURATION_NOTICE}/FailedRoute", "INITIATOR"),
+        (MISSING_REMOTE_SERVICE_BINDING, "INITIATOR"),
+        (f"{CONFIGURATION_NOTICE}/FailedRemoteServiceBinding", "INITIATOR"),
     ),
-    f"{_NOTIFICATIONS}PostQueryNotification": ((f"{_NOTIFICATIONS}QueryNotification", "INITIATOR"),),
-    f"{_NOTIFICATIONS}PostEventNotification": ((f"{_NOTIFICATIONS}EventNotification", "INITIATOR"),),
+    f"{_NOTIFICATIONS}/PostQueryNotification": ((f"{_NOTIFICATIONS}/QueryNotification", "INITIATOR"),),
+    f"{_NOTIFICATIONS}/PostEventNotification": ((f"{_NOTIFICATIONS}/EventNotification", "INITIATOR"),),
     _DIAGNOSTIC: (
         (f"{_DIAGNOSTIC}/Query", "INITIATOR"),
         (f"{_DIAGNOSTIC}/Status", "TARGET"),
         (f"{_DIAGNOSTIC}/Description", "TARGET"),
     ),
-    f"{_BROKER}ServiceEcho": ((f"{_BROKER}ServiceEcho/Echo", "ANY"),),
+    f"{BROKER_SCHEMA}/ServiceEcho": ((f"{BROKER_SCHEMA}/ServiceEcho/Echo", "ANY"),),
 }
 """The message types of each system contract, with the side that sends them, in the order of their ids."""
 
 SYSTEM_SERVICES: Final = {
-    f"{_NOTIFICATIONS}EventNotificationService": "EventNotificationErrorsQueue",
-    f"{_NOTIFICATIONS}QueryNotificationService": "QueryNotificationErrorsQueue",
-    f"{_BROKER}ServiceBroker": "ServiceBrokerQueue",
+    f"{_NOTIFICATIONS}/EventNotificationService": "EventNotificationErrorsQueue",
+    f"{_NOTIFICATIONS}/QueryNotificationService": "QueryNotificationErrorsQueue",
+    SYSTEM_SERVICE: "ServiceBrokerQueue",
 }
 """The queue of each system service."""
 

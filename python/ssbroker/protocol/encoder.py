@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 
 import pyarrow as pa
 
-from ssbroker import _core
-from ssbroker.protocol import envelope, system_names
+from ssbroker import _core, _well_known
+from ssbroker.protocol import envelope
 from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
@@ -89,7 +89,7 @@ def error_body(code: int, text: str) -> bytes:
         >>> error_body(-8462, "gone").decode()
         '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
     """
-    return f'<Error xmlns="{system_names.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
+    return f'<Error xmlns="{_well_known.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
 
 
 class Encoder:
@@ -176,7 +176,7 @@ class Encoder:
         else:
             raise ValueError(f"expected a notice with a row or a dialog, got {notice!r}")
         row.body = error_body(notice.code, notice.text)
-        row.message_type = system_names.ERROR
+        row.message_type = _well_known.ERROR
         row.is_error = True
         return self._protect(row, notice.dialog)
 

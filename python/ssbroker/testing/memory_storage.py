@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.protocol import system_names
+from ssbroker import _well_known
 from ssbroker.protocol.storage import (
     STORED_FRAGMENTS,
     BatchChanges,
@@ -39,7 +39,7 @@ class StoredMessage:
 
     sequence: int
     body: bytes
-    message_type: str = system_names.DEFAULT
+    message_type: str = _well_known.DEFAULT
     message_id: bytes | None = None
     is_end: bool = False
     is_error: bool = False
@@ -55,7 +55,7 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
     def begin(self, endpoint: DialogEndpoint) -> Key:
         """Starts a dialog from the initiator's endpoint and returns its key."""
 
-    def send(self, key: Key, body: bytes, *, message_type: str = system_names.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
         """Sends a message and returns its number."""
 
     def waiting(self) -> list[Key]:
@@ -149,7 +149,7 @@ class MemoryDialogStorage:
         self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = system_names.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
         """Sends and commits a message.
 
         Args:
@@ -163,12 +163,12 @@ class MemoryDialogStorage:
         account = self.accounts[key]
         number = account.next
         account.next += 1
-        if message_type == system_names.ERROR:
+        if message_type == _well_known.ERROR:
             account.outgoing.clear()  # END CONVERSATION WITH ERROR drops unsent messages
         message_id = number.to_bytes(8) + key[0][8:]
-        is_end = message_type == system_names.END_DIALOG
+        is_end = message_type == _well_known.END_DIALOG
         account.outgoing[number] = StoredMessage(
-            number, body, message_type, message_id, is_end, message_type == system_names.ERROR
+            number, body, message_type, message_id, is_end, message_type == _well_known.ERROR
         )
         return number
 
@@ -233,7 +233,7 @@ class MemoryDialogStorage:
             account = self.accounts[key]
             account.error = account.error or b"the peer has lost messages"
             account.next += 1 << 40
-            self.send(key, b"the peer has lost messages", message_type=system_names.ERROR)
+            self.send(key, b"the peer has lost messages", message_type=_well_known.ERROR)
 
     def restart(self) -> None:
         """Discards the work table, as a restart of the instance does."""

@@ -9,9 +9,9 @@ from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker import _well_known
 from ssbroker._arguments import integer_argument, real_number
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol import system_names
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import EventLog
@@ -430,7 +430,7 @@ class Simulation:
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
-                message_type = system_names.END_DIALOG if is_last else random.choice(["Order", "Offer"])
+                message_type = _well_known.END_DIALOG if is_last else random.choice(["Order", "Offer"])
                 size = random.choice([0, 5, 20, 90, 90, 250, 500, 16 * _FRAGMENT_BYTES - 20])
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
                 plan.node.storage.send(plan.key, body, message_type=message_type)

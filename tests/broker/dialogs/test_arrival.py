@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from ssbroker._well_known import DEFAULT, END_DIALOG, ERROR
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.system_names import DEFAULT, END_DIALOG, ERROR
 from tests.broker import dialog_calls, sample_databases
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.dialog_calls import begin, contents_of, drain, end, handle_of, receive, send

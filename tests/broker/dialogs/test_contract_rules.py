@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ssbroker._well_known import ERROR
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.message import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.system_names import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from ssbroker._well_known import DEFAULT, END_DIALOG, ERROR
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
@@ -20,7 +21,6 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import ERROR_TEXTS
 from ssbroker.protocol.states import TABLE, ConversationInput, ConversationState, next_state
-from ssbroker.protocol.system_names import DEFAULT, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import dialog_calls

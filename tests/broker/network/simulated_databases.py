@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker import _well_known
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.job import Job
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.protocol import system_names
 from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import (
     BatchChanges,
@@ -104,8 +104,8 @@ class SimulatedDatabase:
             )
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = system_names.DEFAULT) -> int:
-        kind = BYE if message_type == system_names.END_DIALOG else message_type
+    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
+        kind = BYE if message_type == _well_known.END_DIALOG else message_type
         row = self._row(key)
         assert row is not None
         with self.database.transaction() as t:
@@ -132,7 +132,7 @@ class SimulatedDatabase:
                     found = endpoints.by_handle(t.connection, row["conversation_handle"])
                     assert found is not None
                     endpoint_key = (found.conversation_id, bool(found.is_initiator))
-                    kind = system_names.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
+                    kind = _well_known.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
                     message = StoredMessage(row["message_sequence_number"], row["message_body"] or b"", kind)
                     self._received.setdefault(endpoint_key, []).append(message)
         return self._received.get(key, [])
@@ -288,7 +288,7 @@ class LeasedDatabase(SimulatedDatabase):
             with job.transaction() as t:
                 for message in job.messages:
                     is_initiator = not message.is_initiator  # of this side
-                    kind = system_names.END_DIALOG if message.message_type_name == BYE else message.message_type_name
+                    kind = _well_known.END_DIALOG if message.message_type_name == BYE else message.message_type_name
                     body = message.message_body or b""
                     row = (message.conversation_id.bytes, is_initiator, message.message_sequence_number, kind, body)
                     t.connection.execute("INSERT INTO processed VALUES (?, ?, ?, ?, ?)", row)

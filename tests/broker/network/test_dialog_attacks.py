@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker._well_known import ERROR
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.system_names import ERROR
 from ssbroker.security.key_exchange import Direction, KeyOffers
 from tests.broker import sample_databases
 from tests.broker.network.secured_pair import (

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ssbroker._well_known import ERROR
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.system_names import ERROR
 from tests.broker.dialog_calls import REPLIES, contents_of, drain, end, receive, send, switch
 from tests.broker.network.engine_pair import MINUTE, ORDER, ORDERS, Pair, Side, pair
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.system_names import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from tests.broker.dialog_calls import REPLIES
 from tests.broker.network.engine_pair import DEFAULT, MINUTE, ORDERS, SHOP, STOCK, TRADE, Pair, Row, Side, pair

@@ -13,10 +13,10 @@ import apsw
 import pyarrow as pa
 import pytest
 
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network import dialog_storage
 from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from ssbroker.store.sqlite import Connection
 from tests.broker.dialog_calls import end, send
 from tests.broker.network.engine_pair import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE, SYSTEM_SERVICE
 from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
@@ -17,7 +17,6 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.system_names import SYSTEM_SERVICE
 from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

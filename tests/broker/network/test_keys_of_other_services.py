@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ssbroker import _well_known
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.protocol import system_names
 from ssbroker.protocol.ack_ranges import pack_ack_ranges
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
 from ssbroker.security import SecuredDirection
@@ -54,7 +54,7 @@ def blob(shop_and_bank: ShopAndBank, conversation: bytes, *, is_initiator: bool,
 def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
     """A message sealed with Mallory's key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
-    values += [sender, broker, SHOP, None, system_names.DEFAULT, system_names.DEFAULT, uuid.UUID(int=5).bytes]
+    values += [sender, broker, SHOP, None, _well_known.DEFAULT, _well_known.DEFAULT, uuid.UUID(int=5).bytes]
     values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]
     row = EnvelopeRow(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)

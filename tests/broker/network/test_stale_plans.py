@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker._well_known import ERROR
 from ssbroker.broker.network.dialog_storage import StalePlan
-from ssbroker.protocol.system_names import ERROR
 from tests.broker.dialog_calls import REPLIES, contents, contents_of, drain, end, send
 from tests.broker.network.engine_pair import MINUTE, ORDERS, TRADE, Pair, Row, Side, pair
 

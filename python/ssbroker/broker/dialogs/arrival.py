@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from ssbroker._well_known import END_DIALOG
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
@@ -29,7 +30,6 @@ from ssbroker.protocol.states import (
     ConversationState,
     next_state,
 )
-from ssbroker.protocol.system_names import END_DIALOG
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service

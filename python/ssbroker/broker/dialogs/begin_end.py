@@ -6,6 +6,7 @@ import uuid
 from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.definition_checks import existing
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
@@ -18,7 +19,6 @@ from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from ssbroker.security import keys
 from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store import security as stored

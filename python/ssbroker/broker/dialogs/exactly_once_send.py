@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send_batch import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 

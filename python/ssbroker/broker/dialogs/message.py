@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Final, NamedTuple
 
+from ssbroker._well_known import ERROR
 from ssbroker.protocol.errors import error_text
-from ssbroker.protocol.system_names import ERROR
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 

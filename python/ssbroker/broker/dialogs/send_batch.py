@@ -10,13 +10,13 @@ import pyarrow as pa
 from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
 from ssbroker._compat import is_binary_view, is_string_view
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker.dialogs.send import check_all_may_send, send
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import BODY_MAX
 from ssbroker.protocol.errors import broker_error
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.store import endpoints
 
 _NAME: Final = "messages"

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arrival import find_target
@@ -34,7 +35,6 @@ from ssbroker.protocol.storage import (
     StoredFragmentInfo,
     fragments_table,
 )
-from ssbroker.protocol.system_names import END_DIALOG, ERROR
 from ssbroker.store import endpoints, fragments, transmission_queue
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection

@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from ssbroker._well_known import DEFAULT
 from ssbroker.broker.dialogs.exactly_once_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.protocol.system_names import DEFAULT
 from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
