@@ -274,10 +274,11 @@ impl<'a> OtherNames<'a> {
             names.sort_unstable();
             names.dedup();
         }
-        if source != self.index.replies() {
-            self.count += names.len();
+        if source == self.index.replies() {
+            return Some(names);
         }
-        (self.count <= self.limit || source == self.index.replies()).then_some(names)
+        self.count += names.len();
+        (self.count <= self.limit).then_some(names)
     }
 
     fn exclude(&mut self, source: Source, service: NameId) {
