@@ -116,6 +116,15 @@ def test_a_queue_gets_what_the_script_says_and_defaults_for_the_rest(sales: Inst
     ) == ["altered queue [dbo].[Orders] in Sales: activation: on -> off"]
 
 
+def test_a_queue_is_distinguished_from_one_whose_name_differs_in_case(sales: Instance) -> None:
+    database = sales.database("Sales")
+    database.create_queue("Orders", retention=True)
+    database.create_queue("orders")
+    assert in_sales(sales, "CREATE QUEUE orders WITH RETENTION = ON;") == [
+        "altered queue [dbo].[orders] in Sales: retention: off -> on"
+    ]
+
+
 def test_a_queue_that_was_disabled_stays_so_unless_the_script_has_its_status(sales: Instance) -> None:
     in_sales(sales, "CREATE QUEUE Orders")
     sales.database("Sales").alter_queue("Orders", status=False)

@@ -16,6 +16,7 @@ from ssbroker.broker.object_descriptions import (
     principal_name,
     priority_properties,
 )
+from ssbroker.broker.object_statements import similar_queue
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError
@@ -358,8 +359,7 @@ _ANY: Final[dict[str, str | int | None]] = {
 
 
 def _queue(objects: Objects, name: QueueName) -> Queue | None:
-    wanted = (folded(name.schema), folded(name.name))
-    return next((one for key, one in objects.queues.items() if (folded(key[0]), folded(key[1])) == wanted), None)
+    return objects.queues.get(similar_queue(objects, name))
 
 
 def changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
