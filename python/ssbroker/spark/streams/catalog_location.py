@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from ssbroker._arguments import EPOCH
 from ssbroker.catalog.catalog import Catalog, catalog_files
@@ -21,25 +21,22 @@ _LOG: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4
 
 
-@dataclass(frozen=True)
-class CatalogLocation:
+class CatalogLocation(Protocol):
     """Where the catalog of a stream is."""
 
     @property
     def may_change(self) -> bool:
         """Whether the catalog may change while the query runs."""
-        raise NotImplementedError
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:
         """Returns the current router and the fingerprint of its catalog; the same router while the catalog is unchanged.
 
         Raises `InputError` if the catalog cannot be read and there is no earlier one.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class FixedCatalog(CatalogLocation):
+class FixedCatalog:
     """A catalog that does not change while the query runs."""
 
     catalog: SharedValue[Catalog]
@@ -55,7 +52,7 @@ class FixedCatalog(CatalogLocation):
 
 
 @dataclass(frozen=True)
-class CatalogPath(CatalogLocation):
+class CatalogPath:
     """A file or folder, as `Catalog.load` reads it, on a file system that workers share; it is checked for each bucket and micro-batch.
 
     Attributes:
