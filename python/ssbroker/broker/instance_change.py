@@ -91,7 +91,7 @@ class InstanceChange:
             )
             if not is_detached or isinstance(error, LockTimeoutError):
                 raise
-            raise _detached_error(database) from error
+            raise _detached_error(database.name) from error
 
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
         """Records the instance as owner again if a crash left the database half detached."""
@@ -130,7 +130,7 @@ class InstanceChange:
         for row in database_registry.load(self.listing()):
             if row.database_id == database.database_id:
                 return row
-        raise _detached_error(database)
+        raise _detached_error(database.name)
 
     def commit_after_registry(self, database: DatabaseContext) -> None:
         """Commits the file after the registry, because the database was enabled or attached."""
@@ -160,7 +160,7 @@ class InstanceChange:
     def remove_unavailable(self, name: str) -> None:
         """Removes a database whose file cannot be used from the registry; does not touch the file."""
         if all(row.name != name for row in database_registry.load(self.listing())):
-            raise UnknownDatabaseError(f"the database {name!r} no longer exists", value=name)
+            raise _detached_error(name)
         database_registry.remove(self.listing(), name=name)
         self.lost.discard(name)
 
@@ -240,5 +240,5 @@ class InstanceChange:
                 stack.callback(file.unlink, missing_ok=True)
 
 
-def _detached_error(database: DatabaseContext) -> UnknownDatabaseError:
-    return UnknownDatabaseError(f"the database {database.name!r} no longer exists", value=database.name)
+def _detached_error(name: str) -> UnknownDatabaseError:
+    return UnknownDatabaseError(f"the database {name!r} no longer exists", value=name)

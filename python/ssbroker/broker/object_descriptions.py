@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import astuple
 from typing import Any, Final, TypeAlias
 
 from ssbroker.broker import object_ddl
@@ -107,9 +106,8 @@ def _describe_security(objects: Objects) -> Described:
             "user": principal_name(objects, binding.remote_principal_id),
             "anonymous": _on_off(binding.is_anonymous_on),
         }
-    services = {one.service_id: one.name for one in objects.services.values()}
     for (service, principal), state in security.permissions.items():
-        name = f"{services[service]} to {principal_name(objects, principal)}"
+        name = f"{objects.services_by_id[service].name} to {principal_name(objects, principal)}"
         found[PERMISSION, name] = {"state": "granted" if state == "G" else "denied"}
     return found
 
@@ -118,15 +116,13 @@ def describe_endpoint(endpoint: BrokerEndpoint | None) -> Described:
     """Returns the endpoint of an instance."""
     if endpoint is None:
         return {}
-    _, state, port, ip, forwarding, size = astuple(endpoint)
-    forwards = _on_off(forwarding)
     return {
         ("endpoint", endpoint.name): {
-            "state": state,
-            "port": port,
-            "ip": ip,
-            "forwarding": forwards,
-            "forward size": size,
+            "state": endpoint.state,
+            "port": endpoint.port,
+            "ip": endpoint.ip,
+            "forwarding": _on_off(endpoint.is_message_forwarding_enabled),
+            "forward size": endpoint.message_forwarding_size,
         }
     }
 

@@ -24,7 +24,7 @@ from ssbroker.store.sqlite import Connection
 
 def similar_user(objects: Objects, name: str) -> str:
     """Returns the user whose name compares equal without case."""
-    return name if name in objects.security.principals else similar_name(objects.security.principals, name)
+    return similar_name(objects.security.principals, name)
 
 
 RouteStatement: TypeAlias = statements.CreateRoute | statements.AlterRoute | statements.DropRoute

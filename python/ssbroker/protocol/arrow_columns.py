@@ -46,8 +46,7 @@ def body_column(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
         if value is not None and len(value) >= SHARED_BYTES_MIN:
             if first < at:
                 chunks.append(pa.array(values[first:at], pa.binary()))
-            offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]
-            chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)]))
+            chunks.append(sliced_column(value, len(value)))
             first = at + 1
     chunks.append(pa.array(values[first:], pa.binary()))
     return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute
 
+from ssbroker._compat import cast
+
 ArrowColumn: TypeAlias = Any
 """An Arrow array."""
 
@@ -81,4 +83,4 @@ def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowCo
 def _bytes(values: ArrowColumn) -> ArrowColumn:
     kind = values.type
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return values.cast(pa.binary()) if is_bytes else values.cast(pa.string()).cast(pa.binary())
+    return cast(values, pa.binary()) if is_bytes else values.cast(pa.string()).cast(pa.binary())

@@ -12,13 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker._arguments import guid_bytes
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
-from ssbroker.broker.dialogs.send_batch import send_batch
+from ssbroker.broker.dialogs.send_batch import guid_in_row, send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
-from ssbroker.exceptions import InvalidGuidError, NullError
+from ssbroker.exceptions import NullError
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -120,7 +119,7 @@ class BulkSender:
             _required(from_service or defaults.from_service, "from_service", row),
             _required(to_service or defaults.to_service, "to_service", row),
             contract or defaults.contract,
-            None if broker_instance is None else _guid(broker_instance, row),
+            None if broker_instance is None else guid_in_row(broker_instance, "to_broker_instance", row),
             dialog,
         )
 
@@ -170,19 +169,6 @@ def _required(value: str | None, name: str, row: int) -> str:
         expected = f"a service, in the column {name} or the option {name}"
         raise NullError(f"{name}: row {row} has no value; expected {expected}", column=name, row=row, expected=expected)
     return value
-
-
-def _guid(value: object, row: int) -> bytes:
-    try:
-        return guid_bytes(value, name="to_broker_instance")
-    except InvalidGuidError as error:
-        raise InvalidGuidError(
-            f"{error}, in row {row}",
-            column="to_broker_instance",
-            row=row,
-            value=error.value,
-            expected=error.expected,
-        ) from None
 
 
 _LOCK_TIMEOUT: Final = 60.0

@@ -60,7 +60,7 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
         run = known.get(handle)
         if run is None:
             is_guid_bytes = type(handle) is bytes and len(handle) == _GUID_BYTES
-            run = known[handle] = runs.setdefault(handle if is_guid_bytes else _guid(handle, row), [])
+            run = known[handle] = runs.setdefault(handle if is_guid_bytes else _handle(handle, row), [])
         if body is None:
             raise broker_error(8433)
         if message_type is None:
@@ -71,14 +71,19 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
     return runs
 
 
-def _guid(value: object, row: int) -> bytes:
+def _handle(value: object, row: int) -> bytes:
     if value is None:
         raise NullError(f"{_HANDLE}: row {row} is null", column=_HANDLE, row=row, expected=_GUID)
+    return guid_in_row(value, _HANDLE, row)
+
+
+def guid_in_row(value: object, name: str, row: int) -> bytes:
+    """Returns the bytes of a GUID in a column; the error for an invalid one names column and row."""
     try:
-        return guid_bytes(value, name=_HANDLE)
+        return guid_bytes(value, name=name)
     except InvalidGuidError as error:
         raise InvalidGuidError(
-            f"{error}, in row {row}", column=_HANDLE, row=row, value=error.value, expected=error.expected
+            f"{error}, in row {row}", column=name, row=row, value=error.value, expected=error.expected
         ) from None
 
 

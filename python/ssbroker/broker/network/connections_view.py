@@ -34,6 +34,7 @@ class TrafficCounters:
 
 
 def _traffic_of(connection: PeerConnection) -> dict[str, int]:
+    """Returns the traffic by column name, in the order of the columns."""
     counters = connection.counters
     return {
         "total_bytes_sent": counters.bytes_sent,
@@ -60,7 +61,7 @@ def rows(connections: Mapping[uuid.UUID, PeerConnection]) -> Iterator[tuple[Any,
 
 
 def _row(connection: PeerConnection) -> tuple[Any, ...]:
-    counters, peer = connection.counters, connection.peer
+    peer = connection.peer
     return (
         connection.connection_id.bytes,
         connection.connection_id.bytes,  # a connection has one socket
@@ -80,12 +81,7 @@ def _row(connection: PeerConnection) -> tuple[Any, ...]:
         connection.link.is_paused,
         int(connection.unsent_bytes > 0),
         connection.is_send_paused,
-        counters.bytes_sent,
-        counters.bytes_received,
-        connection.link.sent_rows,
-        counters.fragments_received,
-        counters.sends,
-        counters.receives,
+        *_traffic_of(connection).values(),
         None if peer is None else peer.instance_id,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker.spark.arrow_columns import column
+from ssbroker.spark.arrow_columns import column, with_column
 from ssbroker.spark.reassembly_rows import extra_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
         >>> describe(select_extra(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
         'to_service_name string'
     """
-    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    names_by_column = _names_by_column(names)
     return pa.schema(
         [
             pa.field(field.name, field.type, metadata={_NAME: names_by_column[field.name].encode()})
@@ -54,7 +54,7 @@ def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
 
 def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
     """Whether columns still have the names of before, as far as those were stored."""
-    names_by_column = {extra_name(index): name for index, name in enumerate(names)}
+    names_by_column = _names_by_column(names)
     return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
 
 
@@ -75,15 +75,18 @@ def cast_to(rows: pa.Table, before: pa.Schema) -> pa.Table:
         [DataType(string)]
     """
     for field in before:
-        index = rows.schema.get_field_index(field.name)
-        if rows.schema.field(index).type != field.type:
-            rows = rows.set_column(index, field.name, column(rows, field.name).cast(field.type))
+        if rows.schema.field(field.name).type != field.type:
+            rows = with_column(rows, field.name, column(rows, field.name).cast(field.type))
     return rows
 
 
 def describe(extra: pa.Schema) -> str:
     """Describes the columns for an error message."""
     return ", ".join(f"{_name(field)} {field.type}".strip() for field in extra) or "none"
+
+
+def _names_by_column(names: Sequence[str]) -> dict[str, str]:
+    return {extra_name(index): name for index, name in enumerate(names)}
 
 
 def _name(field: Any) -> str:

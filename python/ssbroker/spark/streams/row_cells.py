@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.spark.arrow_columns import ArrowColumn, nulls, pc, repeat
+from ssbroker._compat import cast
+from ssbroker.spark.arrow_columns import ArrowColumn, combined, nulls, pc, repeat
 from ssbroker.spark.reassembly_rows import to_spark_type
 from ssbroker.spark.streams import stream_rows
 
@@ -97,10 +98,10 @@ def to_cells(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, 
 
 
 def _pack(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int) -> pa.RecordBatch:
-    combined = pa.Table.from_batches(list(batches))
-    buckets: ArrowColumn = combined.column(0).combine_chunks()
+    held = pa.Table.from_batches(list(batches))
+    buckets = combined(held.column(0))
     order = pc.sort_indices(buckets)
-    rows = combined.select(range(1, combined.num_columns)).rename_columns(list(names)).take(order)
+    rows = held.select(range(1, held.num_columns)).rename_columns(list(names)).take(order)
     runs: Any = pc.run_end_encode(buckets.take(order))
     ends: list[int] = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
@@ -131,4 +132,4 @@ def _with_all_columns(
 
 
 def _cast(column: ArrowColumn, arrow_type: pa.DataType) -> ArrowColumn:
-    return column if column.type == arrow_type else column.cast(arrow_type)
+    return column if column.type == arrow_type else cast(column, arrow_type)
