@@ -18,7 +18,7 @@ from ssbroker.broker.counters import Counters
 from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_store import KeyStore
-from ssbroker.broker.local_routing import services_routed_locally
+from ssbroker.broker.own_database_services import services_routed_locally
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors

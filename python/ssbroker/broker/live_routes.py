@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker.broker.context import DatabaseContext, InstanceContext, LocalRoute
 from ssbroker.broker.dialogs.transmission_status import is_pending
-from ssbroker.broker.local_routing import services_routed_locally
+from ssbroker.broker.own_database_services import services_routed_locally
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.ddl import parser_objects

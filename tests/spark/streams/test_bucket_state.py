@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.reassembly import Reassembler
-from ssbroker.spark.streams import bucket_state, row_cells
+from ssbroker.spark.streams import bucket_state, packed_rows
 from ssbroker.spark.streams.bucket_state import MAGIC, VERSION, BucketState, state_from_bytes
 from ssbroker.spark.streams.bucket_step import run_step
 from tests.rules.fragments import A, first_of_two, single
@@ -142,10 +142,10 @@ def test_other_options_may_change() -> None:
 def test_large_cells_are_split() -> None:
     """A cell of Spark holds up to 2 GiB; a single row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
-    cut = list(row_cells.split_by_size(rows, max_bytes=200))
+    cut = list(packed_rows.split_by_size(rows, max_bytes=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
-    assert list(row_cells.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
+    assert list(packed_rows.split_by_size(rows.slice(0, 0), max_bytes=200)) == []
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.spark.streams import bucket_state, row_cells
+from ssbroker.spark.streams import bucket_state, packed_rows
 from ssbroker.spark.streams.bucket_operator import processor
 from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.options import BucketCount, StreamLimits
@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
-    return Row(bucket=3, place=place, cell=row_cells.to_ipc(batch_of(fragments)))
+    return Row(bucket=3, place=place, cell=packed_rows.to_ipc(batch_of(fragments)))
 
 
 def new_tester(**changed: Any) -> Any:
@@ -47,7 +47,7 @@ def new_tester(**changed: Any) -> Any:
 
 
 def output_rows(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, row_cells.from_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, packed_rows.from_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def stored_state(of: Any) -> bytes | None:
@@ -137,13 +137,13 @@ def test_rows_are_packed_by_bucket_in_order() -> None:
     numbers = [value % 7 for value in range(100)]
     rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
     batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
-    (packed,) = row_cells.pack_rows(["number"], iter(batches), partition=2)
+    (packed,) = packed_rows.pack_rows(["number"], iter(batches), partition=2)
     assert packed["bucket"].to_pylist() == list(range(7))
     assert set(packed["place"].to_pylist()) == {2 << 40}
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert row_cells.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert packed_rows.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

@@ -11,7 +11,7 @@ from ssbroker._arguments import boolean
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.spark.arguments import check_frame
 from ssbroker.spark.compat import check_stream_support
-from ssbroker.spark.streams import row_cells, stream_rows
+from ssbroker.spark.streams import packed_rows, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
 from ssbroker.spark.streams.task import StreamTask
@@ -41,7 +41,7 @@ class BucketStore:
     def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
         state_before = self._parts.get()
-        batches = [batch for cell in cells for batch in row_cells.from_ipc(cell).to_batches()]
+        batches = [batch for cell in cells for batch in packed_rows.from_ipc(cell).to_batches()]
         output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
         if output.state is None:
             self._parts.clear()
@@ -49,7 +49,7 @@ class BucketStore:
             self._parts.put(output.state)
         if output.due_us is not None:
             self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
-        return list(row_cells.to_cells(output.rows))
+        return list(packed_rows.to_cells(output.rows))
 
     def _set_timer(self, due_ms: int, now_ms: int) -> None:
         """Keeps one timer in the future, at the due time or earlier."""
@@ -145,19 +145,19 @@ def process_buckets(
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
 
         context: Any = TaskContext.get()
-        return row_cells.pack_rows(names, batches, partition=context.partitionId())
+        return packed_rows.pack_rows(names, batches, partition=context.partitionId())
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return row_cells.unpack_rows(own, worker_names, batches)
+        return packed_rows.unpack_rows(own, worker_names, batches)
 
     schema = stream_rows.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
-    grouped: Any = with_buckets.mapInArrow(on_workers(pack), row_cells.PACKED_SCHEMA).groupBy("bucket")
+    grouped: Any = with_buckets.mapInArrow(on_workers(pack), packed_rows.PACKED_SCHEMA).groupBy("bucket")
     # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
     in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
     transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
     stateful: DataFrame = transform(
         statefulProcessor=processor(task, in_pandas=in_pandas),
-        outputStructType=row_cells.OUTPUT_SCHEMA,
+        outputStructType=packed_rows.OUTPUT_SCHEMA,
         outputMode="Append",
         timeMode="ProcessingTime",
     )

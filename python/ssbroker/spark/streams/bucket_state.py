@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.spark.arrow_columns import ArrowColumn, pc
-from ssbroker.spark.streams.row_cells import from_ipc, to_ipc
+from ssbroker.spark.streams.packed_rows import from_ipc, to_ipc
 
 MAGIC: Final = b"ssbroker bucket\0"
 VERSION: Final = 1

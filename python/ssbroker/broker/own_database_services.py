@@ -1,4 +1,4 @@
-"""Which services of a database are routed within it, whatever other databases contain."""
+"""The services of a database whose messages stay in it, whatever other databases contain."""
 
 from __future__ import annotations
 
