@@ -290,11 +290,7 @@ impl RouteIndex {
             for row in stages.pending_on(Next::Expired).iter() {
                 self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
             }
-            let rows = stages.pending_on(Next::MaybeUnknown);
-            if rows.len > 0 {
-                self.finish_unknown(&request, &rows, stages, scratch, answers);
-            }
-            for next in [Next::Unknown, Next::ReEnter] {
+            for next in [Next::Unknown, Next::MaybeUnknown, Next::ReEnter] {
                 for row in stages.pending_on(next).iter() {
                     self.look_up_other_entry(&request, row, next, None, stages, scratch, answers);
                 }
@@ -436,29 +432,6 @@ impl RouteIndex {
         cells[entry.others as usize + usize::from(is_host)]
     }
 
-    /// Finishes the conversations whose names have no entry and may be unknown.
-    #[cold]
-    fn finish_unknown<F: Fn(usize) -> Guid>(
-        &self,
-        request: &Request<'_, F>,
-        rows: &Rows,
-        stages: &mut Stages,
-        scratch: &mut Scratch,
-        answers: &mut Answers,
-    ) {
-        for row in rows.iter() {
-            let slot = self.known_slot(request.block.names[row]);
-            prefetch_line(&self.entries, slot as usize, 1);
-            stages.pairs[row] = slot;
-        }
-        for row in rows.iter() {
-            let source = request.block.sources[row];
-            if !self.is_known(stages.pairs[row], source, request.block.names[row]) {
-                self.look_up(request, row, self.unknown_slot(source), None, stages, scratch, answers);
-            }
-        }
-    }
-
     /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41).
     #[cold]
     #[allow(clippy::too_many_arguments)]
@@ -474,7 +447,7 @@ impl RouteIndex {
     ) {
         let (name, source) = (request.block.names[row], self.entries[stages.slots[row] as usize].source());
         let slot = match next {
-            Next::MaybeUnknown if self.is_known(self.known_slot(name), source, name) => {
+            Next::MaybeUnknown if self.is_known(source, name) => {
                 stages.actions[row] = Action::next(Next::Rules);
                 return;
             }

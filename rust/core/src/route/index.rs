@@ -185,18 +185,11 @@ impl RouteIndex {
         entry.service != NONE && entry.source() == source && self.catalog.name(entry.service) == name
     }
 
-    /// The slot of a name among those of databases and pending requests, if it is one of them.
-    #[inline]
-    pub(crate) fn known_slot(&self, name: &[u8]) -> u32 {
-        // Replies have an entry for each of these names, and no other entries.
-        self.entry_slots.slot(self.hash.of(name, self.replies())) as u32
-    }
-
-    /// Whether a name without an entry in a source is known; `slot` is its [`Self::known_slot`].
-    #[inline]
-    pub(crate) fn is_known(&self, slot: u32, source: Source, name: &[u8]) -> bool {
-        // The entries for the routes of `msdb` are those of messages from outside.
-        self.is_in_slot(slot, self.replies(), name)
+    /// Whether a name without an entry in a source is known.
+    pub(crate) fn is_known(&self, source: Source, name: &[u8]) -> bool {
+        // Replies have an entry for each name of a database's service or a pending request, and no other entries; the
+        // entries for the routes of `msdb` are those of messages from outside.
+        self.slot(self.replies(), name).is_some()
             || source == self.catalog.msdb && self.slot(self.outside(), name).is_some()
     }
 
