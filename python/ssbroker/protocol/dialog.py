@@ -593,6 +593,15 @@ class Dialog:
             return True
         return self.transmission.is_due(now)
 
+    def replace_endpoint(self, endpoint: DialogEndpoint) -> None:
+        """Replaces the row and the ciphers; what was sent and received stays."""
+        self.endpoint = endpoint
+        if endpoint.session_key is not None:
+            self.outbound_cipher = SecuredDirection(
+                endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=endpoint.is_initiator
+            )
+            self.inbound_cipher = make_inbound_cipher(endpoint.key, endpoint.far_session_key or endpoint.session_key)
+
     def bind(self, endpoint: DialogEndpoint) -> None:
         """Replaces the row after the peer has answered, and uses the key that its answer may have brought."""
         self.endpoint = endpoint
@@ -616,11 +625,7 @@ def make_dialog(endpoint: DialogEndpoint, transmission: Transmission | None = No
     """Loads an endpoint into memory, with its transmission object if the work table has one."""
     state = transmission or Transmission(endpoint.key, first_unsent=endpoint.send_sequence)
     dialog = Dialog(endpoint.key, endpoint, state, knows_queue_start=transmission is not None)
-    if endpoint.session_key is not None:
-        dialog.outbound_cipher = SecuredDirection(
-            endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=endpoint.is_initiator
-        )
-        dialog.inbound_cipher = make_inbound_cipher(endpoint.key, endpoint.far_session_key or endpoint.session_key)
+    dialog.replace_endpoint(endpoint)
     return dialog
 
 

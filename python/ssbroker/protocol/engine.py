@@ -89,6 +89,17 @@ class DialogCache:
         known = self.loaded
         return {key: known[key] for key in keys if key in known}
 
+    def reload(self, keys: Iterable[Key]) -> list[Key]:
+        """Reads the rows of endpoints in memory again, and returns the endpoints that no longer exist."""
+        loaded = [key for key in keys if key in self.loaded]
+        missing: list[Key] = []
+        for key, endpoint in zip(loaded, self._storage.endpoints(loaded), strict=True):
+            if endpoint is None:
+                missing.append(key)
+            else:
+                self.loaded[key].replace_endpoint(endpoint)
+        return missing
+
     def add(self, dialog: Dialog) -> None:
         """Adds an endpoint."""
         self.loaded[dialog.key] = dialog
@@ -507,6 +518,15 @@ class DialogEngine:
             if dialog is not None and dialog.transmission.flights:
                 dialog.transmission.expire_all()
                 self._cache.mark_ready(dialog)
+
+    def reload(self, keys: Iterable[Key]) -> None:
+        """Reads the rows of endpoints again, and sends again immediately what they have in flight, because it may go elsewhere.
+
+        Acknowledgements of what was sent before still count.
+        """
+        keys = list(keys)
+        self.forget(self._cache.reload(keys))
+        self.retransmit(keys)
 
     def is_loaded(self, key: Key) -> bool:
         """Returns whether an endpoint is in memory."""

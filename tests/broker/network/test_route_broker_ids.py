@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.protocol.events import MessageUndeliverable
+from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from tests.broker.network import socket_instances
+from tests.broker.network.shop_and_bank import shop_and_bank_pair
 from tests.broker.network.socket_instances import (
     EventRecorder,
     InstanceGroup,
@@ -19,7 +20,7 @@ from tests.broker.network.socket_instances import (
     receive_count,
     wait_until_sent,
 )
-from tests.broker.sample_databases import ORDERS, SHOP, STOCK
+from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting
 from tests.internals import instance_of
 
 
@@ -51,7 +52,6 @@ def test_route_with_a_broker_id_leads_to_that_copy_of_the_service(instance_group
         for number in range(4):  # each conversation has its own tie break
             order(sales, b"%d" % number)
         assert len(receive_count(copy, 4)) == 4
-        wait_until_sent(sales)  # without a route, an acknowledgement that arrives now would not count
         near.instance.execute(f"USE Sales; DROP ROUTE [{copy.name}]")
 
 
@@ -86,3 +86,27 @@ def test_route_with_a_stale_broker_id_delivers_nothing_until_it_is_corrected(ins
     near.instance.execute(f"USE Sales; ALTER ROUTE [to {STOCK}] WITH BROKER_INSTANCE = '{stock.service_broker_guid}'")
     assert receive_count(stock, 1) == [b"two chairs"]
     wait_until_sent(sales)
+
+
+@pytest.mark.rule("R13", "P16", "R8")
+def test_an_acknowledgement_counts_after_the_route_with_its_broker_id_is_dropped(tmp_path: Path) -> None:
+    for both in shop_and_bank_pair(tmp_path):
+        network = both.network
+        both.sales.drop_route("There")
+        both.sales.create_route(
+            "There", address="TCP://bank:4022", service_name=STOCK, broker_instance=both.stock.service_broker_guid
+        )
+        both.send(b"two chairs", b"a table")  # only the first is sent before the answer
+        for name in ("shop", "bank"):  # the shop gets the acknowledgement, and processes it after the change
+            network.servers[name].exchange.turn()
+            network.clock.advance(seconds=2)
+            network.servers[name].exchange.turn()
+            assert network.pipe(name).deliver() == 1
+        both.sales.drop_route("There")
+        network.settle(seconds=5)
+        assert [each.message_sequence_number for each in waiting(both.sales)] == [1]
+        assert not [each for each in network.events["shop"] if isinstance(each, CorruptedMessage)]
+        both.sales.create_route("There", address="TCP://bank:4022", service_name=STOCK)
+        network.settle(seconds=5)
+        assert both.receive_orders() == [b"two chairs", b"a table"]
+        assert waiting(both.sales) == []

@@ -352,7 +352,8 @@ class DatabaseDialogs:
                 raise
         if stale is not None:
             self.engine.undo(changes)
-            self.reload(stale.keys)
+            self.engine.forget(stale.keys)
+            self.engine.notify_queued(stale.keys)
             return stale
         self.engine.confirm(changes, now=now)
         for endpoint in changes.bound:
@@ -366,17 +367,11 @@ class DatabaseDialogs:
         held = self.next_hops.keys(NO_ROUTE)
         return held.intersection(keys) if held else set()
 
-    def reload(self, keys: Iterable[Key]) -> None:
-        """Drops endpoints from memory, because they have changed in the database."""
-        keys = list(keys)
-        self.engine.forget(keys)
-        self.engine.notify_queued(keys)
-
     def change_certificates(self, keys: Iterable[Key]) -> None:
         """Handles changed certificates of remote endpoints."""
         keys = list(keys)
         self.key_exchanges.discard(keys)
-        self.reload(keys)
+        self.engine.reload(keys)
 
     def data_to_send(self, *, now: int) -> list[OutboundRows] | None:
         """Returns the rows to send now by next hop, without those that have no route; None if nothing is due."""
@@ -450,7 +445,7 @@ class DatabaseDialogs:
             return
         found = self._remote_brokers([query for query, _ in self._unbound.values()])
         known = self._unbound.items()
-        self.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
+        self.engine.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
 
     def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
         """Returns the next hop of each sender; None without a route."""
