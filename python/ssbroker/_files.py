@@ -1,4 +1,4 @@
-"""Durable writes and file locks."""
+"""New files, durable writes and file locks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def create_file(path: Path, data: bytes, *, mode: int) -> None:
+    """Creates a file completely, or not at all; raises `FileExistsError` if it exists, also as a link.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     create_file(Path(folder, "shop.key"), b"secret", mode=0o600)
+        ...     Path(folder, "shop.key").read_bytes()
+        b'secret'
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(data)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def try_lock(descriptor: int) -> bool:

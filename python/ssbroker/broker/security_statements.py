@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from ssbroker._files import create_file
 from ssbroker.broker import security_ddl
 from ssbroker.broker.definition_checks import check_not_similar, existing, refusal, similar_name
 from ssbroker.broker.key_store import KeyStore
@@ -185,15 +185,8 @@ def _read_certificate_file(file: str) -> bytes:
 
 
 def _write(file: str, data: bytes, file_created: FileCreated) -> None:
-    """Writes a new file completely, or not at all."""
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as opened:
-                opened.write(data)
-        except OSError:
-            Path(file).unlink()
-            raise
+        create_file(Path(file), data, mode=0o600)
     except (OSError, ValueError) as error:
         raise refusal(f"{file}: cannot be written: {_os_error_text(error)}", 15240) from None
     file_created(Path(file))

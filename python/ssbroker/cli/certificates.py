@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ssbroker._files import create_file
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
@@ -139,11 +140,8 @@ def _write_all(folder: Path, made: Mapping[str, CertificateWithKey]) -> None:
             certificate, key = _certificate_and_key(folder, name)
             for file, data, mode in ((key, pair.key, 0o600), (certificate, pair.certificate, 0o644)):
                 with writing(file):
-                    # O_EXCL overwrites neither a file that was created in the meantime nor the target of a link.
-                    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-                    written.append(file)
-                    with os.fdopen(descriptor, "wb") as opened:
-                        opened.write(data)
+                    create_file(file, data, mode=mode)
+                written.append(file)
     except BaseException:
         for file in written:
             with suppress(OSError):
