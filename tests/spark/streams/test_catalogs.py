@@ -11,6 +11,7 @@ import pytest
 
 import ssbroker
 from ssbroker.exceptions import InputError, SsbrokerError
+from ssbroker.spark.streams import options
 from ssbroker.spark.streams.catalog_location import CatalogPath, WatchedCatalog, file_signature, load_catalog
 from tests.spark.streams.steps import SECOND, START
 
@@ -169,3 +170,10 @@ def test_workers_find_the_catalog_by_its_path(tmp_path: Path) -> None:
     router, fingerprint = source.router("hash", "continue", now_us=START)
     assert (source.may_change, fingerprint) == (True, router.catalog.fingerprint)
     assert source.router("hash", "continue", now_us=START)[0] is router
+
+
+def test_a_uri_is_not_a_path() -> None:
+    with pytest.raises(
+        InputError, match=r"^catalog: 's3://bucket/routes.sql' is a URI; expected a path on a file system"
+    ):
+        options.parse_catalog("s3://bucket/routes.sql")

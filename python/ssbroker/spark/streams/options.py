@@ -19,7 +19,7 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, default_pending_bytes
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, default_pending_bytes, local_path
 from ssbroker.spark.shared_values import share_catalog
 from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
 from ssbroker.spark.streams.task import RoutingSettings
@@ -135,7 +135,7 @@ def microseconds(value: object, *, name: str, minimum: timedelta, maximum: timed
 
 
 def parse_catalog(value: object) -> Catalog | str:
-    """Returns a catalog, or the absolute path of one; raises `SchemaError` for anything else.
+    """Returns a catalog, or the absolute path of one; raises `InputError` for a URI and `SchemaError` for anything else.
 
     Examples:
         >>> parse_catalog(7)
@@ -144,10 +144,8 @@ def parse_catalog(value: object) -> Catalog | str:
     """
     if isinstance(value, Catalog):
         return value
-    if isinstance(value, str | os.PathLike):
-        path: str | bytes = os.fspath(value)
-        if isinstance(path, str):
-            return os.path.abspath(path)  # noqa: PTH100 - links are not resolved: one may be how the catalog is replaced
+    if isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str):
+        return str(local_path(value, name="catalog"))
     raise SchemaError(f"catalog: expected an ssbroker.Catalog or a path, got {type(value).__name__}")
 
 

@@ -191,7 +191,7 @@ def stream(
     Raises:
         SchemaError: The DataFrame is not a stream, or a column is missing, occurs twice, has an unsupported type or the name of a
             decision column.
-        InputError: There is no catalog at the path.
+        InputError: There is no catalog at the path, or the path is a URI.
         OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
