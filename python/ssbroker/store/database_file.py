@@ -278,7 +278,7 @@ class Connections:
         self._forks = FORKS.count
         self._used: dict[object, int] = {}
         self._idle: list[Connection] = []
-        self._parked: set[Connection] = set()
+        self._suspended: set[Connection] = set()
         self._is_closed = False
         FORKS.register(self)
 
@@ -335,18 +335,18 @@ class Connections:
         """Records that a connection now belongs to the holder of the write lock, which counts as in use."""
         self._used.pop(connection, None)
 
-    def park(self, connection: Connection) -> None:
+    def suspend(self, connection: Connection) -> None:
         """Marks a connection as kept by its user, but unused until `resume`."""
-        self._parked.add(connection)
+        self._suspended.add(connection)
         self._used.pop(connection, None)
 
     def resume(self, connection: Connection) -> bool:
-        """Marks a parked connection as in use again; returns False if a fork has closed it."""
+        """Marks a suspended connection as in use again; returns False if a fork has closed it."""
         if self.is_inherited:
             self.check()
         FORKS.enter(self._used, connection, threading.get_ident())
         try:
-            self._parked.remove(connection)
+            self._suspended.remove(connection)
         except KeyError:
             self._used.pop(connection, None)
             return False
@@ -425,8 +425,8 @@ class Connections:
         """Before a fork: closes idle connections, so that the new process does not inherit them and may open the file itself."""
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
-        idle = list(self._parked)
-        self._parked.difference_update(idle)
+        idle = list(self._suspended)
+        self._suspended.difference_update(idle)
         if (kept := self._write_lock.take_idle_connection()) is not None:
             idle.append(kept)
         while (connection := idle.pop() if idle else self._take_idle()) is not None:
@@ -695,7 +695,7 @@ class FileWatch:
             try:
                 version: int = self._connection.pragma("data_version")
             finally:
-                self._connections.park(self._connection)
+                self._connections.suspend(self._connection)
         before, self._version = self._version, version
         return version != before
 
