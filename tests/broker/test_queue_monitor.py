@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.queue_monitor import CHECK_EVERY, FAILURES_MAX, TABLE, MonitorInput, MonitorState, QueueMonitor
+from ssbroker.broker.queue_monitor import (
+    CHECK_EVERY,
+    READERS_WITHOUT_PROGRESS_MAX,
+    TABLE,
+    MonitorInput,
+    MonitorState,
+    QueueMonitor,
+)
 from ssbroker.protocol.config import SECOND
 
 NOW = 1_000 * SECOND
@@ -112,7 +119,7 @@ def test_running_readers_count_after_a_change_of_the_definition() -> None:
 def test_readers_that_roll_back_are_restarted_immediately_five_times() -> None:
     """Five rollbacks can then turn the queue off; without poison message handling, the reader does not spin."""
     monitor = QueueMonitor(max_queue_readers=1)
-    for _ in range(FAILURES_MAX):
+    for _ in range(READERS_WITHOUT_PROGRESS_MAX):
         assert needed(monitor)
         monitor.started(now=NOW)
         monitor.received(is_empty=False, is_named=False, now=NOW)

@@ -9,7 +9,7 @@ from ssbroker.protocol.config import SECOND
 
 CHECK_EVERY: Final = 5 * SECOND
 """Microseconds between two checks, and the time for which an empty RECEIVE shows that there are enough readers."""
-FAILURES_MAX: Final = 5
+READERS_WITHOUT_PROGRESS_MAX: Final = 5
 """Number of consecutive readers without progress after which the next reader waits for the next check."""
 
 
@@ -80,7 +80,7 @@ class QueueMonitor:
         self.running = 0
         self.last_empty_rowset_time: int | None = None
         self.last_activated_time: int | None = None
-        self._failures = 0
+        self._readers_without_progress = 0
         self._held_until: int | None = None
 
     def is_reader_needed(self, *, has_messages: bool, waiting: int, now: int) -> bool:
@@ -110,7 +110,7 @@ class QueueMonitor:
     def reset(self, *, max_queue_readers: int) -> None:
         """Changes the requested readers: forgets earlier failures; running readers still count."""
         self.max_queue_readers = max_queue_readers
-        self._failures, self._held_until = 0, None
+        self._readers_without_progress, self._held_until = 0, None
         self._apply(MonitorInput.RESET)
 
     def started(self, *, now: int) -> None:
@@ -134,8 +134,8 @@ class QueueMonitor:
             self._apply(MonitorInput.ENDED_LAST)
         elif not has_received:
             self._apply(MonitorInput.ENDED)
-        self._failures = 0 if has_progressed else self._failures + 1
-        if is_wasted or self._failures >= FAILURES_MAX:
+        self._readers_without_progress = 0 if has_progressed else self._readers_without_progress + 1
+        if is_wasted or self._readers_without_progress >= READERS_WITHOUT_PROGRESS_MAX:
             self._held_until = now + CHECK_EVERY
         return is_wasted
 

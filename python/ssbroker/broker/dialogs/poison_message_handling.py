@@ -22,7 +22,7 @@ from ssbroker.store.objects import Queue
 from ssbroker.store.poison_messages import Failure
 from ssbroker.store.sqlite import Connection
 
-FAILURES_MAX: Final = 5
+FAILURES_UNTIL_POISONED: Final = 5
 """Rollbacks in a row of transactions that received from a queue, or failed jobs of a conversation group, that make it poisoned.
 
 Texts for users say "five".
@@ -40,7 +40,7 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
     """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
     with instance_transaction(database) as work:
         for queue_id, named_handle in received.items():
-            if queues.count_rollback(work.connection, queue_id) < FAILURES_MAX:
+            if queues.count_rollback(work.connection, queue_id) < FAILURES_UNTIL_POISONED:
                 continue
             next_endpoint = queues.next_endpoint(work.connection, queue_id, now=work.now())
             endpoint = endpoints.by_handle(work.connection, named_handle) if named_handle else next_endpoint
@@ -55,7 +55,7 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
 def count_failure(work: Work, lease: Lease, error: str) -> Lease | None:
     """Counts a failed job; returns its lease with the new count, or None if its messages have been moved to another queue."""
     count = lease.failures + 1
-    if count < FAILURES_MAX:
+    if count < FAILURES_UNTIL_POISONED:
         return lease._replace(failures=count)
     group = lease.conversation_group_id
     handle = poison_messages.first_ready_handle(work.connection, group)
