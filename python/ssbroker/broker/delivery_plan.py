@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
@@ -36,9 +35,6 @@ class OutgoingConversation:
     def endpoint_id(self) -> int:
         """The id of the sender."""
         return self.sender.endpoint_id
-
-
-_SENDER_DISABLED: Final = "sender_disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def plan(
             destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
             if destination not in explained:  # the same for all of them, as there was no route to choose
                 explained[destination] = explain(router, database.name, sender, now=now)
-            is_mirror = decision.reason == _SENDER_DISABLED and database.objects().broker.mirroring_role == "mirror"
+            is_mirror = decision.reason == "sender_disabled" and database.objects().broker.mirroring_role == "mirror"
             why = (
                 transmission_status.database_is_mirror(database.name)
                 if is_mirror
