@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_ddl
+from ssbroker.broker.definition_checks import similar_name
 from ssbroker.broker.object_descriptions import (
     PERMISSION,
     Described,
@@ -16,7 +17,7 @@ from ssbroker.broker.object_descriptions import (
     principal_name,
     priority_properties,
 )
-from ssbroker.broker.object_statements import similar_queue
+from ssbroker.broker.object_statements import similar_queue, supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError
@@ -223,13 +224,12 @@ def _as_created_security(statement: Any, objects: Objects) -> Iterator[Statement
 
 def _as_message_type(statement: statements.CreateMessageType, objects: Objects) -> Iterator[Statement]:
     name, validation, collection = astuple(statement)
-    wanted = "WELL_FORMED_XML" if validation == "VALID_XML" else validation
-    if objects.message_types[name].validation != object_ddl.VALIDATIONS[wanted]:
+    if objects.message_types[name].validation != object_ddl.VALIDATIONS[supported_validation(validation)]:
         yield statements.AlterMessageType(name, validation, collection)
 
 
 def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iterator[Statement]:
-    priority = objects.priorities[find_name(statement.name, objects.priorities) or statement.name]
+    priority = objects.priorities[similar_name(objects.priorities, statement.name)]
     given = {**_ANY, **{key: value for key, value in statement.settings.options if value is not None}}
     if given != priority_properties(objects, priority):
         yield statements.AlterPriority(priority.name, statements.PrioritySettings(tuple(given.items())))
@@ -237,7 +237,7 @@ def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iter
 
 def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterator[Statement]:
     known = objects.security.bindings
-    binding = known[find_name(statement.name, known) or statement.name]
+    binding = known[similar_name(known, statement.name)]
     user = principal_name(objects, binding.remote_principal_id)
     if binding.remote_service_name != statement.service:
         yield statements.DropBinding(binding.name)
@@ -248,7 +248,7 @@ def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterat
 
 def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -> Iterator[Statement]:
     known = objects.security.certificates
-    certificate = known[find_name(statement.name, known) or statement.name]
+    certificate = known[similar_name(known, statement.name)]
     if certificate.is_active_for_begin_dialog != statement.is_active:
         yield statements.AlterCertificate(certificate.name, statement.is_active)
     owner = statement.owner
@@ -325,7 +325,7 @@ def _as_route(
     statement: statements.CreateRoute, annotations: Mapping[str, str], objects: Objects, now: int
 ) -> Iterator[Statement]:
     """LIFETIME counts from the creation of the route, or from its last expiry, and not from each run."""
-    route = objects.routes[find_name(statement.name, objects.routes) or statement.name]
+    route = objects.routes[similar_name(objects.routes, statement.name)]
     clauses = statement.clauses
     is_ended = route.lifetime is not None and route.lifetime <= now
     if clauses.lifetime is not None and route.lifetime is not None and not is_ended:

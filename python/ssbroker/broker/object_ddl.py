@@ -80,7 +80,12 @@ def create_contract(connection: Connection, objects: Objects, *, name: str, mess
     """Creates a contract."""
     check_object_name(name)
     check_not_existing(objects.contracts, name, kind="contract")
-    contents = [_contract_message(objects, message_type, sent_by) for message_type, sent_by in messages.items()]
+    contents = []
+    for message_type, sent_by in messages.items():
+        if sent_by not in get_args(SentBy):
+            raise OptionError(f"SENT BY: expected INITIATOR, TARGET or ANY, got {sent_by!r}")
+        number = existing(objects.message_types, message_type, kind="message type").message_type_id
+        contents.append(contract_message(number, sent_by))
     if not any(message.is_sent_by_initiator for message in contents):
         raise refusal(f"contract {name!r} needs at least one message type that is SENT BY INITIATOR or ANY", 8492)
     changes.create_contract(connection, name=name, messages=contents)
@@ -104,12 +109,10 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
     changes.drop(connection, "ssb_contracts", number)
 
 
-def _contract_message(objects: Objects, message_type: str, sent_by: str) -> ContractMessage:
-    if sent_by not in get_args(SentBy):
-        raise OptionError(f"SENT BY: expected INITIATOR, TARGET or ANY, got {sent_by!r}")
-    number = existing(objects.message_types, message_type, kind="message type").message_type_id
+def contract_message(message_type_id: int, sent_by: str) -> ContractMessage:
+    """Returns the entry of a message type in a contract."""
     return ContractMessage(
-        number,
+        message_type_id,
         is_sent_by_initiator=sent_by in ("INITIATOR", "ANY"),
         is_sent_by_target=sent_by in ("TARGET", "ANY"),
     )

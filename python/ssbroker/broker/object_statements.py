@@ -18,7 +18,7 @@ from ssbroker.ddl.script_notes import Remark
 from ssbroker.ddl.statements import QueueName
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES, SYSTEM_SERVICES
 from ssbroker.store import object_changes as changes
-from ssbroker.store.objects import ContractMessage, Objects, Route, lazy_objects
+from ssbroker.store.objects import Objects, Route, lazy_objects
 from ssbroker.store.sqlite import Connection
 
 
@@ -107,11 +107,11 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
     match statement:
         case statements.CreateMessageType(validation=validation):
             _refuse_system_name(name, SYSTEM_MESSAGE_TYPES, objects.message_types, kind="message type")
-            object_ddl.create_message_type(connection, objects, name=name, validation=_validation(validation))
+            object_ddl.create_message_type(connection, objects, name=name, validation=supported_validation(validation))
             return collection_remark(statement)
         case statements.AlterMessageType(validation=validation):
             _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
-            object_ddl.alter_message_type(connection, objects, name=name, validation=_validation(validation))
+            object_ddl.alter_message_type(connection, objects, name=name, validation=supported_validation(validation))
             return collection_remark(statement)
         case statements.DropMessageType():
             _refuse_change(name, SYSTEM_MESSAGE_TYPES, kind="message type")
@@ -126,7 +126,8 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
     return None
 
 
-def _validation(name: str) -> str:
+def supported_validation(name: str) -> str:
+    """Returns the validation that an instance uses for one of T-SQL: it has no schema collections."""
     return "WELL_FORMED_XML" if name == "VALID_XML" else name
 
 
@@ -160,12 +161,8 @@ def with_system_objects(
             added = True
     for name in dict.fromkeys(missing):
         messages = [
-            ContractMessage(
-                _SYSTEM_TYPE_IDS[message_type],
-                is_sent_by_initiator=sender in ("INITIATOR", "ANY"),
-                is_sent_by_target=sender in ("TARGET", "ANY"),
-            )
-            for message_type, sender in SYSTEM_CONTRACTS[name]
+            object_ddl.contract_message(_SYSTEM_TYPE_IDS[message_type], sent_by)
+            for message_type, sent_by in SYSTEM_CONTRACTS[name]
         ]
         changes.create_contract(
             connection, name=name, messages=messages, service_contract_id=_SYSTEM_CONTRACT_IDS[name]
