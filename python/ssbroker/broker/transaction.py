@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -23,7 +25,7 @@ from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
-from ssbroker.broker.unit_of_work import GuardedConnection, Work, exception_text
+from ssbroker.broker.unit_of_work import Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
@@ -31,7 +33,7 @@ from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, leases, queues
 from ssbroker.store.database_file import LockCall, ReceivedRow, SessionSummary
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.sqlite import Connection, raise_storage_error, storage_errors
+from ssbroker.store.sqlite import Connection, Cursor, raise_storage_error, remove_hooks, storage_errors
 
 
 class ReceiveWait:
@@ -263,7 +265,7 @@ class Transaction:
         self._session: Final = context.session()
         self._effects: Effects | None = None
         self._work: Work | None = None
-        self._guarded: GuardedConnection | None = None
+        self._guarded: _GuardedConnection | None = None
         self._is_broken = False
 
     def __enter__(self) -> Self:
@@ -303,7 +305,7 @@ class Transaction:
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
         if self._guarded is None:
-            self._guarded = GuardedConnection(connection)
+            self._guarded = _GuardedConnection(connection)
         return connection
 
     def begin_dialog(
@@ -932,3 +934,43 @@ def _endpoint(work: Work, dialog: Guid) -> ConversationEndpoint:
     if endpoint is None:
         raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     return endpoint
+
+
+_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_TRANSACTION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
+)
+_SESSION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
+)
+"""Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
+
+
+class _GuardedConnection:
+    """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
+        self._has_session_changes = False
+        connection.exec_trace = self._check_statement
+
+    def reclaim(self) -> bool:
+        """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""
+        if not remove_hooks(self._connection):
+            return False
+        for cursor in list(self._cursors):
+            cursor.close(force=True)
+        return not self._has_session_changes
+
+    def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        found = _TRANSACTION_STATEMENT.match(sql)
+        if found is not None:
+            raise BrokerError(
+                f"{found['word'].upper()} is not allowed in a broker transaction, which commits at the end of its `with` block "
+                "and rolls back on an exception; use SAVEPOINT for a part of it"
+            )
+        if cursor is not self._connection:  # equal if `with connection` creates a savepoint
+            self._cursors.add(cursor)
+        self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
+        return True
