@@ -8,15 +8,11 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from ssbroker._arguments import boolean, is_utf8_text
-from ssbroker._text import quantity
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.exceptions import BrokerError, OptionError
-from ssbroker.store import object_changes as changes
-from ssbroker.store.object_changes import UsageColumn
 from ssbroker.store.objects import DEFAULT_SCHEMA
-from ssbroker.store.sqlite import Connection
 
 Key = TypeVar("Key")
 Found = TypeVar("Found")
@@ -45,16 +41,6 @@ def check_not_existing(objects: Mapping[Key, object], key: Key, *, kind: str, nu
     """Raises if an object with this key exists."""
     if key in objects:
         raise refusal(f"{kind} {_display_name(key)!r} already exists", number)
-
-
-def remove_closed_conversations(connection: Connection, *, by: UsageColumn, number: int, used: str) -> None:
-    """Raises if open conversations use an object to be dropped; removes its closed conversations."""
-    open_count = changes.count_open_conversations(connection, column=by, object_id=number)
-    if open_count:
-        raise refusal(
-            f"{used} is used by {quantity(open_count, 'open conversation')}; end them first, WITH CLEANUP if the remote endpoint no longer answers"
-        )
-    changes.remove_closed_conversations(connection, column=by, object_id=number)
 
 
 def _display_name(key: object) -> str:

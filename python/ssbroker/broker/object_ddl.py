@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
 from ssbroker._arguments import epoch_microseconds, integer_argument
+from ssbroker._text import quantity
 from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.definition_checks import (
     check_not_existing,
@@ -16,7 +17,6 @@ from ssbroker.broker.definition_checks import (
     procedure_key,
     queue_key,
     refusal,
-    remove_closed_conversations,
 )
 from ssbroker.broker.security_ddl import principal_id
 from ssbroker.ddl.lexer import RefusalError
@@ -25,7 +25,7 @@ from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSet
 from ssbroker.exceptions import OptionError
 from ssbroker.store import object_changes as changes
 from ssbroker.store import poison_messages
-from ssbroker.store.object_changes import FIRST_ID, Value
+from ssbroker.store.object_changes import FIRST_ID, UsageColumn, Value
 from ssbroker.store.objects import (
     ContractMessage,
     MessageType,
@@ -105,8 +105,18 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
     ]
     if users:
         raise refusal(f"contract {name!r} is used by {users[0]}")
-    remove_closed_conversations(connection, by="service_contract_id", number=number, used=f"contract {name!r}")
+    _remove_closed_conversations(connection, by="service_contract_id", number=number, used=f"contract {name!r}")
     changes.drop(connection, "ssb_contracts", number)
+
+
+def _remove_closed_conversations(connection: Connection, *, by: UsageColumn, number: int, used: str) -> None:
+    """Raises if open conversations use an object to be dropped; removes its closed conversations."""
+    open_count = changes.count_open_conversations(connection, column=by, object_id=number)
+    if open_count:
+        raise refusal(
+            f"{used} is used by {quantity(open_count, 'open conversation')}; end them first, WITH CLEANUP if the remote endpoint no longer answers"
+        )
+    changes.remove_closed_conversations(connection, column=by, object_id=number)
 
 
 def contract_message(message_type_id: int, sent_by: str) -> ContractMessage:
@@ -287,7 +297,7 @@ def drop_service(connection: Connection, objects: Objects, *, name: str) -> None
     for priority in objects.priorities.values():
         if priority.local_service_id == service.service_id:
             raise refusal(f"service {name!r} is used by broker priority {priority.name!r}")
-    remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"service {name!r}")
+    _remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"service {name!r}")
     changes.drop(connection, "ssb_services", service.service_id)
 
 
