@@ -74,6 +74,36 @@ def is_utf8_text(value: object) -> bool:
     return True
 
 
+def check_booleans(**given: object) -> None:
+    """Raises if a value is not a boolean or None."""
+    for name, value in given.items():
+        if value is not None:
+            boolean(value, name=name)
+
+
+def check_numbers(**given: object) -> None:
+    """Raises if a value is not an integer or None. Ranges are checked elsewhere."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise OptionError(f"{name}: expected an integer, got {value!r:.80}")
+
+
+def check_texts(**given: object) -> None:
+    """Raises if a value is not a string or None."""
+    for name, value in given.items():
+        if value is not None and not is_utf8_text(value):
+            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {value!r:.80}")
+
+
+def check_bytes(**given: object) -> None:
+    """Raises if a value is not bytes or None."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, bytes):
+            raise OptionError(
+                f"{name}: expected bytes, such as the content of a binary file, got {type(value).__name__}"
+            )
+
+
 _GUID_BYTES = 16
 
 

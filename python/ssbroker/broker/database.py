@@ -9,16 +9,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from ssbroker._arguments import boolean, guid_bytes, string_list, timeout_seconds, utc_datetime
+from ssbroker._arguments import (
+    boolean,
+    check_booleans,
+    check_bytes,
+    check_numbers,
+    check_texts,
+    guid_bytes,
+    string_list,
+    timeout_seconds,
+    utc_datetime,
+)
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.definition_checks import (
-    check_booleans,
-    check_bytes,
-    check_numbers,
-    check_texts,
     existing,
     queue_key,
     refusal,

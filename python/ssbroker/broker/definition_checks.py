@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from ssbroker._arguments import boolean, is_utf8_text
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name
-from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.exceptions import BrokerError
 from ssbroker.store.objects import DEFAULT_SCHEMA
 
 Key = TypeVar("Key")
@@ -103,36 +102,6 @@ def _parse(name: str) -> tuple[str, str] | None:
 
 def _unquoted(part: str) -> str:
     return part[1:-1].replace("]]", "]") if part.startswith("[") else part
-
-
-def check_booleans(**given: object) -> None:
-    """Raises if a value is not a boolean or None."""
-    for name, value in given.items():
-        if value is not None:
-            boolean(value, name=name)
-
-
-def check_numbers(**given: object) -> None:
-    """Raises if a value is not an integer or None. Ranges are checked elsewhere."""
-    for name, value in given.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise OptionError(f"{name}: expected an integer, got {value!r:.80}")
-
-
-def check_texts(**given: object) -> None:
-    """Raises if a value is not a string or None."""
-    for name, value in given.items():
-        if value is not None and not is_utf8_text(value):
-            raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {value!r:.80}")
-
-
-def check_bytes(**given: object) -> None:
-    """Raises if a value is not bytes or None."""
-    for name, value in given.items():
-        if value is not None and not isinstance(value, bytes):
-            raise OptionError(
-                f"{name}: expected bytes, such as the content of a binary file, got {type(value).__name__}"
-            )
 
 
 def similar_name(known: Iterable[str], name: str) -> str:
