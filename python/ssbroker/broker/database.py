@@ -24,11 +24,7 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.definition_checks import (
-    existing,
-    queue_key,
-    refusal,
-)
+from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.broker.job import Job
@@ -38,6 +34,7 @@ from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
+from ssbroker.protocol.errors import refusal
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME

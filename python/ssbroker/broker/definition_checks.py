@@ -10,16 +10,11 @@ from typing import Final, TypeVar
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name
-from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.errors import refusal
 from ssbroker.store.objects import DEFAULT_SCHEMA
 
 Key = TypeVar("Key")
 Found = TypeVar("Found")
-
-
-def refusal(reason: str, number: int | None = None) -> BrokerError:
-    """Returns an error with an optional Service Broker number."""
-    return BrokerError(reason if number is None else f"{number}: {reason}", number=number)
 
 
 def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:

@@ -10,19 +10,13 @@ from typing import Final, Literal, get_args
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker._text import quantity
 from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.definition_checks import (
-    check_not_existing,
-    check_object_name,
-    existing,
-    procedure_key,
-    queue_key,
-    refusal,
-)
+from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing, procedure_key, queue_key
 from ssbroker.broker.security_ddl import principal_id
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
+from ssbroker.protocol.errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store import poison_messages
 from ssbroker.store.object_changes import FIRST_ID, UsageColumn, Value

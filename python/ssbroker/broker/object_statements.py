@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import object_ddl
-from ssbroker.broker.definition_checks import check_not_similar, queue_text, refusal, similar_name
+from ssbroker.broker.definition_checks import check_not_similar, queue_text, similar_name
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import parse_lifetime, parse_route_id
@@ -17,6 +17,7 @@ from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.script_notes import Remark
 from ssbroker.ddl.statements import QueueName
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES, SYSTEM_SERVICES
+from ssbroker.protocol.errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.objects import Objects, Route, lazy_objects
 from ssbroker.store.sqlite import Connection

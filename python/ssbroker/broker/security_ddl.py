@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing, refusal
+from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing
 from ssbroker.broker.key_store import KeyStore
 from ssbroker.exceptions import InputError, OptionError
+from ssbroker.protocol.errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import object_changes as changes

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from ssbroker._files import create_file
 from ssbroker.broker import security_ddl
-from ssbroker.broker.definition_checks import check_not_similar, existing, refusal, similar_name
+from ssbroker.broker.definition_checks import check_not_similar, existing, similar_name
 from ssbroker.broker.key_store import KeyStore
 from ssbroker.broker.object_statements import similar_user
 from ssbroker.broker.security_ddl import GivenCertificate
@@ -17,6 +17,7 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.script_notes import Remark
 from ssbroker.ddl.statements import SecurityStatement
+from ssbroker.protocol.errors import refusal
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

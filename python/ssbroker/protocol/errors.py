@@ -1,4 +1,4 @@
-"""Error numbers of Service Broker and their texts."""
+"""Error numbers of Service Broker, their texts, and exceptions with them."""
 
 from __future__ import annotations
 
@@ -68,4 +68,9 @@ def broker_error(number: int, **values: object) -> BrokerError:
         >>> print(broker_error(8428, message_type="Order"))
         8428: message type 'Order' does not exist
     """
-    return BrokerError(f"{number}: {error_text(number, **values)}", number=number)
+    return refusal(error_text(number, **values), number)
+
+
+def refusal(reason: str, number: int | None = None) -> BrokerError:
+    """Returns an error with an optional Service Broker number."""
+    return BrokerError(reason if number is None else f"{number}: {reason}", number=number)
