@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.definition_checks import existing, procedure_key, queue_key
 from ssbroker.broker.effects import Effects
+from ssbroker.broker.object_names import existing, procedure_key, queue_key
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import queue_name
 from ssbroker.ddl.statements import READERS_MAX

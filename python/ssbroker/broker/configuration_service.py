@@ -19,8 +19,8 @@ from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dynamic_routing import MissingRoute
+from ssbroker.broker.object_names import queue_key, queue_text
 from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses

@@ -15,9 +15,9 @@ from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Pro
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
-from ssbroker.broker.definition_checks import is_unquoted_name
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.object_names import is_unquoted_name
 from ssbroker.broker.own_database_services import services_routed_locally
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError

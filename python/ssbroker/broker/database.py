@@ -24,11 +24,11 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, database_lifecycle, object_ddl, security_ddl
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.instance_change import InstanceChange
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
+from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.broker.transaction import ReceiveWait, Transaction
 from ssbroker.broker.work_queue import WorkQueue

@@ -10,10 +10,10 @@ from typing import Final, get_args
 from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import database_files
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.definition_checks import check_object_name
 from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError

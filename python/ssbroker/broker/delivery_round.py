@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.dialogs.sender_update import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
+from ssbroker.broker.object_names import queue_text
 from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.errors import error_text

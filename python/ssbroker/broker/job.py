@@ -16,9 +16,9 @@ from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
 from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
-from ssbroker.broker.definition_checks import queue_key
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
+from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.transaction import (
     COUNT_MAX,
     Message,

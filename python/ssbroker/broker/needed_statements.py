@@ -7,7 +7,6 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_ddl
-from ssbroker.broker.definition_checks import similar_name
 from ssbroker.broker.object_descriptions import (
     PERMISSION,
     Described,
@@ -17,6 +16,7 @@ from ssbroker.broker.object_descriptions import (
     principal_name,
     priority_properties,
 )
+from ssbroker.broker.object_names import similar_name
 from ssbroker.broker.object_statements import similar_queue, supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded

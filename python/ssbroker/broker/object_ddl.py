@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker._text import quantity
 from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing, procedure_key, queue_key
+from ssbroker.broker.object_names import check_not_existing, check_object_name, existing, procedure_key, queue_key
 from ssbroker.broker.security_ddl import principal_id
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check

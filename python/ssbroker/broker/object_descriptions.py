@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 from ssbroker.broker import object_ddl
-from ssbroker.broker.definition_checks import queue_text
+from ssbroker.broker.object_names import queue_text
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
 from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Service
 

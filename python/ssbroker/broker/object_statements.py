@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import object_ddl
-from ssbroker.broker.definition_checks import check_not_similar, queue_text, similar_name
+from ssbroker.broker.object_names import check_not_similar, queue_text, similar_name
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import parse_lifetime, parse_route_id

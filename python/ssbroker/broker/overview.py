@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
+from ssbroker.broker.object_names import queue_text
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from ssbroker.broker.definition_checks import check_not_existing, check_object_name, existing
 from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate

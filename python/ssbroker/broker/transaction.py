@@ -21,10 +21,10 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
-from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
+from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds, is_utf8_text
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.definition_checks import existing, queue_key
+from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState

@@ -13,12 +13,12 @@ from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.definition_checks import queue_key, queue_text
 from ssbroker.broker.dialogs import begin_end, lease, poison_message_handling, single_message
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison
+from ssbroker.broker.object_names import queue_key, queue_text
 from ssbroker.broker.transaction import Message, Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings

@@ -16,9 +16,9 @@ import pytest
 from ssbroker import schemas
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.definition_checks import queue_key
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.transaction import ReceiveWait
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import dialog_calls

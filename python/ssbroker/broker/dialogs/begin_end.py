@@ -7,12 +7,12 @@ from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker._well_known import END_DIALOG, ERROR
-from ssbroker.broker.definition_checks import existing
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state, transmit
+from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.definition_checks import queue_text
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabled
+from ssbroker.broker.object_names import queue_text
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint

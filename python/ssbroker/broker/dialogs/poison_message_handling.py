@@ -9,9 +9,9 @@ from typing import Final
 
 from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs.enqueue import queue_of, release_for
 from ssbroker.broker.effects import Effects
+from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import broker_error

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._arguments import guid_bytes
-from ssbroker.broker.definition_checks import existing, queue_key
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import ReceiveCall
+from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import broker_error

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from ssbroker.broker import views
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.definition_checks import queue_key
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.object_names import queue_key
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.spark.source.options import ReadOptions
 from ssbroker.store.queues import QueueSlice

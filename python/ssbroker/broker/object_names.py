@@ -1,4 +1,4 @@
-"""Finds objects by the names of definitions, and validates names and arguments."""
+"""Finds objects by name, and parses, validates and formats the names of objects."""
 
 from __future__ import annotations
 
