@@ -16,8 +16,8 @@ from ssbroker.broker.object_descriptions import (
     principal_name,
     priority_properties,
 )
-from ssbroker.broker.object_names import similar_name
-from ssbroker.broker.object_statements import similar_queue, supported_validation
+from ssbroker.broker.object_names import similar_name, similar_queue
+from ssbroker.broker.object_statements import supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name
+from ssbroker.ddl.statements import QueueName
 from ssbroker.protocol.errors import refusal
-from ssbroker.store.objects import DEFAULT_SCHEMA
+from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
 
 Key = TypeVar("Key")
 Found = TypeVar("Found")
@@ -102,6 +104,20 @@ def _unquoted(part: str) -> str:
 def similar_name(known: Iterable[str], name: str) -> str:
     """Returns the name of the object that a script means, whose name may differ in case."""
     return find_name(name, known) or name
+
+
+def similar_user(objects: Objects, name: str) -> str:
+    """Returns the user whose name compares equal without case."""
+    return similar_name(objects.security.principals, name)
+
+
+def similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
+    """Returns schema and name of the queue that a script means, whose names may differ in case."""
+    key = (queue.schema, queue.name)
+    if key in objects.queues:
+        return key
+    wanted = (folded(queue.schema), folded(queue.name))
+    return next((other for other in objects.queues if (folded(other[0]), folded(other[1])) == wanted), key)
 
 
 def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:

@@ -8,25 +8,17 @@ from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import object_ddl
-from ssbroker.broker.object_names import check_not_similar, queue_text, similar_name
+from ssbroker.broker.object_names import check_not_similar, queue_text, similar_name, similar_queue, similar_user
 from ssbroker.ddl import statements
-from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import parse_lifetime, parse_route_id
 from ssbroker.ddl.model import INITIAL_ROUTE_EXISTS, collection_remark, initial_route_hint, is_initial_route
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.script_notes import Remark
-from ssbroker.ddl.statements import QueueName
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES, SYSTEM_SERVICES
 from ssbroker.protocol.errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.objects import Objects, Route, lazy_objects
 from ssbroker.store.sqlite import Connection
-
-
-def similar_user(objects: Objects, name: str) -> str:
-    """Returns the user whose name compares equal without case."""
-    return similar_name(objects.security.principals, name)
-
 
 RouteStatement: TypeAlias = statements.CreateRoute | statements.AlterRoute | statements.DropRoute
 TypeStatement: TypeAlias = (
@@ -230,12 +222,3 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
 
 def _contracts(settings: statements.PrioritySettings) -> list[str]:
     return [str(value) for option, value in settings.options if option == "contract"]
-
-
-def similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
-    """Returns schema and name of the queue that a script means, whose names may differ in case."""
-    key = (queue.schema, queue.name)
-    if key in objects.queues:
-        return key
-    wanted = (folded(queue.schema), folded(queue.name))
-    return next((other for other in objects.queues if (folded(other[0]), folded(other[1])) == wanted), key)

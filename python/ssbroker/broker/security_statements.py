@@ -10,8 +10,7 @@ from typing import Final, TypeAlias
 from ssbroker._files import create_file
 from ssbroker.broker import security_ddl
 from ssbroker.broker.key_store import KeyStore
-from ssbroker.broker.object_names import check_not_similar, existing, similar_name
-from ssbroker.broker.object_statements import similar_user
+from ssbroker.broker.object_names import check_not_similar, existing, similar_name, similar_user
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
