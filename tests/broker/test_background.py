@@ -10,10 +10,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from ssbroker.broker import delivery_round
+from ssbroker.broker import local_delivery
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery_round import DeliveryResult
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
@@ -66,7 +66,7 @@ def test_undelivered_messages_are_delivered_on_opening(
 
     sample_databases.stock(instance)
     with monkeypatch.context() as patched:
-        patched.setattr(delivery_round, "deliver_to", crash)
+        patched.setattr(local_delivery, "deliver_to", crash)
         with pytest.raises(Crash):
             send(sales, b"one")
     instance.close()

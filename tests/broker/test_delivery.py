@@ -8,17 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from ssbroker.broker import delivery_round
+from ssbroker.broker import local_delivery
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.delivery_plan import OutgoingConversation
-from ssbroker.broker.delivery_round import DeliveryResult
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
@@ -83,14 +83,14 @@ def test_a_reply_is_delivered(sales: Database, stock: Database) -> None:
 
 
 def test_a_long_conversation_arrives_complete_and_in_order(sales: Database, stock: Database) -> None:
-    bodies = [str(number).encode() for number in range(delivery_round.MESSAGES_MAX_EACH * 2 + 7)]
+    bodies = [str(number).encode() for number in range(local_delivery.MESSAGES_MAX_EACH * 2 + 7)]
     send(sales, *bodies)
     assert waiting(sales) == []
     assert received(stock) == bodies
 
 
 def test_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, stock: Database) -> None:
-    bodies = [bytes([number]) * (delivery_round.BYTES_MAX // 2) for number in range(5)]
+    bodies = [bytes([number]) * (local_delivery.BYTES_MAX // 2) for number in range(5)]
     send(sales, *bodies)
     assert received(stock) == bodies
 
@@ -106,7 +106,7 @@ def test_a_crash_before_and_after_the_targets_commit_delivers_once(
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(delivery_round, crashes_in, crash)
+        patched.setattr(local_delivery, crashes_in, crash)
         with pytest.raises(Crash):
             send(sales, b"one", b"two")
     assert len(waiting(sales)) == 2
@@ -123,13 +123,13 @@ def test_a_reused_endpoint_id_removes_no_messages(sales: Database, stock: Databa
     first = send(sales, b"one")
     with database_context(sales).file.read() as connection:
         endpoint_id = connection.execute("SELECT endpoint_id FROM ssb_conversation_endpoints").get
-    batches, _ = delivery_round.read_batches(database_context(sales), [endpoint_id])
+    batches, _ = local_delivery.read_batches(database_context(sales), [endpoint_id])
     broker_instance = stock.service_broker_guid.bytes
-    delivered = delivery_round.deliver_to(database_context(stock), batches, broker_instance=broker_instance)
+    delivered = local_delivery.deliver_to(database_context(stock), batches, broker_instance=broker_instance)
     with sales.transaction() as t:
         t.end_conversation(first, cleanup=True)
     send(sales, b"another")
-    delivery_round.acknowledge(database_context(sales), delivered, broker_instance=broker_instance)
+    local_delivery.acknowledge(database_context(sales), delivered, broker_instance=broker_instance)
     assert len(waiting(sales)) == 1
 
 
@@ -141,10 +141,10 @@ def test_a_database_that_changed_after_routing_receives_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with database_context(sales).file.read() as connection:
-        batches, _ = delivery_round.read_batches(database_context(sales), endpoints.deliverable_endpoints(connection))
+        batches, _ = local_delivery.read_batches(database_context(sales), endpoints.deliverable_endpoints(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
-    assert delivery_round.deliver_to(database_context(stock), batches, broker_instance=routed_to) == []
+    assert local_delivery.deliver_to(database_context(stock), batches, broker_instance=routed_to) == []
     stock.set_broker("ENABLE_BROKER")
     assert received(stock) == []
 
@@ -290,7 +290,7 @@ def test_a_failing_conversation_does_not_delay_others(
             raise ZeroDivisionError("no number")
         return arrival.arrive(work, envelope, messages, park_if_disabled=park_if_disabled)
 
-    monkeypatch.setattr(delivery_round, "arrive", arrive)
+    monkeypatch.setattr(local_delivery, "arrive", arrive)
     with sales.transaction() as t:
         for number in range(3):
             t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)

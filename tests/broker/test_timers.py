@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ssbroker.broker import background, delivery_round
+from ssbroker.broker import background, local_delivery
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
@@ -240,7 +240,7 @@ def test_a_late_retry_after_a_restart_is_a_duplicate(
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(delivery_round, "acknowledge", crash)
+        patched.setattr(local_delivery, "acknowledge", crash)
         with pytest.raises(Crash), sales.transaction() as t:
             dialog = t.begin_dialog(SHOP, STOCK)
             t.send(dialog, b"one")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from ssbroker.broker import delivery_round
+from ssbroker.broker import local_delivery
 from ssbroker.broker.instance import Instance
 from tests.broker.sample_databases import send
 
@@ -16,6 +16,6 @@ def die(*_args: object, **_named: object) -> None:
 
 
 if __name__ == "__main__":
-    setattr(delivery_round, sys.argv[2], die)
+    setattr(local_delivery, sys.argv[2], die)
     with Instance.open(sys.argv[1], background=False) as instance:
         send(instance.database("Sales"), b"one", b"two")

@@ -12,10 +12,10 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
 from ssbroker.broker.delivery_retries import Retries, SenderId
-from ssbroker.broker.delivery_round import DeliveryRound
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
+from ssbroker.broker.local_delivery import LocalDelivery
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import instance_transaction
 from ssbroker.broker.waiters import TRANSMISSIONS
@@ -177,20 +177,18 @@ class Delivery:
         transport_problems = (
             self.transport.send_waiting(planned.outgoing) if planned.outgoing and self.transport is not None else {}
         )
-        delivery_round = DeliveryRound(database, lock_timeout=lock_timeout)
-        delivery_round.problems |= planned.problems
-        delivery_round.problems |= self._request_routes(planned, lock_timeout=lock_timeout)
+        local = LocalDelivery(database, lock_timeout=lock_timeout)
+        local.problems |= planned.problems
+        local.problems |= self._request_routes(planned, lock_timeout=lock_timeout)
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
-            delivery_round.deliver(target, broker_instance, [each.endpoint_id for each in group])
+            local.deliver(target, broker_instance, [each.endpoint_id for each in group])
         in_transit = {each.endpoint_id for each in planned.outgoing}
-        statuses = {
-            endpoint_id: str(why) for endpoint_id, why in {**delivery_round.problems, **transport_problems}.items()
-        }
+        statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
         if self.transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
         write_statuses(database, senders, statuses)
-        return {*delivery_round.problems}, in_transit, delivery_round.deferred
+        return {*local.problems}, in_transit, local.deferred
 
     def _is_served_elsewhere(self) -> bool:
         """Returns whether another process serves the instance; it notices commits of this process on its own."""

@@ -20,7 +20,11 @@ from ssbroker.protocol.errors import error_text
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 
-MESSAGES_MAX: Final = 2_000
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
+_OUT_OF_ORDER: Final = 11217
+_QUEUE_DISABLED: Final = 11219
+
+_MESSAGES_MAX: Final = 2_000
 """Maximum number of messages in one transaction of the target."""
 MESSAGES_MAX_EACH: Final = 500
 """Maximum number of messages of one conversation in it, so that a long conversation does not delay the others."""
@@ -68,7 +72,7 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
     """Reads the batches that fit into one transaction of the target; returns them and the ids of the remaining senders."""
     batches: list[DeliveryBatch] = []
     ids = list(endpoint_ids)
-    messages_left, bytes_left = MESSAGES_MAX, BYTES_MAX
+    messages_left, bytes_left = _MESSAGES_MAX, BYTES_MAX
     with source.file.read() as connection:
         objects = source.objects(connection)
         for position, endpoint_id in enumerate(ids):
@@ -86,7 +90,7 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
     return batches, []
 
 
-def deliver_within(
+def _deliver_within(
     database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
 ) -> list[DeliveryResult]:
     """Delivers batches within their own database, in one transaction."""
@@ -153,12 +157,7 @@ def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
     )
 
 
-_OUT_OF_ORDER: Final = 11217
-_QUEUE_DISABLED: Final = 11219
-LOGGER: Final = logging.getLogger("ssbroker.broker")
-
-
-class DeliveryRound:
+class LocalDelivery:
     """Delivers waiting messages of a database, in one transaction of a target after the other.
 
     Attributes:
@@ -202,7 +201,7 @@ class DeliveryRound:
         except Exception:
             if len(batches) == 1:
                 raise
-            LOGGER.exception(
+            _LOGGER.exception(
                 "%s: delivery failed; delivering one conversation at a time to find the failing one", target
             )
         delivered = []
@@ -221,7 +220,7 @@ class DeliveryRound:
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
         if target is self._source:
-            return deliver_within(target, batches, lock_timeout=self._lock_timeout)
+            return _deliver_within(target, batches, lock_timeout=self._lock_timeout)
         return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=self._lock_timeout)
 
     def _record_results(
