@@ -21,7 +21,7 @@ from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_routes import LiveCatalog, LiveRoutes
-from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conversation_event
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
@@ -38,7 +38,7 @@ _LIFETIME_PASSED: Final = 8489
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
     """Does what is due in a database, unless its broker is disabled; returns when more is due."""
     while _is_due(database, now=now):
-        with instance_transaction(database) as work:
+        with database_transaction(database) as work:
             _enter_queues(work)
             if not _fire_timers(work, now=now):  # timers never outlast the lifetime of their conversation
                 _end_lifetimes(work, now=now)
@@ -57,7 +57,7 @@ def _release_ended_leases(database: DatabaseContext, *, now: int) -> None:
     with database.file.read() as connection:
         if not leases.ended(connection, now=now):
             return
-    with instance_transaction(database) as work:
+    with database_transaction(database) as work:
         release_ended(work, now=now)
 
 
@@ -66,7 +66,7 @@ def enter_queues(database: DatabaseContext) -> None:
     with database.file.read() as connection:
         if not _is_enabled(database, connection) or not _has_messages_to_enter(database, connection):
             return
-    with instance_transaction(database) as work:
+    with database_transaction(database) as work:
         _enter_queues(work)
 
 
@@ -101,7 +101,7 @@ def _has_messages_to_enter(database: DatabaseContext, connection: Connection) ->
 def _remove_closed(database: DatabaseContext, *, now: int) -> None:
     """Removes closed endpoints after their retention time."""
     while _has_closed(database, now=now):
-        with instance_transaction(database) as work:
+        with database_transaction(database) as work:
             endpoints.remove_closed(work.connection, now=now, limit=BATCH)
 
 

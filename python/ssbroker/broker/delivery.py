@@ -17,7 +17,7 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.local_delivery import LocalDelivery
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.broker.unit_of_work import instance_transaction
+from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
@@ -248,7 +248,7 @@ def write_statuses(
     }
     if not new:
         return
-    with instance_transaction(database, lock_timeout=lock_timeout) as work:
+    with database_transaction(database, lock_timeout=lock_timeout) as work:
         for endpoint_id, status in new.items():
             if endpoints.reload(work.connection, senders[endpoint_id]) is not None:
                 endpoints.set_transmission_status(work.connection, endpoint_id, status)

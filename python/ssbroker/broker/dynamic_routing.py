@@ -16,7 +16,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.dialogs import begin_end, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
-from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import ConversationState
@@ -202,7 +202,7 @@ class DynamicRouting:
         if SYSTEM_SERVICE not in database.objects().services or not database.file.query(route_requests.ended_requests):
             return
         refused: list[tuple[str, str, int]] = []
-        with instance_transaction(database, lock_timeout=lock_timeout) as work:
+        with database_transaction(database, lock_timeout=lock_timeout) as work:
             for service_name, handle in route_requests.ended_requests(work.connection):
                 refusal, next_request_at = _close(work, service_name, endpoints.by_handle(work.connection, handle))
                 if refusal:
@@ -236,7 +236,7 @@ def _send_requests(database: DatabaseContext, requests: Iterable[RouteRequest], 
     if SYSTEM_SERVICE not in database.objects().services:
         with database.file.write(lock_timeout=lock_timeout) as connection:
             route_requests.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
-    with instance_transaction(database, lock_timeout=lock_timeout) as work:
+    with database_transaction(database, lock_timeout=lock_timeout) as work:
         for each in requests:
             state = route_requests.find_request(work.connection, each.service_name)
             if state is None or not state.blocks_new_request(now=work.now()):

@@ -27,7 +27,7 @@ from ssbroker.broker.transaction import (
     identities_of,
     work_of,
 )
-from ssbroker.broker.unit_of_work import Work, exception_text, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.store.leases import Lease
@@ -246,7 +246,7 @@ class Job:
         """
         self._check()
         microseconds = _microseconds(lease, name="lease")
-        with instance_transaction(self._context) as work:
+        with database_transaction(self._context) as work:
             extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
         self._lease = extended
 
@@ -301,7 +301,7 @@ class Job:
         """
         self._check()
         microseconds = round(min(timeout_seconds(after, name="after"), _LEASE_MAX) * SECOND)
-        with instance_transaction(self._context) as work:
+        with database_transaction(self._context) as work:
             leasing.retry(work, self._held_lease(), microseconds=microseconds)
         self._is_over = True
 
@@ -369,7 +369,7 @@ class Job:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
         self._is_over = True
         try:
-            with instance_transaction(self._context) as work:
+            with database_transaction(self._context) as work:
                 leasing.release(work, self._held_lease(), error=failed_with)
         except SsbrokerError as failure:
             log_failure(

@@ -14,7 +14,7 @@ from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, Mess
 from ssbroker.broker.dialogs.sender_update import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
 from ssbroker.broker.object_names import queue_text
-from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.errors import error_text
 from ssbroker.store import endpoints, transmission_queue
@@ -94,7 +94,7 @@ def _deliver_within(
     database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
 ) -> list[DeliveryResult]:
     """Delivers batches within their own database, in one transaction."""
-    with instance_transaction(database, lock_timeout=lock_timeout) as work:
+    with database_transaction(database, lock_timeout=lock_timeout) as work:
         delivered = [
             _deliver_batch(work, batch, park_if_disabled=False)
             for batch in batches
@@ -112,7 +112,7 @@ def deliver_to(
     lock_timeout: float | None = None,
 ) -> list[DeliveryResult]:
     """Delivers batches to another database of the instance; returns nothing if its broker was disabled or has a new broker id."""
-    with instance_transaction(target, lock_timeout=lock_timeout) as work:
+    with database_transaction(target, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
         return [_deliver_batch(work, batch, park_if_disabled=True) for batch in batches]
@@ -120,7 +120,7 @@ def deliver_to(
 
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
-    with instance_transaction(source) as work:
+    with database_transaction(source) as work:
         _apply_outcomes(work, delivered, broker_instance=broker_instance)
 
 

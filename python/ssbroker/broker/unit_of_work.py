@@ -83,7 +83,7 @@ class Work:
 
 
 @contextmanager
-def instance_transaction(
+def database_transaction(
     database: DatabaseContext, *, lock_timeout: float | None = None, is_durable: bool = True
 ) -> Iterator[Work]:
     """Runs a transaction that commits at the end of the block as `DatabaseFile.write` does, and then announces its effects."""

@@ -16,7 +16,7 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send_batch import guid_in_row, send_batch
-from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import NullError
 from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
@@ -187,7 +187,7 @@ def send_batch_once(
     database: DatabaseContext, rows: Iterable[pa.Table], defaults: SendDefaults, *, batch: NumberedBatch | None = None
 ) -> int | None:
     """Sends rows as messages in one transaction that also records the batch; returns None if it was already sent."""
-    with instance_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
+    with database_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
             last = endpoints.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:

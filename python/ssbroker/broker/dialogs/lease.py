@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import poison_message_handling, receive
 from ssbroker.broker.effects import ReceiveCall
-from ssbroker.broker.unit_of_work import Work, instance_transaction
+from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.store import leases
 from ssbroker.store.database_file import ReceivedRow
@@ -33,12 +33,12 @@ def claim(database: DatabaseContext, queue_name: str, *, top: int | None, micros
     The commit is not durable by itself: a power cut that undoes it also ends the process that holds the lease, and the messages are free.
     """
     while True:
-        with instance_transaction(database, is_durable=False) as work:
+        with database_transaction(database, is_durable=False) as work:
             queue = receive.enabled_queue(work, queue_name)
             now = work.now()
             if not leases.ended(work.connection, now=now):
                 return _claim_next(work, queue, top=top, microseconds=microseconds, now=now)
-        with instance_transaction(database) as work:  # a failure may disable the queue, and must stay counted
+        with database_transaction(database) as work:  # a failure may disable the queue, and must stay counted
             release_ended(work, now=work.now())
 
 

@@ -12,7 +12,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of, release_for
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, queue_key
-from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
+from ssbroker.broker.unit_of_work import Work, database_transaction, queue_name
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
@@ -38,7 +38,7 @@ def received_from(effects: Effects) -> dict[int, bytes | None]:
 
 def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
     """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
-    with instance_transaction(database) as work:
+    with database_transaction(database) as work:
         for queue_id, named_handle in received.items():
             if queues.count_rollback(work.connection, queue_id) < FAILURES_UNTIL_POISONED:
                 continue
@@ -65,7 +65,7 @@ def count_failure(work: Work, lease: Lease, error: str) -> Lease | None:
 def requeue(database: DatabaseContext, name: str, conversation_handle: object) -> int:
     """Implements `Database.requeue`."""
     handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
-    with instance_transaction(database) as work:
+    with database_transaction(database) as work:
         return _requeue_groups(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
 
 

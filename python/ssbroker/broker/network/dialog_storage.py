@@ -20,7 +20,7 @@ from ssbroker.broker.dialogs.arrival import find_target
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
-from ssbroker.broker.unit_of_work import instance_transaction
+from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.states import INITIAL_STATE, ConversationState
@@ -257,7 +257,7 @@ class SqliteDialogStorage:
         if changes.is_empty:
             return None
         try:
-            with instance_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
+            with database_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return StalePlan(is_database_changed=True)
                 InboundWriter(work, changes).write()
