@@ -18,7 +18,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.store.database_file import DatabaseFile
 from tests.broker.conftest import Clock
@@ -316,7 +316,7 @@ def test_a_database_with_a_lost_file_can_be_dropped_and_recreated(
 
 
 def test_a_database_dropped_by_another_process_is_unknown(with_missing_file: Instance) -> None:
-    with InstanceChange(instance_context(with_missing_file)) as alteration:
+    with InstanceTransaction(instance_context(with_missing_file)) as alteration:
         with Instance.open(with_missing_file.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer exists"):

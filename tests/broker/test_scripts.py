@@ -15,7 +15,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects
 from ssbroker.store.objects import Objects
@@ -420,14 +420,14 @@ def test_databases_are_locked_in_a_fixed_order_in_whatever_case_a_script_writes_
 ) -> None:
     """Otherwise, two scripts that use the same databases in different orders wait for each other."""
     locked: list[str] = []
-    begin = InstanceChange._begin
+    begin = InstanceTransaction._begin
 
-    def recording(change: InstanceChange, database: DatabaseContext) -> Connection:
+    def recording(transaction: InstanceTransaction, database: DatabaseContext) -> Connection:
         locked.append(database.name)
-        return begin(change, database)
+        return begin(transaction, database)
 
     instance.execute("CREATE DATABASE Sales\nCREATE DATABASE Stock")
-    monkeypatch.setattr(InstanceChange, "_begin", recording)
+    monkeypatch.setattr(InstanceTransaction, "_begin", recording)
     instance.execute("USE STOCK CREATE QUEUE Q CREATE QUEUE SALES..Q")
     assert locked == ["Sales", "Stock"]
 

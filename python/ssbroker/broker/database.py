@@ -25,7 +25,7 @@ from ssbroker.broker import async_calls, database_lifecycle, object_ddl, securit
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import poison_message_handling
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.object_names import existing, queue_key
@@ -111,8 +111,8 @@ class Database:
             False
         """
         instance = self._context.instance
-        with InstanceChange(instance) as change:
-            database_lifecycle.set_broker(instance, change, self._context, option)
+        with InstanceTransaction(instance) as transaction:
+            database_lifecycle.set_broker(instance, transaction, self._context, option)
 
     def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
         """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.

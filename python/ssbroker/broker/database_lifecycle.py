@@ -12,7 +12,7 @@ from ssbroker.broker import database_files
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs.begin_end import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
@@ -28,9 +28,9 @@ from ssbroker.store.sqlite import Connection, is_missing
 _MSDB_REQUIRED: Final = "msdb is a system database, which cannot be detached, dropped or renamed"
 
 
-def create(instance: InstanceContext, change: InstanceChange, name: str) -> DatabaseContext:
+def create(instance: InstanceContext, transaction: InstanceTransaction, name: str) -> DatabaseContext:
     """Creates a database in its own file, with a new broker id (I1)."""
-    listing = change.listing()
+    listing = transaction.listing()
     _check_free(listing, name)
     guid = instance.new_guid().bytes
     file = database_files.create_database(instance, listing, name=name, service_broker_guid=guid)
@@ -42,17 +42,17 @@ def create(instance: InstanceContext, change: InstanceChange, name: str) -> Data
         )
         undo.pop_all()
     database = DatabaseContext(instance, database_id=database_id, name=name, file=file)
-    change.add(database, created=True)
+    transaction.add(database, created=True)
     return database
 
 
 def attach(
-    instance: InstanceContext, change: InstanceChange, name: str, path: Path, option: BrokerOption | None
+    instance: InstanceContext, transaction: InstanceTransaction, name: str, path: Path, option: BrokerOption | None
 ) -> DatabaseContext:
     """Attaches a database file with its broker id (I8). Disables the broker if its id is already enabled (I7); applies the option."""
     if option is not None:
         _check_option(option)
-    listing = change.listing()
+    listing = transaction.listing()
     _check_free(listing, name)
     _check_not_listed(instance, listing, path)
     file = _open(instance, path)
@@ -69,14 +69,14 @@ def attach(
         )
         undo.pop_all()
     database = DatabaseContext(instance, database_id=database_id, name=name, file=file)
-    change.add(database, created=False)
-    connection = change.connection(database)
+    transaction.add(database, created=False)
+    connection = transaction.connection(database)
     _check_not_attached(instance, connection, path)
     database_registry.record_owner(
         connection, attached_to=instance.instance_id, identity=database_registry.stored_file_identity(path)
     )
     changes.set_honor_broker_priority(connection, is_on=False)
-    forget_route_requests(change.work(database))
+    forget_route_requests(transaction.work(database))
     effective = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
     duplicate = database_registry.find_enabled_duplicate(
         listing, service_broker_guid=broker.service_broker_guid, name=name
@@ -89,75 +89,75 @@ def attach(
             stacklevel=3,
         )
         effective = "DISABLE_BROKER"
-    set_broker(instance, change, database, effective)
+    set_broker(instance, transaction, database, effective)
     return database
 
 
-def detach(change: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
+def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = False) -> None:
     """Detaches a database, or drops it with its file."""
     if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_REQUIRED, 3708 if is_dropped else 7940)
-    if name in change.lost:
-        change.remove_unavailable(name)
+    if name in transaction.lost:
+        transaction.remove_unavailable(name)
         return
-    database = change.database(name)
-    connection = change.connection(database)
-    change.objects(database)  # raises if another process has detached it meanwhile
+    database = transaction.database(name)
+    connection = transaction.connection(database)
+    transaction.objects(database)  # raises if another process has detached it meanwhile
     database_registry.record_owner(
         connection, attached_to=database_registry.DROPPED if is_dropped else None, identity=None
     )
-    database_registry.remove(change.listing(), name=change.row(database).name)
-    change.remove(database, is_dropped=is_dropped)
+    database_registry.remove(transaction.listing(), name=transaction.row(database).name)
+    transaction.remove(database, is_dropped=is_dropped)
 
 
-def rename(change: InstanceChange, name: str, new: str) -> None:
+def rename(transaction: InstanceTransaction, name: str, new: str) -> None:
     """Renames a database; its broker id and file stay the same."""
     if canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_REQUIRED, 3708)
-    database = change.database(name)
-    listing = change.listing()
+    database = transaction.database(name)
+    listing = transaction.listing()
     _check_free(listing, new)
-    database_registry.rename(listing, name=change.row(database).name, new_name=new)
-    change.renamed(database, new)
+    database_registry.rename(listing, name=transaction.row(database).name, new_name=new)
+    transaction.renamed(database, new)
 
 
 def set_broker(
-    instance: InstanceContext, change: InstanceChange, database: DatabaseContext, option: BrokerOption
+    instance: InstanceContext, transaction: InstanceTransaction, database: DatabaseContext, option: BrokerOption
 ) -> None:
     """Enables, disables or resets the broker of a database (I4, I5, I6)."""
     _check_option(option)
-    connection = change.connection(database)
-    broker = change.objects(database).broker
-    listing = change.listing()
-    name = change.row(database).name
+    connection = transaction.connection(database)
+    broker = transaction.objects(database).broker
+    listing = transaction.listing()
+    name = transaction.row(database).name
     is_new, is_enabled = option == "NEW_BROKER", option != "DISABLE_BROKER"
     if is_new and broker.mirroring_role == "mirror":
         raise refusal(f"{name!r} is a mirror; only the principal can get a new broker id", 9778)
     guid = instance.new_guid().bytes if is_new else broker.service_broker_guid
     if is_enabled:
         _check_no_duplicate(listing, name, guid)
-        change.commit_after_registry(database)
+        transaction.commit_after_registry(database)
     else:
-        change.commit_before_registry(database)
+        transaction.commit_before_registry(database)
     if option in ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"):
-        end_all_conversations(change.work(database), notify_remote=not is_new)
+        end_all_conversations(transaction.work(database), notify_remote=not is_new)
     changes.set_broker(connection, is_broker_enabled=is_enabled, service_broker_guid=guid)
     database_registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
-def set_guid(change: InstanceChange, database: DatabaseContext, guid: bytes) -> None:
+def set_guid(transaction: InstanceTransaction, database: DatabaseContext, guid: bytes) -> None:
     """Sets a known broker id of a database that has no conversations yet."""
-    connection = change.connection(database)
-    broker = change.objects(database).broker
+    connection = transaction.connection(database)
+    broker = transaction.objects(database).broker
     if broker.service_broker_guid == guid:
         return
     if changes.has_conversations(connection):
         raise refusal(f"the broker id of {database.name!r} cannot be changed, because the database has conversations")
-    listing = change.listing()
-    name = change.row(database).name
+    listing = transaction.listing()
+    name = transaction.row(database).name
     if broker.is_broker_enabled:
         _check_no_duplicate(listing, name, guid)
-        change.commit_after_registry(database)
+        transaction.commit_after_registry(database)
     changes.set_broker(connection, is_broker_enabled=broker.is_broker_enabled, service_broker_guid=guid)
     database_registry.set_broker(
         listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled

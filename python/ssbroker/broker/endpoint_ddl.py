@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
@@ -20,13 +20,13 @@ FORWARDING_SIZE: Final = 10
 
 
 def change_endpoint(
-    change: InstanceChange,
+    transaction: InstanceTransaction,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
     annotations: Mapping[str, str],
 ) -> Remark | None:
     """Executes an endpoint statement; returns what was not done, if anything."""
-    msdb = change.database(MSDB_NAME)
-    connection, known = change.connection(msdb), change.objects(msdb).endpoint
+    msdb = transaction.database(MSDB_NAME)
+    connection, known = transaction.connection(msdb), transaction.objects(msdb).endpoint
     name = statement.name
     is_known = known is not None and folded(known.name) == folded(name)
     if isinstance(statement, statements.CreateEndpoint):

@@ -23,7 +23,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.work_queue import WorkQueue
@@ -275,8 +275,8 @@ class Instance:
             with suppress(UnknownDatabaseError):
                 return self.database(name)
         try:
-            with InstanceChange(self._context) as change:
-                database_lifecycle.create(self._context, change, name)
+            with InstanceTransaction(self._context) as transaction:
+                database_lifecycle.create(self._context, transaction, name)
         except BrokerError as error:
             if error.number != _DATABASE_EXISTS:
                 raise
@@ -346,8 +346,8 @@ class Instance:
             ...     instance.attach_database("Shop", file).service_broker_guid == guid
             True
         """
-        with InstanceChange(self._context) as change:
-            database_lifecycle.attach(self._context, change, name, database_files.resolve_path(file), option)
+        with InstanceTransaction(self._context) as transaction:
+            database_lifecycle.attach(self._context, transaction, name, database_files.resolve_path(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
@@ -376,8 +376,8 @@ class Instance:
             ...     [database.name for database in instance.databases], sales.path.name
             (['msdb'], 'Sales.sqlite')
         """
-        with InstanceChange(self._context) as change:
-            database_lifecycle.detach(change, name)
+        with InstanceTransaction(self._context) as transaction:
+            database_lifecycle.detach(transaction, name)
 
     def drop_database(self, name: str) -> None:
         """Drops a database and deletes its file. A file that cannot be used is kept.
@@ -399,8 +399,8 @@ class Instance:
             ...     sales.path.exists()
             False
         """
-        with InstanceChange(self._context) as change:
-            database_lifecycle.detach(change, name, is_dropped=True)
+        with InstanceTransaction(self._context) as transaction:
+            database_lifecycle.detach(transaction, name, is_dropped=True)
 
     def execute(
         self, ddl: str, *, file: str | None = None, variables: Mapping[str, str] | None = None, lenient: bool = False

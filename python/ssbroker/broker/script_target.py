@@ -10,7 +10,7 @@ from typing import Final
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import database_lifecycle, endpoint_ddl, needed_statements
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_statements import ObjectStatement, QueueStatement, change_objects
 from ssbroker.broker.security_statements import change_security
@@ -34,7 +34,7 @@ class InstanceScriptTarget:
 
     Args:
         instance: The instance.
-        change: The transaction.
+        transaction: The transaction.
         current: The database that an earlier batch selected.
         differing: If given, existing objects are made to match the script, and those that cannot be are added to this list.
 
@@ -45,20 +45,20 @@ class InstanceScriptTarget:
     def __init__(
         self,
         instance: InstanceContext,
-        change: InstanceChange,
+        transaction: InstanceTransaction,
         current: str | None,
         *,
         differing: list[ObjectChange] | None = None,
     ) -> None:
         self._instance: Final = instance
-        self._instance_change: Final = change
+        self._transaction: Final = transaction
         self._differing: Final = differing
         self.current = current
 
     @property
     def only_database(self) -> str | None:
         """The only user database; None if there are several or none."""
-        users = [name for name in self._instance_change.names if name != MSDB_NAME]
+        users = [name for name in self._transaction.names if name != MSDB_NAME]
         return users[0] if len(users) == 1 else None
 
     def run(self, statement: Statement, annotations: Mapping[str, str], position: ScriptPosition) -> Remark | None:
@@ -80,8 +80,8 @@ class InstanceScriptTarget:
         """Runs the statements that make the objects match a statement."""
         remark = None
         known = needed_statements.Existing(
-            databases=lambda: self._instance_change.names,
-            endpoint=lambda: self._instance_change.objects(self._instance_change.database(MSDB_NAME)).endpoint,
+            databases=lambda: self._transaction.names,
+            endpoint=lambda: self._transaction.objects(self._transaction.database(MSDB_NAME)).endpoint,
             objects=lambda: self._objects_of(statement),
             now=epoch_microseconds(self._instance.clock()),
         )
@@ -96,7 +96,7 @@ class InstanceScriptTarget:
     def _objects_of(self, statement: Statement) -> Objects:
         """Returns the objects of the database to which a statement applies."""
         database = self._database_of(statement)
-        return database.lazy_objects(self._instance_change.connection(database))
+        return database.lazy_objects(self._transaction.connection(database))
 
     def restore(self, current: str | None) -> None:
         """Makes a database the current one again."""
@@ -109,7 +109,7 @@ class InstanceScriptTarget:
         """Returns the rows of a catalog view, as of this batch."""
         return catalog_views.view_rows(
             view,
-            databases=lambda: map(self._database_row, self._instance_change.names),
+            databases=lambda: map(self._database_row, self._transaction.names),
             endpoint=self._endpoint_row,
             objects=lambda: self._viewed_objects(database),
         )
@@ -117,25 +117,25 @@ class InstanceScriptTarget:
     def resolve(self, name: str) -> str:
         """Returns the name of the database that a script means, whose name may differ in case."""
         name = canonical_name(name)
-        names = self._instance_change.names
+        names = self._transaction.names
         return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
 
     def _database_row(self, name: str) -> DatabaseRow:
-        database = self._instance_change.database(name)
-        broker = self._instance_change.visible_objects(database).broker
+        database = self._transaction.database(name)
+        broker = self._transaction.visible_objects(database).broker
         guid = str(uuid.UUID(bytes=broker.service_broker_guid)).upper()
         return DatabaseRow(name, broker.is_broker_enabled, guid)
 
     def _endpoint_row(self) -> EndpointRow | None:
-        msdb = self._instance_change.database(MSDB_NAME)
-        endpoint = self._instance_change.visible_objects(msdb).endpoint
+        msdb = self._transaction.database(MSDB_NAME)
+        endpoint = self._transaction.visible_objects(msdb).endpoint
         return None if endpoint is None else EndpointRow(endpoint.name, endpoint.state, endpoint.port)
 
     def _viewed_objects(self, database: str | None) -> DatabaseObjects:
         name = (self.current or self.only_database) if database is None else self.resolve(database)
-        if name not in self._instance_change.names:
+        if name not in self._transaction.names:
             return DatabaseObjects()
-        return _view_objects(self._instance_change.visible_objects(self._instance_change.database(name)))
+        return _view_objects(self._transaction.visible_objects(self._transaction.database(name)))
 
     def _run(self, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
         if isinstance(statement, SecurityStatement):
@@ -151,7 +151,7 @@ class InstanceScriptTarget:
                 for name in names:
                     self._drop_database(self.resolve(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return endpoint_ddl.change_endpoint(self._instance_change, statement, annotations)
+                return endpoint_ddl.change_endpoint(self._transaction, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
                 return self._change(statement, annotations)
             case _:
@@ -166,19 +166,19 @@ class InstanceScriptTarget:
 
     def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
         """Returns a database; raises if there is none with this name."""
-        names = self._instance_change.names
+        names = self._transaction.names
         if name not in names:
             known = [one for one in names if one != MSDB_NAME]
             has = f"it has {', '.join(known)}" if known else "it has no databases yet"
             raise RefusalError(f"the instance has no database {name!r}; {has}{did_you_mean(name, known)}", number)
-        return self._instance_change.database(name)
+        return self._transaction.database(name)
 
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
         name, files = statement.name, statement.files
-        if self.resolve(name) in {*self._instance_change.names, *SYSTEM_DATABASES}:
+        if self.resolve(name) in {*self._transaction.names, *SYSTEM_DATABASES}:
             raise RefusalError(already_exists(self.resolve(name)), 1801)
         if not statement.is_attach:
-            database = database_lifecycle.create(self._instance, self._instance_change, name)
+            database = database_lifecycle.create(self._instance, self._transaction, name)
             self._set_guid(database, annotations)
             if files:
                 return Remark("ignored", "skipped FILENAME: the file is created in the folder of the instance")
@@ -189,7 +189,7 @@ class InstanceScriptTarget:
             path = Path(files[0]).resolve()
         except ValueError as error:
             raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
-        database = database_lifecycle.attach(self._instance, self._instance_change, name, path, statement.option)
+        database = database_lifecycle.attach(self._instance, self._transaction, name, path, statement.option)
         self._set_guid(database, annotations)
         return None
 
@@ -197,10 +197,10 @@ class InstanceScriptTarget:
         name = self._context_name() if statement.name is None else self.resolve(statement.name)
         database = self._database(name, number=5011)
         if statement.honor_broker_priority is not None:
-            connection = self._instance_change.connection(database)
+            connection = self._transaction.connection(database)
             changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
         if statement.option is not None:
-            database_lifecycle.set_broker(self._instance, self._instance_change, database, statement.option)
+            database_lifecycle.set_broker(self._instance, self._transaction, database, statement.option)
         self._set_guid(database, annotations)
         if statement.new_name is not None:
             self._rename(name, statement.new_name)
@@ -210,23 +210,23 @@ class InstanceScriptTarget:
         if new == name and name not in SYSTEM_DATABASES:
             return
         other = self.resolve(new)
-        if name not in SYSTEM_DATABASES and other != name and other in self._instance_change.names:
+        if name not in SYSTEM_DATABASES and other != name and other in self._transaction.names:
             raise RefusalError(f"the database {other!r} already exists", 1801)
-        database_lifecycle.rename(self._instance_change, name, new)
+        database_lifecycle.rename(self._transaction, name, new)
         self.current = new if self.current == name else self.current
 
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current and name not in SYSTEM_DATABASES:
             raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
-        if name not in {*self._instance_change.names, *self._instance_change.lost, *SYSTEM_DATABASES}:
+        if name not in {*self._transaction.names, *self._transaction.lost, *SYSTEM_DATABASES}:
             if if_exists:
                 return
             raise RefusalError(f"the database {name} does not exist", 3701)
-        database_lifecycle.detach(self._instance_change, name, is_dropped=True)
+        database_lifecycle.detach(self._transaction, name, is_dropped=True)
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> Remark | None:
         database = self._database_of(statement)
-        connection = self._instance_change.connection(database)
+        connection = self._transaction.connection(database)
         return change_objects(
             connection, database.lazy_objects(connection), statement, annotations, now=self._instance.clock()
         )
@@ -237,20 +237,20 @@ class InstanceScriptTarget:
 
     def _secure(self, statement: SecurityStatement) -> Remark | None:
         database = self._database(self._context_name())
-        connection = self._instance_change.connection(database)
+        connection = self._transaction.connection(database)
         return change_security(
             connection,
             database.lazy_objects(connection),
             statement,
             credentials=self._instance.credentials,
             now=self._instance.clock(),
-            file_created=self._instance_change.file_created,
+            file_created=self._transaction.file_created,
         )
 
     def _context_name(self) -> str:
         name = self.current or self.only_database
         if name is None:
-            users = ", ".join(one for one in self._instance_change.names if one != MSDB_NAME)
+            users = ", ".join(one for one in self._transaction.names if one != MSDB_NAME)
             raise RefusalError(
                 f"no database is selected; use USE with one of: {users or '(the instance has no databases yet)'}"
             )
@@ -267,7 +267,7 @@ class InstanceScriptTarget:
         text = annotations.get("service_broker_guid")
         guid = None if text is None else parse_broker_id(text)
         if guid is not None:
-            database_lifecycle.set_guid(self._instance_change, database, guid)
+            database_lifecycle.set_guid(self._transaction, database, guid)
 
 
 def _view_objects(objects: Objects) -> DatabaseObjects:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ssbroker.broker import database_lifecycle, needed_statements, object_descriptions
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.instance_change import InstanceChange
+from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.script_target import InstanceScriptTarget
 from ssbroker.ddl import statements
@@ -112,8 +112,8 @@ def _ensure(
             raise source.error(position, f":connect {batch.server}: ensure changes one instance, without :connect")
         parsed.append(_parse(runner, source, batch))
     differing: list[ObjectChange] = []
-    with InstanceChange(instance) as change:
-        target = InstanceScriptTarget(instance, change, None, differing=differing)
+    with InstanceTransaction(instance) as transaction:
+        target = InstanceScriptTarget(instance, transaction, None, differing=differing)
         # Which database a batch changes depends on the USE of those before it.
         names: set[str] = set()
         current: str | None = None
@@ -127,13 +127,13 @@ def _ensure(
                 ),
                 current,
             )
-        change.lock(names)
-        before = _describe_instance(change)
+        transaction.lock(names)
+        before = _describe_instance(transaction)
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
             raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
-        after = _describe_instance(change)
+        after = _describe_instance(transaction)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
         if name not in after:
@@ -143,11 +143,11 @@ def _ensure(
     return (*changed, *differing), runner.notes
 
 
-def _describe_instance(change: InstanceChange) -> dict[str, object_descriptions.Described]:
-    """Returns the objects of all databases within a change, and the endpoint."""
+def _describe_instance(transaction: InstanceTransaction) -> dict[str, object_descriptions.Described]:
+    """Returns the objects of all databases within a transaction, and the endpoint."""
     found: dict[str, object_descriptions.Described] = {}
-    for name in change.names:
-        objects = change.visible_objects(change.database(name))
+    for name in transaction.names:
+        objects = transaction.visible_objects(transaction.database(name))
         found[name] = object_descriptions.describe_database(objects)
         if name == MSDB_NAME:
             found[name] |= object_descriptions.describe_endpoint(objects.endpoint)
@@ -195,10 +195,10 @@ class _Execution:
         """Runs a batch as often as its GO says; each time in one transaction."""
         parsed = _parse(self.runner, source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
-            with InstanceChange(self._instance, changed=self._changed) as change:
-                target = InstanceScriptTarget(self._instance, change, self.database)
+            with InstanceTransaction(self._instance, changed=self._changed) as transaction:
+                target = InstanceScriptTarget(self._instance, transaction, self.database)
                 names = set(_changed_databases(parsed, target))
-                change.lock(names)
+                transaction.lock(names)
                 has_run = self.runner.run(target, source, parsed, is_repeated=repetition > 0)
             self.database = target.current
             if parsed.statements:
@@ -211,9 +211,9 @@ class _Execution:
         created = sorted({database.name for database in self._instance.databases} - self._before)
         if not self._last_line or not (self._changed or created):
             return error
-        with InstanceChange(self._instance, changed=self._changed) as change:
+        with InstanceTransaction(self._instance, changed=self._changed) as transaction:
             for name in created:
-                database_lifecycle.detach(change, name, is_dropped=True)
+                database_lifecycle.detach(transaction, name, is_dropped=True)
         effect = f"the statements up to line {self._last_line} were committed"
         if created:
             names = ", ".join(map(repr, created))

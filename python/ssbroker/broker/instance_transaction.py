@@ -22,10 +22,10 @@ from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
 
-class InstanceChange:
+class InstanceTransaction:
     """Transactions on several database files, committed together at the end of a `with` block.
 
-    Each file is locked at its first use, msdb after all others, so that two changes never deadlock. Files of databases that are disabled or
+    Each file is locked at its first use, msdb after all others, so that two of them never deadlock. Files of databases that are disabled or
     detached are committed before the registry, those that are enabled or attached after it, so that a crash never leaves two databases
     enabled with the same broker id.
 
@@ -106,23 +106,23 @@ class InstanceChange:
         return Work(database, self.connection(database), effects)
 
     def objects(self, database: DatabaseContext) -> Objects:
-        """Returns the objects of a database within this change."""
+        """Returns the objects of a database within this transaction."""
         return database.objects(self.connection(database))
 
     def visible_objects(self, database: DatabaseContext) -> Objects:
-        """Returns the objects of a database within this change, without locking it."""
+        """Returns the objects of a database within this transaction, without locking it."""
         session = self._sessions.get(database)
         return database.objects() if session is None else database.lazy_objects(session.begin())
 
     def database(self, name: str) -> DatabaseContext:
-        """Returns a database by its name within this change."""
+        """Returns a database by its name within this transaction."""
         if name not in self._open:
             raise unknown_database(name, self._open)
         return self._open[name]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the databases within this change."""
+        """The names of the databases within this transaction."""
         return tuple(self._open)
 
     def row(self, database: DatabaseContext) -> RegisteredDatabase:
