@@ -10,7 +10,7 @@ from typing import Final, get_args
 from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import database_files
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.dialogs.begin_end import end_all_conversations
+from ssbroker.broker.dialogs.dialog_lifecycle import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_names import check_object_name

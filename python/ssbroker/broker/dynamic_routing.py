@@ -13,7 +13,7 @@ from xml.parsers import expat
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
 from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.dialogs import begin_end, endpoint_end, send
+from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
 from ssbroker.broker.unit_of_work import Work, database_transaction
@@ -244,7 +244,7 @@ def _send_requests(database: DatabaseContext, requests: Iterable[RouteRequest], 
 
 
 def _send(work: Work, request: RouteRequest) -> None:
-    dialog = begin_end.begin(
+    dialog = dialog_lifecycle.begin(
         work,
         SYSTEM_SERVICE,
         CONFIGURATION_SERVICE,
@@ -268,7 +268,7 @@ def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -
     if dialog is not None:
         refusal = _refusal(work.connection, work.objects, dialog)
         if dialog.state != ConversationState.CD:
-            begin_end.end(work, dialog, None)
+            dialog_lifecycle.end(work, dialog, None)
     now = work.now()
     next_request_at = now + (RETRY_AFTER_REFUSAL if refusal else RETRY_AFTER_ANSWER)
     route_requests.record_answer(work.connection, service_name, ask_again_at=next_request_at, refusal=refusal, now=now)

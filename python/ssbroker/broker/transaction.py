@@ -21,7 +21,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, MessageIdentity
-from ssbroker.broker.dialogs import begin_end, poison_message_handling, receive, send, send_batch
+from ssbroker.broker.dialogs import dialog_lifecycle, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.object_names import existing, queue_key
@@ -354,7 +354,7 @@ class Transaction:
             ['//Stock']
         """
         with self._call() as work:
-            endpoint = begin_end.begin(
+            endpoint = dialog_lifecycle.begin(
                 work,
                 from_service,
                 to_service,
@@ -617,15 +617,15 @@ class Transaction:
             ...     instance.view("dbo.Orders")["message_type_name"].to_pylist()[-1]
             'http://schemas.microsoft.com/SQL/ServiceBroker/Error'
         """
-        failure = begin_end.parse_application_error(error)
+        failure = dialog_lifecycle.parse_application_error(error)
         if boolean(cleanup, name="cleanup") and failure is not None:
             raise OptionError("error and cleanup: expected at most one of them, got both")
         with self._call() as work:
             endpoint = _endpoint(work, dialog)
             if cleanup:
-                begin_end.clean_up(work, endpoint)
+                dialog_lifecycle.clean_up(work, endpoint)
             else:
-                begin_end.end(work, endpoint, failure)
+                dialog_lifecycle.end(work, endpoint, failure)
 
     def move_conversation(self, dialog: Guid, group: Guid) -> None:
         """Moves a conversation to another conversation group on the same queue.
@@ -652,7 +652,7 @@ class Transaction:
             ...         t.move_conversation(second, t.get_conversation_group("Orders"))
         """
         with self._call() as work:
-            begin_end.move_to_group(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
+            dialog_lifecycle.move_to_group(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
         """Starts a timer that puts a DialogTimer message into this endpoint's own queue, and replaces an earlier timer.
@@ -678,7 +678,7 @@ class Transaction:
             0
         """
         with self._call() as work:
-            begin_end.set_timer(work, _endpoint(work, dialog), timeout)
+            dialog_lifecycle.set_timer(work, _endpoint(work, dialog), timeout)
 
     def transmission_status(self, dialog: Guid) -> str:
         """Returns why messages of a conversation wait in the transmission queue, and how to fix it.

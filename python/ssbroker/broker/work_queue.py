@@ -13,7 +13,7 @@ from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import begin_end, lease, poison_message_handling, single_message
+from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_handling, single_message
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
@@ -291,11 +291,11 @@ class WorkQueue:
 
     def _send_in_steps(self, work: Work, message_type: str, content: bytes | None) -> bytes | None:
         """Begins a dialog and sends; returns the conversation group of the target, or None if the message has not been delivered."""
-        endpoint = begin_end.begin(
+        endpoint = dialog_lifecycle.begin(
             work,
             self._service,
             self._service,
-            broker_instance=begin_end.CURRENT_DATABASE,
+            broker_instance=dialog_lifecycle.CURRENT_DATABASE,
             contract=CONTRACT,
             lifetime=None,
             encryption=False,
@@ -318,8 +318,8 @@ class WorkQueue:
             initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
             if initiator is None:  # another instance has a service with this name
                 continue
-            begin_end.clean_up(work, target)
-            begin_end.clean_up(work, initiator)
+            dialog_lifecycle.clean_up(work, target)
+            dialog_lifecycle.clean_up(work, initiator)
 
     def _was_begun_by_put(self, work: Work, target: ConversationEndpoint) -> bool:
         """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""

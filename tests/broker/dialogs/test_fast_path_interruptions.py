@@ -16,7 +16,7 @@ from ssbroker import BrokerError, LockTimeoutError, SchemaError, StorageError
 from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs import begin_end
+from ssbroker.broker.dialogs import dialog_lifecycle
 from ssbroker.broker.instance import Instance
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
@@ -152,7 +152,7 @@ def test_a_call_interrupted_midway_rolls_back_its_transaction(
     with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
         t.send(dialog, b"never")
         with monkeypatch.context() as patched:
-            patched.setattr(begin_end, "begin", interrupted)
+            patched.setattr(dialog_lifecycle, "begin", interrupted)
             with pytest.raises(Stopped):
                 t.begin_dialog(INITIATOR, TARGET)
         assert is_free(sales)

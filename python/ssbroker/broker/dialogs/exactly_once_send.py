@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import begin_end
+from ssbroker.broker.dialogs import dialog_lifecycle
 from ssbroker.broker.dialogs.send_batch import guid_in_row, send_batch
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import NullError
@@ -99,7 +99,7 @@ class BulkSender:
         """Ends the dialogs if requested; returns the number of messages sent."""
         if self._defaults.ends:
             for endpoint in endpoints.by_handles(self._work.connection, self._handles.values()).values():
-                begin_end.end(self._work, endpoint, None)
+                dialog_lifecycle.end(self._work, endpoint, None)
         return self._sent
 
     def _values(self, rows: pa.Table) -> Iterable[tuple[Any, ...]]:
@@ -144,7 +144,7 @@ class BulkSender:
             endpoints.save_dialogs(work.connection, kept)
 
     def _begin(self, key: _DialogKey) -> ConversationEndpoint:
-        return begin_end.begin(
+        return dialog_lifecycle.begin(
             self._work,
             key.from_service,
             key.to_service,

@@ -1,7 +1,7 @@
 """Dialogs of one message of a service with itself, written and removed in one step.
 
-The general path (`begin_end`, `send`, `arrival`) updates each endpoint several times. These functions leave the same rows if the rules allow
-it, and otherwise return None or False and change nothing.
+The general path (`dialog_lifecycle`, `send`, `arrival`) updates each endpoint several times. These functions leave the same rows if the
+rules allow it, and otherwise return None or False and change nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ssbroker.broker.dialogs.arrival import (
     enqueue_runs,
     find_target,
 )
-from ssbroker.broker.dialogs.begin_end import end_after_data_loss
+from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.sender_update import apply_outcome, end_with_broker_error

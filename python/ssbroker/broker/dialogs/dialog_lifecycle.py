@@ -1,4 +1,4 @@
-"""BEGIN DIALOG, END CONVERSATION, MOVE CONVERSATION, conversation timers, and ending conversations with errors."""
+"""BEGIN DIALOG, MOVE CONVERSATION, END CONVERSATION, conversation timers, and ending dialogs because of errors."""
 
 from __future__ import annotations
 
