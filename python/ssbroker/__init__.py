@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from ssbroker import diagnose, exceptions, schemas, spark, testing
     from ssbroker.broker.database import Database
+    from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
     from ssbroker.broker.metrics import metrics
-    from ssbroker.broker.needed_statements import ObjectChange
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.tls import Trust
@@ -125,7 +125,7 @@ _HOMES = {
     "metrics": "broker.metrics",
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.config",
-    "ObjectChange": "broker.needed_statements",
+    "ObjectChange": "broker.ensure",
     "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
     **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),

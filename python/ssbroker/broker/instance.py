@@ -23,8 +23,8 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases
+from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker import database_lifecycle, endpoint_ddl, needed_statements
+from ssbroker.broker import database_lifecycle, endpoint_ddl, ensure
 from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.object_statements import ObjectStatement, QueueStatement, change_objects
 from ssbroker.broker.security_statements import change_security
 from ssbroker.ddl import catalog_views, statements
@@ -79,15 +79,15 @@ class InstanceScriptTarget:
     ) -> Remark | None:
         """Runs the statements that make the objects match a statement."""
         remark = None
-        known = needed_statements.Existing(
+        known = ensure.Existing(
             databases=lambda: self._transaction.names,
             endpoint=lambda: self._transaction.objects(self._transaction.database(MSDB_NAME)).endpoint,
             objects=lambda: self._objects_of(statement),
             now=epoch_microseconds(self._instance.clock()),
         )
-        for one in needed_statements.needed_statements(statement, annotations, known):
-            if isinstance(one, needed_statements.UnchangeableObject):
-                place = None if one.kind in needed_statements.INSTANCE_KINDS else self._context_name()
+        for one in ensure.needed_statements(statement, annotations, known):
+            if isinstance(one, ensure.UnchangeableObject):
+                place = None if one.kind in ensure.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
             else:
                 remark = self._run(one, annotations) or remark

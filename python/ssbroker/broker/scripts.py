@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker import database_lifecycle, needed_statements, object_descriptions
+from ssbroker.broker import database_lifecycle, object_descriptions
 from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.ensure import ObjectChange, object_changes
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.needed_statements import ObjectChange
 from ssbroker.broker.script_target import InstanceScriptTarget
 from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, batches
@@ -139,7 +139,7 @@ def _ensure(
         if name not in after:
             changed.append(ObjectChange("dropped", "database", name, None))
             continue
-        changed += needed_statements.changes(before.get(name, {}), after[name], database=name)
+        changed += object_changes(before.get(name, {}), after[name], database=name)
     return (*changed, *differing), runner.notes
 
 

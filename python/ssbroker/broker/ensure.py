@@ -362,7 +362,7 @@ def _queue(objects: Objects, name: QueueName) -> Queue | None:
     return objects.queues.get(similar_queue(objects, name))
 
 
-def changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
+def object_changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
     """Yields how objects differ, in the order of a script that creates them."""
     for (kind, name), properties in after.items():
         if not before and kind in ("route", "user") and name in (AUTO_CREATED_LOCAL, *SYSTEM_PRINCIPALS):
