@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_ddl
-from ssbroker.broker.object_descriptions import (
-    PERMISSION,
-    Described,
-    contract_messages,
-    contract_names,
-    contract_text,
-    principal_name,
-    priority_properties,
-)
-from ssbroker.broker.object_names import similar_name, similar_queue
+from ssbroker.broker.object_names import queue_text, similar_name, similar_queue
 from ssbroker.broker.object_statements import supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
@@ -24,7 +16,8 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.statements import QueueName, QueueSettings, RouteClauses, Statement
-from ssbroker.store.objects import BrokerEndpoint, Objects, Queue
+from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
+from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Service
 
 Action: TypeAlias = Literal["created", "altered", "dropped", "unchanged"]
 """What `Instance.ensure` did with an object; `unchanged` means that it still differs from the script."""
@@ -131,7 +124,7 @@ def _altered_service(statement: statements.AlterService, objects: Objects) -> It
     if service is None:
         yield statement
         return
-    known = contract_names(objects, service)
+    known = _contract_names(objects, service)
     added = tuple(name for name in statement.add_contracts if name not in known)
     dropped = tuple(name for name in statement.drop_contracts if name in known)
     if statement.queue is not None or added or dropped:
@@ -197,11 +190,11 @@ def _as_created(
         case statements.CreateMessageType():
             yield from _as_message_type(statement, objects)
         case statements.CreateContract(name, messages):
-            if {*messages} != contract_messages(objects, name):
+            if {*messages} != _contract_messages(objects, name):
                 yield UnchangeableObject(
                     "contract",
                     name,
-                    f"it has {contract_text(contract_messages(objects, name))}; T-SQL cannot alter contracts",
+                    f"it has {_contract_text(_contract_messages(objects, name))}; T-SQL cannot alter contracts",
                 )
         case statements.CreateQueue(name, settings):
             yield from _as_queue(name, settings, objects)
@@ -231,14 +224,14 @@ def _as_message_type(statement: statements.CreateMessageType, objects: Objects) 
 def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iterator[Statement]:
     priority = objects.priorities[similar_name(objects.priorities, statement.name)]
     given = {**_ANY, **{key: value for key, value in statement.settings.options if value is not None}}
-    if given != priority_properties(objects, priority):
+    if given != _priority_properties(objects, priority):
         yield statements.AlterPriority(priority.name, statements.PrioritySettings(tuple(given.items())))
 
 
 def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterator[Statement]:
     known = objects.security.bindings
     binding = known[similar_name(known, statement.name)]
-    user = principal_name(objects, binding.remote_principal_id)
+    user = _principal_name(objects, binding.remote_principal_id)
     if binding.remote_service_name != statement.service:
         yield statements.DropBinding(binding.name)
         yield replace(statement, name=binding.name)
@@ -252,7 +245,7 @@ def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -
     if certificate.is_active_for_begin_dialog != statement.is_active:
         yield statements.AlterCertificate(certificate.name, statement.is_active)
     owner = statement.owner
-    if owner is not None and folded(owner) != folded(principal_name(objects, certificate.principal_id)):
+    if owner is not None and folded(owner) != folded(_principal_name(objects, certificate.principal_id)):
         yield statements.SetOwner("certificate", certificate.name, owner)
 
 
@@ -307,7 +300,7 @@ _QUEUE_DEFAULTS: Final = {
 
 def _as_service(statement: statements.CreateService, objects: Objects) -> Iterator[Statement]:
     service = objects.services[statement.name]
-    known, wanted = contract_names(objects, service), set(statement.contracts)
+    known, wanted = _contract_names(objects, service), set(statement.contracts)
     queue = _queue(objects, statement.queue)
     is_moved = queue is None or queue.queue_id != service.queue_id
     if is_moved or known != wanted:
@@ -317,7 +310,9 @@ def _as_service(statement: statements.CreateService, objects: Objects) -> Iterat
             tuple(sorted(wanted - known)),
             tuple(sorted(known - wanted)),
         )
-    if statement.owner is not None and folded(statement.owner) != folded(principal_name(objects, service.principal_id)):
+    if statement.owner is not None and folded(statement.owner) != folded(
+        _principal_name(objects, service.principal_id)
+    ):
         yield statements.SetOwner("service", service.name, statement.owner)
 
 
@@ -362,13 +357,132 @@ def _queue(objects: Objects, name: QueueName) -> Queue | None:
     return objects.queues.get(similar_queue(objects, name))
 
 
+def _contract_names(objects: Objects, service: Service) -> set[str]:
+    """Returns the names of the contracts of a service."""
+    return {objects.contracts_by_id[number].name for number in service.contracts}
+
+
+def _contract_messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
+    """Returns the message types of a contract, each with who sends it."""
+    senders = {(True, True): "ANY", (True, False): "INITIATOR", (False, True): "TARGET"}
+    return {
+        (objects.message_types_by_id[number].name, senders[rule.is_sent_by_initiator, rule.is_sent_by_target])
+        for number, rule in objects.contracts[contract].messages.items()
+    }
+
+
+def _contract_text(messages: Iterable[tuple[str, str]]) -> str:
+    """Returns the message types of a contract as T-SQL writes them."""
+    return ", ".join(f"{message_type} SENT BY {sender}" for message_type, sender in sorted(messages))
+
+
+def _priority_properties(objects: Objects, priority: Priority) -> dict[str, str | int | None]:
+    """Returns the clauses of a broker priority."""
+    contract, service = priority.service_contract_id, priority.local_service_id
+    return {
+        "contract": None if contract is None else objects.contracts_by_id[contract].name,
+        "local_service": None if service is None else objects.services_by_id[service].name,
+        "remote_service": priority.remote_service_name,
+        "level": priority.priority,
+    }
+
+
+def _principal_name(objects: Objects, principal_id: int) -> str:
+    """Returns the name of a principal."""
+    return next(one.name for one in objects.security.principals.values() if one.principal_id == principal_id)
+
+
+Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
+"""The objects of a database by kind and name, each with its properties."""
+
+
+def describe_database(objects: Objects) -> Described:
+    """Returns what a script can change of a database, without ids."""
+    found: Described = {
+        ("database", ""): {
+            "broker": "enabled" if objects.broker.is_broker_enabled else "disabled",
+            "broker id": str(uuid.UUID(bytes=objects.broker.service_broker_guid)),
+            "honor broker priority": _on_off(objects.broker.is_honor_broker_priority_on),
+        }
+    }
+    for message_type in objects.message_types.values():
+        if message_type.name not in SYSTEM_MESSAGE_TYPES:
+            found["message type", message_type.name] = {"validation": _VALIDATION_NAMES[message_type.validation]}
+    for contract in objects.contracts:
+        if contract not in SYSTEM_CONTRACTS:
+            found["contract", contract] = {"messages": _contract_text(_contract_messages(objects, contract))}
+    for queue in objects.queues.values():
+        found["queue", queue_text(queue.schema_name, queue.name)] = {
+            "status": _on_off(queue.is_receive_enabled),
+            "retention": _on_off(queue.is_retention_enabled),
+            "activation": _on_off(queue.is_activation_enabled),
+            "procedure": queue.activation_procedure,
+            "max_queue_readers": queue.max_readers,
+            "poison_message_handling": _on_off(queue.is_poison_message_handling_enabled),
+        }
+    for service in objects.services.values():
+        of = objects.queues_by_id[service.queue_id]
+        found["service", service.name] = {
+            "queue": queue_text(of.schema_name, of.name),
+            "contracts": ", ".join(sorted(_contract_names(objects, service))) or None,
+            "owner": _principal_name(objects, service.principal_id),
+        }
+    for route in objects.routes.values():
+        found["route", route.name] = {**object_ddl.route_clauses(route), "lifetime": route.lifetime}
+    for priority in objects.priorities.values():
+        found["broker priority", priority.name] = _priority_properties(objects, priority)
+    return {**found, **_describe_security(objects)}
+
+
+def _describe_security(objects: Objects) -> Described:
+    security = objects.security
+    found: Described = {("user", name): {} for name in security.principals}
+    if security.master_key is not None:
+        found["master key", ""] = {}
+    for certificate in security.certificates.values():
+        found["certificate", certificate.name] = {
+            "owner": _principal_name(objects, certificate.principal_id),
+            "active for begin dialog": _on_off(certificate.is_active_for_begin_dialog),
+            "private key": "present" if certificate.private_key is not None else None,
+        }
+    for binding in security.bindings.values():
+        found["remote service binding", binding.name] = {
+            "service": binding.remote_service_name,
+            "user": _principal_name(objects, binding.remote_principal_id),
+            "anonymous": _on_off(binding.is_anonymous_on),
+        }
+    for (service, principal), state in security.permissions.items():
+        name = f"{objects.services_by_id[service].name} to {_principal_name(objects, principal)}"
+        found[_PERMISSION, name] = {"state": "granted" if state == "G" else "denied"}
+    return found
+
+
+def describe_endpoint(endpoint: BrokerEndpoint | None) -> Described:
+    """Returns the endpoint of an instance."""
+    if endpoint is None:
+        return {}
+    return {
+        ("endpoint", endpoint.name): {
+            "state": endpoint.state,
+            "port": endpoint.port,
+            "ip": endpoint.ip,
+            "forwarding": _on_off(endpoint.is_message_forwarding_enabled),
+            "forward size": endpoint.message_forwarding_size,
+        }
+    }
+
+
+def _on_off(is_on: object) -> str:
+    return "on" if is_on else "off"
+
+
 def object_changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
     """Yields how objects differ, in the order of a script that creates them."""
     for (kind, name), properties in after.items():
-        if not before and kind in ("route", "user") and name in (AUTO_CREATED_LOCAL, *SYSTEM_PRINCIPALS):
+        if not before and kind in ("route", "user") and name in (AUTO_CREATED_LOCAL, *_SYSTEM_PRINCIPALS):
             continue  # every new database has them
         if (
-            kind == PERMISSION
+            kind == _PERMISSION
             and name.endswith(_TO_PUBLIC)
             and ("service", name.removesuffix(_TO_PUBLIC)) not in before
         ):
@@ -397,4 +511,6 @@ def _value_text(value: object) -> str:
 INSTANCE_KINDS: Final = ("database", "endpoint")
 """The kinds of objects that no database contains."""
 _TO_PUBLIC: Final = " to public"
-SYSTEM_PRINCIPALS: Final = ("public", "dbo")
+_SYSTEM_PRINCIPALS: Final = ("public", "dbo")
+_PERMISSION: Final = "SEND permission on"
+_VALIDATION_NAMES: Final = {short: name for name, short in object_ddl.VALIDATIONS.items()}

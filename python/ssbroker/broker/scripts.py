@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker import database_lifecycle, object_descriptions
+from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.ensure import ObjectChange, object_changes
+from ssbroker.broker.ensure import Described, ObjectChange, describe_database, describe_endpoint, object_changes
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.script_target import InstanceScriptTarget
 from ssbroker.ddl import statements
@@ -143,14 +143,14 @@ def _ensure(
     return (*changed, *differing), runner.notes
 
 
-def _describe_instance(transaction: InstanceTransaction) -> dict[str, object_descriptions.Described]:
+def _describe_instance(transaction: InstanceTransaction) -> dict[str, Described]:
     """Returns the objects of all databases within a transaction, and the endpoint."""
-    found: dict[str, object_descriptions.Described] = {}
+    found: dict[str, Described] = {}
     for name in transaction.names:
         objects = transaction.visible_objects(transaction.database(name))
-        found[name] = object_descriptions.describe_database(objects)
+        found[name] = describe_database(objects)
         if name == MSDB_NAME:
-            found[name] |= object_descriptions.describe_endpoint(objects.endpoint)
+            found[name] |= describe_endpoint(objects.endpoint)
     return found
 
 
