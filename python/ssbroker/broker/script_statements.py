@@ -1,4 +1,4 @@
-"""Runs the statements of a batch on an instance, in one transaction."""
+"""Runs the statements of scripts on an instance: those about databases here, others in the modules of their objects."""
 
 from __future__ import annotations
 
