@@ -229,7 +229,7 @@ def test_private_keys_are_encrypted_in_the_file(keyed: Database, instance: Insta
     created = certified("Ann")
     keyed.create_certificate("C", certificate=created.certificate, private_key=created.key, owner="Ann")
     security = database_context(keyed).objects().security
-    clear = instance_context(instance).credentials.private_key(security, security.certificates["C"])
+    clear = instance_context(instance).key_encryption.private_key(security, security.certificates["C"])
     assert clear is not None
     database_context(keyed).file.checkpoint()
     held = keyed.path.read_bytes()
@@ -237,7 +237,7 @@ def test_private_keys_are_encrypted_in_the_file(keyed: Database, instance: Insta
         clear,
         clear[-300:-200],
         PASSWORD.encode(),
-        instance_context(instance).credentials.master_key(security),
+        instance_context(instance).key_encryption.master_key(security),
     ):
         assert secret is not None
         assert secret not in held
@@ -253,11 +253,11 @@ def test_in_another_instance_the_password_opens_the_keys_once(keyed: Database, t
     with Instance.create(tmp_path / "other", name="other", background=False) as other:
         database = other.attach_database("Sales", path)
         security = database_context(database).objects().security
-        assert not instance_context(other).credentials.certificate(security, security.certificates["C"]).has_key
+        assert not instance_context(other).key_encryption.certificate(security, security.certificates["C"]).has_key
         database.open_master_key(PASSWORD)
     with Instance.open(tmp_path / "other", background=False) as again:
         security = database_context(again.database("Sales")).objects().security
-        assert instance_context(again).credentials.certificate(security, security.certificates["C"]).has_key
+        assert instance_context(again).key_encryption.certificate(security, security.certificates["C"]).has_key
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Pro
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import is_unquoted_name
 from ssbroker.broker.own_database_services import services_routed_locally
 from ssbroker.broker.waiters import QueueWaiters
@@ -158,7 +158,7 @@ class InstanceContext:
         lock_timeout: Seconds to wait for a write lock.
         background: Whether background threads of the instance do what is due.
         vfs: The name of SQLite's virtual file system; None is the default.
-        credentials: Opens the keys of the databases.
+        key_encryption: Opens the keys of the databases.
         events: Delivers events to subscribers.
         counters: Counts what this process does.
         row_sources: Functions that return the rows of views about this process, by view name.
@@ -191,7 +191,7 @@ class InstanceContext:
         self.lock_timeout: Final = lock_timeout
         self.background: Final = background
         self.vfs: Final = vfs
-        self.credentials: Final = KeyStore(folder)
+        self.key_encryption: Final = KeyEncryption(folder)
         self.events: Final = EventLog()
         self.counters: Final = Counters()
         self.row_sources: Final[dict[str, Callable[[], Iterable[Sequence[Any]]]]] = {}
@@ -304,9 +304,9 @@ class DatabaseContext:
         self.instance.listener.changed(self)
 
     @property
-    def credentials(self) -> KeyStore:
+    def key_encryption(self) -> KeyEncryption:
         """The key store of the instance."""
-        return self.instance.credentials
+        return self.instance.key_encryption
 
     def now(self) -> datetime:
         """Returns the current time of the instance's clock."""

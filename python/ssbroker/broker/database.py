@@ -960,7 +960,9 @@ class Database:
             ...     sales.create_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(security_ddl.create_master_key, credentials=self._context.credentials, password=password)
+        self._context.change(
+            security_ddl.create_master_key, key_encryption=self._context.key_encryption, password=password
+        )
 
     def open_master_key(self, password: str) -> None:
         """Opens the master key, and lets this instance open it without the password from now on.
@@ -983,7 +985,9 @@ class Database:
             ...     sales.open_master_key("long and secret")
         """
         check_texts(password=password)
-        self._context.change(security_ddl.open_master_key, credentials=self._context.credentials, password=password)
+        self._context.change(
+            security_ddl.open_master_key, key_encryption=self._context.key_encryption, password=password
+        )
 
     def drop_master_key(self) -> None:
         """Drops the master key.
@@ -1055,7 +1059,7 @@ class Database:
         )
         self._context.change(
             security_ddl.create_certificate,
-            credentials=self._context.credentials,
+            key_encryption=self._context.key_encryption,
             name=name,
             given=given,
             owner=owner,
@@ -1086,7 +1090,7 @@ class Database:
         """
         is_active = boolean(active, name="active")
         self._context.change(
-            security_ddl.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
+            security_ddl.alter_certificate, key_encryption=self._context.key_encryption, name=name, active=is_active
         )
 
     def export_certificate(self, name: str) -> bytes:

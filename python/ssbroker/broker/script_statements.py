@@ -242,7 +242,7 @@ class InstanceScriptTarget:
             connection,
             database.lazy_objects(connection),
             statement,
-            credentials=self._instance.credentials,
+            key_encryption=self._instance.key_encryption,
             now=self._instance.clock(),
             file_created=self._transaction.file_created,
         )

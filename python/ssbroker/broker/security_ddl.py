@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.errors import refusal
@@ -155,28 +155,30 @@ class GivenCertificate:
     password: str | None = field(default=None, repr=False)
 
 
-def create_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, password: str) -> None:
+def create_master_key(
+    connection: Connection, objects: Objects, *, key_encryption: KeyEncryption, password: str
+) -> None:
     """Creates the master key of a database."""
     if objects.security.master_key is not None:
         raise refusal("the database already has a master key", 15578)
     _check_password(password)
-    master_key = credentials.new_master_key(password)
+    master_key = key_encryption.new_master_key(password)
     changes.set_master_key(connection, by_password=master_key.by_password, by_service=master_key.by_service)
 
 
-def open_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, password: str) -> None:
+def open_master_key(connection: Connection, objects: Objects, *, key_encryption: KeyEncryption, password: str) -> None:
     """Lets this instance open the master key without the password from now on."""
     _check_password(password)
-    found = credentials.reopen(_master_key(objects), password)
+    found = key_encryption.reopen(_master_key(objects), password)
     changes.set_master_key(connection, by_password=found.by_password, by_service=found.by_service)
 
 
 def keep_master_key(
-    connection: Connection, objects: Objects, *, credentials: KeyStore, is_encrypted_by_service_key: bool
+    connection: Connection, objects: Objects, *, key_encryption: KeyEncryption, is_encrypted_by_service_key: bool
 ) -> None:
     """Sets whether the instance can open the master key without the password."""
     found = _master_key(objects)
-    if is_encrypted_by_service_key and credentials.master_key(objects.security) is None:
+    if is_encrypted_by_service_key and key_encryption.master_key(objects.security) is None:
         raise refusal("the master key is not open; first use OPEN MASTER KEY DECRYPTION BY PASSWORD = '...'", 15581)
     if not is_encrypted_by_service_key:
         changes.set_master_key(connection, by_password=found.by_password, by_service=None)
@@ -195,7 +197,7 @@ def create_certificate(
     connection: Connection,
     objects: Objects,
     *,
-    credentials: KeyStore,
+    key_encryption: KeyEncryption,
     name: str,
     given: GivenCertificate,
     owner: str | None = None,
@@ -214,7 +216,7 @@ def create_certificate(
     other = security.by_fingerprint.get(found.fingerprint)
     if other is not None:
         raise refusal(f"certificate {name!r} already exists as {other.name!r}", 15232)
-    sealed = None if key is None else credentials.encrypt_private_key(security, key, fingerprint=found.fingerprint)
+    sealed = None if key is None else key_encryption.encrypt_private_key(security, key, fingerprint=found.fingerprint)
     values: dict[str, Value] = {
         "name": name,
         "principal_id": owner_id,
@@ -249,7 +251,7 @@ def alter_certificate(
     connection: Connection,
     objects: Objects,
     *,
-    credentials: KeyStore,
+    key_encryption: KeyEncryption,
     name: str,
     active: bool | None = None,
     private_key: bytes | None = None,
@@ -269,7 +271,7 @@ def alter_certificate(
             DialogCertificate(certificate.certificate, key)
         except InputError as error:
             raise refusal(f"certificate {name!r}: {error}", 15208) from None
-        values["private_key"] = credentials.encrypt_private_key(
+        values["private_key"] = key_encryption.encrypt_private_key(
             objects.security, key, fingerprint=certificate.fingerprint
         )
     changes.alter(connection, "ssb_certificates", certificate.certificate_id, values)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from ssbroker._files import create_file
 from ssbroker.broker import security_ddl
-from ssbroker.broker.key_store import KeyStore
+from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import check_not_similar, existing, similar_name, similar_user
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements
@@ -31,7 +31,7 @@ def change_security(
     objects: Objects,
     statement: SecurityStatement,
     *,
-    credentials: KeyStore,
+    key_encryption: KeyEncryption,
     now: datetime,
     file_created: FileCreated,
 ) -> Remark | None:
@@ -61,7 +61,7 @@ def change_security(
             found = name if kind == "service" else similar_name(known, name)
             set_owner(connection, objects, name=found, user=similar_user(objects, user))
         case _:
-            _change_keys(connection, objects, statement, credentials, now, file_created)
+            _change_keys(connection, objects, statement, key_encryption, now, file_created)
     return None
 
 
@@ -92,18 +92,21 @@ def _change_keys(
     | statements.AlterCertificate
     | statements.BackupCertificate
     | statements.DropCertificate,
-    credentials: KeyStore,
+    key_encryption: KeyEncryption,
     now: datetime,
     file_created: FileCreated,
 ) -> None:
     match statement:
         case statements.CreateMasterKey(password):
-            security_ddl.create_master_key(connection, objects, credentials=credentials, password=password)
+            security_ddl.create_master_key(connection, objects, key_encryption=key_encryption, password=password)
         case statements.OpenMasterKey(password):
-            security_ddl.open_master_key(connection, objects, credentials=credentials, password=password)
+            security_ddl.open_master_key(connection, objects, key_encryption=key_encryption, password=password)
         case statements.AlterMasterKey(is_encrypted_by_service_key):
             security_ddl.keep_master_key(
-                connection, objects, credentials=credentials, is_encrypted_by_service_key=is_encrypted_by_service_key
+                connection,
+                objects,
+                key_encryption=key_encryption,
+                is_encrypted_by_service_key=is_encrypted_by_service_key,
             )
         case statements.DropMasterKey():
             security_ddl.drop_master_key(connection, objects)
@@ -112,7 +115,7 @@ def _change_keys(
             security_ddl.create_certificate(
                 connection,
                 objects,
-                credentials=credentials,
+                key_encryption=key_encryption,
                 name=name,
                 given=_certificate_source(statement, now),
                 owner=None if owner is None else similar_user(objects, owner),
@@ -122,7 +125,7 @@ def _change_keys(
             security_ddl.alter_certificate(
                 connection,
                 objects,
-                credentials=credentials,
+                key_encryption=key_encryption,
                 name=similar_name(objects.security.certificates, name),
                 active=active_now,
                 private_key=None if key is None else _read_certificate_file(key.file),
@@ -130,7 +133,7 @@ def _change_keys(
                 removes_key=removes_key,
             )
         case statements.BackupCertificate():
-            _back_up(objects, statement, credentials, file_created)
+            _back_up(objects, statement, key_encryption, file_created)
         case statements.DropCertificate(name):
             security_ddl.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
 
@@ -152,7 +155,7 @@ def _certificate_source(statement: statements.CreateCertificate, now: datetime) 
 
 
 def _back_up(
-    objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, file_created: FileCreated
+    objects: Objects, statement: statements.BackupCertificate, key_encryption: KeyEncryption, file_created: FileCreated
 ) -> None:
     name = similar_name(objects.security.certificates, statement.name)
     certificate = existing(objects.security.certificates, name, kind="certificate")
@@ -166,7 +169,7 @@ def _back_up(
                 f"the password of the private key is too long: it can have up to {KEY_PASSWORD_BYTES_MAX} bytes in UTF-8",
                 15118,
             )
-        found = credentials.private_key(objects.security, certificate)
+        found = key_encryption.private_key(objects.security, certificate)
         if found is None:
             raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
         _write(key.file, key_to_pem(found, password=key.password), file_created)

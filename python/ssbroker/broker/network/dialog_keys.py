@@ -150,7 +150,7 @@ class DialogKeys:
         if sender_certificate is None or peer_certificate is None:
             # The initiator usually has the key already. If not, it identifies itself again, with a certificate that is here.
             return KeyOffer(valid_until=epoch_microseconds(database.now()) + key_exchange.BLOB_RENEWAL_AGE)
-        receiver = database.credentials.certificate(objects.security, peer_certificate)
+        receiver = database.key_encryption.certificate(objects.security, peer_certificate)
         return self._blob(database, service, endpoint, key, receiver, sender_certificate)
 
     def _blob(
@@ -221,7 +221,7 @@ class DialogKeys:
                 "the session key is encrypted for a certificate that the owner of the service does not have",
             )
         try:
-            own = database.credentials.certificate(objects.security, row)
+            own = database.key_encryption.certificate(objects.security, row)
         except StorageError as error:  # the instance's key must not block other conversations
             return RefusedDirection(
                 _NO_CONTEXT, f"the private key of certificate {quoted(row.name)} cannot be decrypted: {error}"
@@ -273,7 +273,7 @@ def _sender(
     database: DatabaseContext, objects: Objects, blob: KeyExchangeBlob
 ) -> tuple[Certificate | None, DialogCertificate | None]:
     found = None if blob.from_certificate is None else objects.security.by_fingerprint.get(blob.from_certificate)
-    return found, None if found is None else database.credentials.certificate(objects.security, found)
+    return found, None if found is None else database.key_encryption.certificate(objects.security, found)
 
 
 def _was_acknowledged(database: DatabaseContext, endpoint: ConversationEndpoint) -> bool:
@@ -290,7 +290,7 @@ def _certificate_for(
     """Returns the certificate of a user to start dialogs with: of the valid ones the one that expires last."""
     now: datetime = database.now()
     certificates = (
-        database.credentials.certificate(objects.security, row)
+        database.key_encryption.certificate(objects.security, row)
         for row in objects.security.certificates_of(principal_id)
         if row.is_active_for_begin_dialog
     )
@@ -300,7 +300,7 @@ def _certificate_for(
 
 def _own_certificate(database: DatabaseContext, objects: Objects, service: Service) -> str:
     with_key = [each for each in objects.security.certificates_of(service.principal_id) if each.private_key is not None]
-    if with_key and database.credentials.master_key(objects.security) is None:
+    if with_key and database.key_encryption.master_key(objects.security) is None:
         return "the master key is not open, so no private key can be decrypted: OPEN MASTER KEY DECRYPTION BY PASSWORD = '<password>';"
     owner = next(
         each.name for each in objects.security.principals.values() if each.principal_id == service.principal_id

@@ -16,7 +16,7 @@ _PRIVATE_KEY: Final = b"ssbroker private key 1\0"
 _CACHED_MAX: Final = 1024
 
 
-class KeyStore:
+class KeyEncryption:
     """Encrypts and decrypts the keys of databases.
 
     A database file contains its master key twice: encrypted with its password, and with the service master key, which is in a file of the
