@@ -15,7 +15,7 @@ from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection import LOGGER
 from ssbroker.broker.network.connection_manager import ConnectionManager
-from ssbroker.broker.network.connections_view import rows
+from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.exceptions import EndpointError
