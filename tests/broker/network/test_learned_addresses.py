@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.network import destinations, message_exchange, outbound
+from ssbroker.broker.network import conversations_in_transit, destinations, message_exchange
+from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.instance_server import ServeOptions
 from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
 from tests.broker.network.forwarded_rows import Outboxes, decisions, peer, row, wire
@@ -158,7 +158,7 @@ def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialled(local_
 
 
 def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound, "UNREACHABLE_MAX", 3)
+    monkeypatch.setattr(conversations_in_transit, "UNREACHABLE_MAX", 3)
     in_transit = ConversationsInTransit(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
         in_transit.mark_unreachable(f"TCP://{number}:4022", f"no {number}")

@@ -24,7 +24,7 @@ from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
@@ -260,6 +260,8 @@ BYTES_MAX: Final = 1 << 20
 """The approximate number of body bytes that one call of `data_to_send` returns."""
 LOCK_TIMEOUT: Final = 0.25
 """Seconds to wait for the write lock of a database; the exchange sends nothing meanwhile."""
+FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
+"""When a database that could not be used is tried again."""
 _REMOTE: Final = "REMOTE"
 LOCAL: Final = "LOCAL"
 """The next hop of messages for a database of this instance."""

@@ -18,6 +18,7 @@ from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
+from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import (
     LOCK_TIMEOUT,
     REQUESTS_BURST,
@@ -28,7 +29,6 @@ from ssbroker.broker.network.database_dialogs import (
 from ssbroker.broker.network.dialog_storage import StalePlan
 from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
-from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
