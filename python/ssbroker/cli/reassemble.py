@@ -651,13 +651,13 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     input_columns = fragment_columns(session_key_column=job.session_key_column)
     common_schema(open_inputs(files, input_columns, keep_json_lines=False, threads=1, progress=False), input_columns)
     keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
-    from ssbroker.spark import cli_session, reassemble  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import cli, reassemble  # noqa: PLC0415 - PySpark is optional
 
-    with cli_session.spark_errors_translated(), contextlib.ExitStack() as stack:
+    with cli.spark_errors_translated(), contextlib.ExitStack() as stack:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
         is_quiet = not sys.stderr.isatty()
-        session = stack.enter_context(cli_session.session(threads=job.threads, quiet=is_quiet))
-        fragments = cli_session.read(session, files, kind=Format.PARQUET)
+        session = stack.enter_context(cli.session(threads=job.threads, quiet=is_quiet))
+        fragments = cli.read(session, files, kind=Format.PARQUET)
         found = reassemble(fragments, strategy="sort", session_keys=keys, **job.options).persist()
         tables = {MESSAGES: found.messages, REJECTED: found.rejected, INCOMPLETE: found.incomplete}
         for name, part in parts.items():

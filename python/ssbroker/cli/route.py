@@ -565,17 +565,17 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
     from ssbroker.diagnose.report_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.spark import cli_session, route  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import cli, route  # noqa: PLC0415 - PySpark is optional
 
     quiet = not sys.stderr.isatty()
     counts = RouteCounts()
     with contextlib.ExitStack() as opened:
-        opened.enter_context(cli_session.spark_errors_translated())
+        opened.enter_context(cli.spark_errors_translated())
         part = opened.enter_context(replacing_folder(job.output))
         rejected_part = None if job.rejected is None else opened.enter_context(replacing_folder(job.rejected))
         catalog = job.loaded_catalog
-        with cli_session.session(threads=job.threads, quiet=quiet) as session:
-            conversations = cli_session.read(session, files, kind=file_format)
+        with cli.session(threads=job.threads, quiet=quiet) as session:
+            conversations = cli.read(session, files, kind=file_format)
             routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
             routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # its errors name the row
             if job.rejected is None or rejected_part is None:
@@ -587,8 +587,8 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                 counts.rejected = session.read.parquet(str(rejected_part)).count()
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
             routed = session.read.parquet(str(part))
-            value_counts = cli_session.count(routed, COUNTED_COLUMNS, top=top)
-            traffic = None if job.html is None else cli_session.count_rows(routed, TRAFFIC_COLUMNS, name=COUNT)
+            value_counts = cli.count(routed, COUNTED_COLUMNS, top=top)
+            traffic = None if job.html is None else cli.count_rows(routed, TRAFFIC_COLUMNS, name=COUNT)
         rows = sum(row["count"] for row in value_counts["outcome"].to_pylist())
         counts.add(value_counts, rows=rows, traffic=traffic)
     return counts, files

@@ -1,4 +1,4 @@
-"""The Spark session of a command, and what commands do in it: read files and count rows."""
+"""What commands do on Spark: open a session, read files, count rows and translate errors."""
 
 from __future__ import annotations
 
