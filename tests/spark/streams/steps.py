@@ -16,7 +16,7 @@ from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import state_from_bytes
 from ssbroker.spark.streams.bucket_step import StepOutput, run_step
-from ssbroker.spark.streams.catalog_location import CatalogLocation
+from ssbroker.spark.streams.stream_catalog import StreamCatalog
 from ssbroker.spark.streams.stream_state import waiting_rows
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 from tests.oracle.traffic import Fragment, Limits, Row
@@ -31,7 +31,7 @@ DIRECTION = ("conversation_id", "is_initiator")
 
 
 @dataclass(frozen=True)
-class MemoryCatalog(CatalogLocation):
+class MemoryCatalog(StreamCatalog):
     """A catalog in memory, which a test may replace."""
 
     catalogs: list[ssbroker.Catalog] = field(compare=False, hash=False)
@@ -87,7 +87,7 @@ def labels() -> packed_decisions.Labels:
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:
     """Returns routing settings; the service is the first extra column."""
     options: dict[str, Any] = {
-        "source": MemoryCatalog(catalogs),
+        "catalog": MemoryCatalog(catalogs),
         "tie_break": "hash",
         "pending_request": "continue",
         "labels": labels(),

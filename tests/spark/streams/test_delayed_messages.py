@@ -66,9 +66,9 @@ def runner_with(*catalogs: ssbroker.Catalog, in_order: bool = True, **changed: A
 def catalogs_of(runner: BucketRunner) -> list[ssbroker.Catalog]:
     """The catalogs of a runner, which a test may replace."""
     assert runner.task.routing is not None
-    source = runner.task.routing.source
-    assert isinstance(source, MemoryCatalog)
-    return source.catalogs
+    catalog = runner.task.routing.catalog
+    assert isinstance(catalog, MemoryCatalog)
+    return catalog.catalogs
 
 
 def service_batch(*fragments: Fragment) -> pa.RecordBatch:

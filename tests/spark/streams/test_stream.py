@@ -26,7 +26,7 @@ from ssbroker.spark.streams.stream_rows import EXPIRED
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import first_of_two, second_of_two, single
 from tests.spark.frames import Configure
-from tests.spark.streams.test_catalogs import replace_file, script
+from tests.spark.streams.test_stream_catalog import replace_file, script
 from tests.spark.traffic import collect_rows, expected_rows, fragment_table, random_fragments, sorted_rows
 from tests.worlds.fragment_tables import fragment_batch
 

@@ -266,7 +266,7 @@ class _StepRun:
             messages = None
         if messages is None and state.delayed is None:
             return
-        router, fingerprint = routing.source.router(routing.tie_break, routing.pending_request, now_us=self._now_us)
+        router, fingerprint = routing.catalog.router(routing.tie_break, routing.pending_request, now_us=self._now_us)
         delayed_queue = DelayedQueue(
             decide=_MessageRouter(router, routing, now_us=self._now_us),
             direction=routing.direction,
@@ -283,7 +283,7 @@ class _StepRun:
                 state, delayed=result.queue, arrivals=result.arrivals, catalog=fingerprint, names=routing.names
             )
         if result.due_us is not None:
-            check_us = [self._now_us + CATALOG_CHECK_US] if routing.source.may_change else []
+            check_us = [self._now_us + CATALOG_CHECK_US] if routing.catalog.may_change else []
             self._due.extend([result.due_us, *check_us])
 
     def _emit(self, kind: str, rows: pa.Table) -> None:

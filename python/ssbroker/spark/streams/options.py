@@ -21,7 +21,7 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, default_pending_bytes, local_path
 from ssbroker.spark.shared_values import share_catalog
-from ssbroker.spark.streams.catalog_location import CatalogLocation, CatalogPath, FixedCatalog, load_catalog
+from ssbroker.spark.streams.stream_catalog import CatalogPath, FixedCatalog, StreamCatalog, load_catalog
 from ssbroker.spark.streams.task import RoutingSettings
 
 if TYPE_CHECKING:
@@ -180,18 +180,18 @@ class StreamRouting:
 
         `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
         """
-        catalog_or_path = parse_catalog(self.catalog)
-        catalog = catalog_or_path if isinstance(catalog_or_path, Catalog) else load_catalog(Path(catalog_or_path))
+        given = parse_catalog(self.catalog)
+        catalog = given if isinstance(given, Catalog) else load_catalog(Path(given))
         labels = input_columns.validate_routing(
             catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
         )
-        source: CatalogLocation = (
-            FixedCatalog(share_catalog(spark, catalog_or_path, in_stream=True))
-            if isinstance(catalog_or_path, Catalog)
-            else self._catalog_path(catalog_or_path)
+        stream_catalog: StreamCatalog = (
+            FixedCatalog(share_catalog(spark, given, in_stream=True))
+            if isinstance(given, Catalog)
+            else self._catalog_path(given)
         )
         return RoutingSettings(
-            source=source,
+            catalog=stream_catalog,
             tie_break=self.tie_break,
             pending_request=self.pending_request,
             labels=labels,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark.packed_decisions import Labels
 from ssbroker.spark.shared_values import SharedValue
-from ssbroker.spark.streams.catalog_location import CatalogLocation
+from ssbroker.spark.streams.stream_catalog import StreamCatalog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class RoutingSettings:
     """How messages are routed.
 
     Attributes:
-        source: Where the catalog is.
+        catalog: The catalog.
         tie_break: See `Router`.
         pending_request: See `Router`.
         labels: The labels by number.
@@ -48,7 +48,7 @@ class RoutingSettings:
         max_delayed_bytes: The maximum size of the delayed messages of a bucket.
     """
 
-    source: CatalogLocation
+    catalog: StreamCatalog
     tie_break: TieBreak
     pending_request: PendingRequest
     labels: Labels

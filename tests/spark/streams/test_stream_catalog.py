@@ -12,7 +12,7 @@ import pytest
 import ssbroker
 from ssbroker.exceptions import InputError, SsbrokerError
 from ssbroker.spark.streams import options
-from ssbroker.spark.streams.catalog_location import CatalogPath, WatchedCatalog, file_signature, load_catalog
+from ssbroker.spark.streams.stream_catalog import CatalogPath, WatchedCatalog, file_signature, load_catalog
 from tests.spark.streams.steps import SECOND, START
 
 PATIENCE_US = 300 * SECOND

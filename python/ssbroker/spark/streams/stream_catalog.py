@@ -1,4 +1,4 @@
-"""Where the catalog of a stream is, and the router of the catalog that is there now."""
+"""The catalog of a stream, fixed or at a path that is watched, and its current router."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LOG: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4
 
 
-class CatalogLocation(Protocol):
-    """Where the catalog of a stream is."""
+class StreamCatalog(Protocol):
+    """The catalog of a stream."""
 
     @property
     def may_change(self) -> bool:
@@ -43,11 +43,11 @@ class FixedCatalog:
 
     @property
     def may_change(self) -> bool:
-        """See `CatalogLocation`."""
+        """See `StreamCatalog`."""
         return False
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it does not change
-        """See `CatalogLocation`."""
+        """See `StreamCatalog`."""
         return routing.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
 
 
@@ -65,11 +65,11 @@ class CatalogPath:
 
     @property
     def may_change(self) -> bool:
-        """See `CatalogLocation`."""
+        """See `StreamCatalog`."""
         return True
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:
-        """See `CatalogLocation`."""
+        """See `StreamCatalog`."""
         router = _watched(self.path, tie_break, pending_request).router(now_us, patience_us=self.patience_us)
         return router, router.catalog.fingerprint
 
