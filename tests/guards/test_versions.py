@@ -70,8 +70,8 @@ def test_a_stream_on_spark_3_says_what_to_use(name: str, instead: str) -> None:
     source = f"""
 import pyspark
 pyspark.__version__ = "3.5.1"
-from ssbroker.spark.streams import bucket_operator
-bucket_operator.check_stream(None, name="ssbroker.spark.{name}", observe=None)
+from ssbroker.spark.streams import options
+options.check_stream(None, name="ssbroker.spark.{name}", observe=None)
 """
     assert last_line(source) == (
         f"ssbroker.spark.compat.MissingSparkError: ssbroker.spark.{name} needs PySpark 4.0 or newer, and 3.5.1 is installed; "

@@ -21,7 +21,7 @@ from ssbroker import Catalog
 from ssbroker._compat import is_older
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, DECISIONS, MESSAGES, PENDING, REJECTED, ROUTES
-from ssbroker.spark.streams.bucket_operator import PROVIDER, ROCKSDB
+from ssbroker.spark.streams.options import PROVIDER, ROCKSDB
 from ssbroker.spark.streams.stream_rows import EXPIRED
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import first_of_two, second_of_two, single

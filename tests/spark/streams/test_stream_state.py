@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import ssbroker.spark
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.spark.streams.bucket_operator import PROVIDER, ROCKSDB
+from ssbroker.spark.streams.options import PROVIDER, ROCKSDB
 from tests.rules.fragments import first_of_two
 from tests.spark.frames import Configure, frame_in_order
 from tests.worlds.fragment_tables import fragment_batch

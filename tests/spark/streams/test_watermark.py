@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog
-from ssbroker.spark.streams.bucket_operator import PROVIDER, ROCKSDB
+from ssbroker.spark.streams.options import PROVIDER, ROCKSDB
 from tests.rules.fragments import single
 from tests.spark.frames import Configure, frame_in_order
 from tests.spark.streams.test_delayed_messages import ROUTED, catalog

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import boolean
-from ssbroker.exceptions import OptionError, SchemaError
-from ssbroker.spark.arguments import check_frame
-from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.streams import packed_rows, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
@@ -18,14 +15,10 @@ from ssbroker.spark.streams.task import StreamTask
 from ssbroker.spark.worker_version import on_workers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructField
 
-
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""The state store that `transformWithState` requires."""
 
 _MICROSECONDS_PER_MS: Final = 1000
 
@@ -95,33 +88,6 @@ def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor
             """Does nothing."""
 
     return Buckets()
-
-
-_BATCH_FUNCTIONS: Final = {
-    "ssbroker.spark.stream": "ssbroker.spark.pipeline or reassemble",
-    "ssbroker.spark.reassemble_stream": "ssbroker.spark.reassemble",
-    "ssbroker.spark.route_stream": "ssbroker.spark.route",
-}
-
-
-def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSession:
-    """Checks the input and the state store, and returns the session; raises `SchemaError` or `OptionError`."""
-    check_stream_support(name, instead=_BATCH_FUNCTIONS[name])
-    check_frame(frame, name=name)
-    if not frame.isStreaming:
-        raise SchemaError(
-            f"{name} requires a streaming DataFrame (spark.readStream); for a batch DataFrame use {_BATCH_FUNCTIONS[name]}",
-            expected="a streaming DataFrame",
-            actual="a batch DataFrame",
-        )
-    metrics_name: object = observe
-    if metrics_name is not None and not (isinstance(metrics_name, str) and metrics_name):
-        raise OptionError(f"observe: expected a name or None, got {observe!r:.80}")
-    spark = frame.sparkSession
-    provider = spark.conf.get(PROVIDER)
-    if provider != ROCKSDB:
-        raise OptionError(f"{name} requires the RocksDB state store: set {PROVIDER} to {ROCKSDB}; it is {provider}")
-    return spark
 
 
 def process_buckets(

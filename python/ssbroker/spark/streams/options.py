@@ -1,4 +1,4 @@
-"""The options of a stream, validated at creation."""
+"""The input and options of a stream, validated at creation."""
 
 from __future__ import annotations
 
@@ -19,13 +19,24 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, default_pending_bytes, local_path
+from ssbroker.spark.arguments import (
+    MESSAGE_BYTES_MAX,
+    check_frame,
+    check_tie_break,
+    default_pending_bytes,
+    local_path,
+)
+from ssbroker.spark.compat import check_stream_support
 from ssbroker.spark.shared_values import share_catalog
 from ssbroker.spark.streams.stream_catalog import CatalogPath, FixedCatalog, StreamCatalog, load_catalog
 from ssbroker.spark.streams.task import RoutingSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store that `transformWithState` requires."""
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """The maximum for pending bytes of a bucket; a worker holds several copies of them."""
@@ -38,6 +49,33 @@ DEFAULT_PATIENCE: Final = timedelta(minutes=5)
 """How long an unreadable catalog stays in use by default."""
 _KEY_BYTES_MAX: Final = 64
 _MICROSECOND: Final = timedelta(microseconds=1)
+
+
+_BATCH_FUNCTIONS: Final = {
+    "ssbroker.spark.stream": "ssbroker.spark.pipeline or reassemble",
+    "ssbroker.spark.reassemble_stream": "ssbroker.spark.reassemble",
+    "ssbroker.spark.route_stream": "ssbroker.spark.route",
+}
+
+
+def check_stream(frame: DataFrame, *, name: str, observe: str | None) -> SparkSession:
+    """Checks the input and the state store, and returns the session; raises `SchemaError` or `OptionError`."""
+    check_stream_support(name, instead=_BATCH_FUNCTIONS[name])
+    check_frame(frame, name=name)
+    if not frame.isStreaming:
+        raise SchemaError(
+            f"{name} requires a streaming DataFrame (spark.readStream); for a batch DataFrame use {_BATCH_FUNCTIONS[name]}",
+            expected="a streaming DataFrame",
+            actual="a batch DataFrame",
+        )
+    metrics_name: object = observe
+    if metrics_name is not None and not (isinstance(metrics_name, str) and metrics_name):
+        raise OptionError(f"observe: expected a name or None, got {observe!r:.80}")
+    spark = frame.sparkSession
+    provider = spark.conf.get(PROVIDER)
+    if provider != ROCKSDB:
+        raise OptionError(f"{name} requires the RocksDB state store: set {PROVIDER} to {ROCKSDB}; it is {provider}")
+    return spark
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly_rows
 from ssbroker.spark.fragment_columns import bucket_column
 from ssbroker.spark.streams import stream_rows
-from ssbroker.spark.streams.bucket_operator import check_stream, process_buckets, with_metrics
+from ssbroker.spark.streams.bucket_operator import process_buckets, with_metrics
 from ssbroker.spark.streams.extra_columns import without_watermark
-from ssbroker.spark.streams.options import DEFAULT_PATIENCE, BucketCount, StreamRouting
+from ssbroker.spark.streams.options import DEFAULT_PATIENCE, BucketCount, StreamRouting, check_stream
 from ssbroker.spark.streams.task import StreamTask
 
 if TYPE_CHECKING:

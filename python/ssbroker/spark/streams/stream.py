@@ -17,9 +17,16 @@ from ssbroker.spark import input_columns, reassembly_rows
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.shared_values import share_session_keys
-from ssbroker.spark.streams.bucket_operator import check_stream, process_buckets, with_metrics
+from ssbroker.spark.streams.bucket_operator import process_buckets, with_metrics
 from ssbroker.spark.streams.extra_columns import without_watermark
-from ssbroker.spark.streams.options import DEFAULT_PATIENCE, BucketCount, StreamLimits, StreamRouting, microseconds
+from ssbroker.spark.streams.options import (
+    DEFAULT_PATIENCE,
+    BucketCount,
+    StreamLimits,
+    StreamRouting,
+    check_stream,
+    microseconds,
+)
 from ssbroker.spark.streams.stream_rows import StreamKinds
 from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 
