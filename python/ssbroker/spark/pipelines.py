@@ -17,7 +17,7 @@ from ssbroker.spark.arguments import check_tie_break
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
-from ssbroker.spark.routing import RouteTask
+from ssbroker.spark.route_task import RouteTask
 from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:

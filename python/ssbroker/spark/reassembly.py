@@ -32,7 +32,7 @@ from ssbroker.spark.reassembly_rows import (
     select_columns,
     select_extra_columns,
 )
-from ssbroker.spark.routing import RouteTask, pack_batch
+from ssbroker.spark.route_task import RouteTask, pack_batch
 from ssbroker.spark.shared_values import SharedValue, share_session_keys
 from ssbroker.spark.worker_version import on_workers
 

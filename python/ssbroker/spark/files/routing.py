@@ -24,7 +24,7 @@ from ssbroker.spark.arguments import check_tie_break, local_path
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
-from ssbroker.spark.routing import RouteTask, cached_router
+from ssbroker.spark.route_task import RouteTask, cached_router
 from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError, UnknownDat
 from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
-from ssbroker.spark import reassembly, routing
+from ssbroker.spark import reassembly
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.reassembly_rows import KEYS, TIMESTAMP
+from ssbroker.spark.route_task import pack_decisions
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import extra_columns, stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
@@ -322,7 +323,7 @@ class _MessageRouter:
         )
         with error_row_described(messages, {**names, _SEQUENCE_NUMBER: _SEQUENCE_NUMBER}):
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
-        packed = routing.pack_decisions(decided, self.routing.labels)
+        packed = pack_decisions(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
         names_ = [*messages.schema.names, *(field.name for field in packed.type)]
         is_delayed: ArrowColumn = pc.equal(decided["outcome"].cast(pa.string()), "DELAYED")

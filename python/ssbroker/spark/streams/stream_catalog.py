@@ -14,7 +14,7 @@ from ssbroker._arguments import EPOCH
 from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.spark import routing
+from ssbroker.spark.route_task import cached_router
 from ssbroker.spark.shared_values import SharedValue
 
 _LOG: Final = logging.getLogger("ssbroker.spark")
@@ -48,7 +48,7 @@ class FixedCatalog:
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:  # noqa: ARG002 - it does not change
         """See `StreamCatalog`."""
-        return routing.cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
+        return cached_router(self.catalog, tie_break, pending_request), self.catalog.fingerprint
 
 
 @dataclass(frozen=True)
