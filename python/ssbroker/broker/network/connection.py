@@ -10,17 +10,20 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Protocol
 
+import pyarrow as pa
+
 from ssbroker._text import host_and_port
-from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.interfaces import EndpointListener, Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.frames import GoodbyeReason, PeerIdentity
-from ssbroker.protocol.wire.link import LinkEvent, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.link import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 # Service Broker's error numbers.
@@ -82,6 +85,10 @@ class ConnectionOwner(Protocol):
     def buffer(self) -> memoryview:
         """The buffer that sockets are read into, one at a time."""
 
+    @property
+    def listener(self) -> EndpointListener:
+        """Receives the rows."""
+
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
 
@@ -89,7 +96,7 @@ class ConnectionOwner(Protocol):
         """Handles a new connection that a peer has dialled."""
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
-        """Handles an event of a connection."""
+        """Handles an event of a connection, other than received rows."""
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a GOODBYE of either side, or a silent peer."""
@@ -150,6 +157,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         logged_in_at: When the peer sent HELLO.
         active_at: When bytes were last read or written.
         is_send_paused: Whether the socket's write buffer is full.
+        discards_rows: Whether received rows are discarded; they are sent again (P17).
         close_reason: Why it ends, once known.
         peer: The peer, once it has sent HELLO.
     """
@@ -184,6 +192,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.logged_in_at: int | None = None
         self.active_at: int | None = None
         self.is_send_paused = False
+        self.discards_rows = False
 
     @property
     def is_usable(self) -> bool:
@@ -372,11 +381,19 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _process_events(self, events: list[LinkEvent]) -> None:
         for event in events:
+            if isinstance(event, FragmentsArrived):
+                self._rows_received(event.rows)
+                continue
             if isinstance(event, PeerGreeted):
                 self._greeted(event.peer)
             elif isinstance(event, PeerLeft):
                 self.set_close_reason(CloseReason(event.text or event.reason.name.lower(), goodbye=event.reason))
             self._owner.event_received(self, event)
+
+    def _rows_received(self, rows: pa.Table) -> None:
+        if self.peer is not None and not self.discards_rows:
+            self.counters.fragments_received += rows.num_rows
+            call_listener(partial(self._owner.listener.rows_received, self.peer, rows))
 
     def _greeted(self, identity: PeerIdentity) -> None:
         self._deadline.cancel()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
-from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection, call_listener
+from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection
 from ssbroker.broker.network.connection_statistics import TrafficCounters
 from ssbroker.broker.network.destinations import PeerKey, host_of
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.role_answers import RoleAnswers
 from ssbroker.broker.network.secure_link import SecureLink
@@ -22,7 +22,6 @@ from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
 from ssbroker.protocol.wire.link import (
     EstablishedConnection,
-    FragmentsArrived,
     KeptConnection,
     LinkEvent,
     PeerGreeted,
@@ -63,11 +62,15 @@ class ConnectionManager:
         self.refusals = 0
         self.traffic: Final = TrafficCounters()
         self._is_paused = False
-        self._discards_rows = False
         self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
         self.dialer: Final = Dialer(context, begin=self._add_dialled, usable_connection=self.usable_connection)
+
+    @property
+    def listener(self) -> EndpointListener:
+        """Receives the rows."""
+        return self._context.listener
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
@@ -114,14 +117,10 @@ class ConnectionManager:
         return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
-        """Handles an event of a connection."""
-        peer = connection.peer
+        """Handles an event of a connection, other than received rows."""
         match event:
             case PeerGreeted(is_self=is_self):
                 self._greeted(connection, is_self=is_self)
-            case FragmentsArrived(rows=rows) if peer is not None and not self._discards_rows:
-                connection.counters.fragments_received += rows.num_rows
-                call_listener(partial(self._context.listener.rows_received, peer, rows))
             case RoleQuery(broker_instance=broker_instance):
                 self._roles.query_received(connection, broker_instance)
             case RoleReply(broker_instance=broker_instance, role=role, number=number):
@@ -167,7 +166,8 @@ class ConnectionManager:
     def stop(self, on_closed: Callable[[], None]) -> None:
         """Dials no more, and ends all connections after their waiting rows; calls `on_closed` when the last has ended."""
         self._on_closed = on_closed
-        self._discards_rows = self._is_paused  # rows before their GOODBYE are discarded; they are sent again (P17)
+        for connection in self.connections.values():
+            connection.discards_rows = self._is_paused  # those before its GOODBYE
         self.pause(is_paused=False)
         self.dialer.stop()
         for connection in list(self.connections.values()):
