@@ -53,9 +53,9 @@ def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Pa
 
 
 def test_acknowledging_before_a_sync_loses_messages(tmp_path: Path) -> None:
-    """Tests the test: arrivals are not synced by their own commits."""
+    """Tests the test: arrivals are not synced by their own commits. The trace of this seed has an early fault."""
     weakness = Weakness(sends_unsynced=True)
-    found = check_power_cuts(Network, tmp_path, seed=1, transactions=60, weakness=weakness, faults_max=1)
+    found = check_power_cuts(Network, tmp_path, seed=2, transactions=60, weakness=weakness, faults_max=1)
     assert found.faults != []
 
 
