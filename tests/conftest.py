@@ -1,4 +1,4 @@
-"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; which come first; Java that starts quickly; signals; a folder."""
+"""Settings of all tests: the profiles of Hypothesis, the number of processes, the order, Java, signals, and a shared folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,35 @@ from hypothesis import HealthCheck, settings
 
 from tests import java
 
-# No deadline: how long an example takes depends on the machine. Derandomized: a run that was green stays green.
+# `fast` is the default; SSBROKER_HYPOTHESIS=slow searches longer. No deadline: how long an example takes depends on the machine. Derandomized:
+# a run that was green stays green.
 settings.register_profile(
     "fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("slow", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("SSBROKER_HYPOTHESIS", "fast"))
 
-LONGEST_FIRST: Final = ("tests/docs/test_documents.py", "tests/docs/test_docstrings.py", "tests/spark", "tests/cli")
+PROCESS_BYTES: Final = 3 << 30
+"""The memory that a process of tests and its Spark need at most."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Returns the number of processes: more than there are cores, because tests often wait for disks, timers and Spark."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(2 * (os.cpu_count() or 1) + 1, memory // PROCESS_BYTES, 6))
+
+
+LONGEST_FIRST: Final = (
+    "tests/docs/test_documents.py",
+    "tests/docs/test_docstrings.py",
+    "tests/spark",
+    "tests/cli",
+    "tests/system",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first, so that no process is left with it when all others are done."""
+    """Moves the longest tests to the front, so that none of them runs alone at the end."""
     items.sort(
         key=lambda item: next(
             (rank for rank, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST)
@@ -47,13 +64,13 @@ def pytest_sessionfinish() -> None:
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java.options())
 
-# What a shell has put into the background ignores SIGINT, and so would all that the tests start and interrupt.
+# A process that a shell runs in the background ignores SIGINT, and so would the processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that everybody can get at; that of pytest only its owner can."""
+    """A folder that all users can read; only the owner can read pytest's."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
