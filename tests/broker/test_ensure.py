@@ -251,7 +251,7 @@ def test_the_endpoint(instance: Instance) -> None:
         assert done(instance, script("Broker", 4022)) == ["created endpoint Broker"]
         assert done(instance, script("broker", 4023)) == ["altered endpoint Broker: port: 4022 -> 4023"]
         (unchanged,) = done(instance, script("Second", 4024))
-        assert unchanged == "unchanged endpoint Broker: it has another name than 'Second', and an instance has only one"
+        assert unchanged == "unchanged endpoint Broker: its name is not 'Second', and an instance has only one"
 
 
 def test_drop_and_alter_make_so_what_they_say(sales: Instance) -> None:

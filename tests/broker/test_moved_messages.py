@@ -516,7 +516,7 @@ def test_options_are_checked(sales: Database) -> None:
     for given in ({"on_poison": "drop"}, {"on_poison": "move"}, {"poison_queue": FAILED}, {"on_poison": 5}):
         with pytest.raises(OptionError, match="poison"):
             sales.alter_queue(QUEUE, **given)
-    with pytest.raises(OptionError, match="another queue than 'Orders'"):
+    with pytest.raises(OptionError, match="a queue other than 'Orders'"):
         sales.alter_queue(QUEUE, on_poison="move", poison_queue="[dbo].[Orders]")
     with pytest.raises(BrokerError, match="15151"):
         sales.create_queue("New", on_poison="move", poison_queue="Missing")

@@ -66,7 +66,10 @@ def test_statements_before_any_use_belong_to_the_only_user_database() -> None:
 
 def test_use_is_required_with_several_user_databases() -> None:
     error = refused("CREATE DATABASE Sales", "CREATE DATABASE HR", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'")
-    assert str(error) == "routes.sql:3: CREATE ROUTE [R]: select a database with USE first; the script has Sales, HR"
+    assert (
+        str(error)
+        == "routes.sql:3: CREATE ROUTE [R]: select a database with USE first; the script contains the databases Sales, HR"
+    )
 
 
 @pytest.mark.parametrize(

@@ -245,19 +245,39 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         ("ALTER DATABASE Sales MODIFY NAME = tempdb", 1801, "already exists"),
         ("CREATE DATABASE HR ALTER DATABASE Sales MODIFY NAME = HR", 1801, "the database HR already exists"),
         ("ALTER DATABASE Sales SET ENABLE_BROKER, NEW_BROKER", None, "NEW_BROKER after ENABLE_BROKER"),
-        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "already has a queue with this name"),
+        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "the database Sales already has the queue dbo.Q"),
         ("ALTER QUEUE Q WITH STATUS = ON", 15151, "the database Sales has no queue dbo.Q"),
         ("DROP QUEUE Q", 15151, "has no queue dbo.Q"),
-        ("CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q DROP QUEUE Q", None, "the service S still uses the queue"),
+        ("CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q DROP QUEUE Q", None, "the service S still uses the queue dbo.Q"),
         ("CREATE SERVICE S ON QUEUE Q", 15151, "has no queue dbo.Q"),
         ("CREATE QUEUE HR..Q CREATE SERVICE S ON QUEUE Q", 15151, "has no queue dbo.Q"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE SERVICE S ON QUEUE Q",
             None,
-            "already has a service with this name",
+            "the database Sales already has the service S",
         ),
         ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service S"),
         ("DROP SERVICE S", 15151, "has no service S"),
+        (
+            "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q ([DEFAULT]) ALTER SERVICE S (ADD CONTRACT [DEFAULT])",
+            None,
+            "the service S already has the contract DEFAULT",
+        ),
+        (
+            "CREATE MESSAGE TYPE T CREATE MESSAGE TYPE T",
+            None,
+            "the database Sales already has the message type T",
+        ),
+        (
+            "CREATE CONTRACT C ([DEFAULT] SENT BY ANY) CREATE CONTRACT C ([DEFAULT] SENT BY ANY)",
+            None,
+            "the database Sales already has the contract C",
+        ),
+        (
+            "CREATE BROKER PRIORITY P FOR CONVERSATION CREATE BROKER PRIORITY p FOR CONVERSATION",
+            None,
+            "the database Sales already has the broker priority P",
+        ),
     ],
 )
 def test_missing_and_duplicate_objects_are_refused(statement: str, number: int | None, reason: str) -> None:

@@ -116,7 +116,7 @@ class TableDirectory:
         with database_context(self._database).file.read() as connection:
             found = route_requests.directory_columns(connection, self._table)
             if not found:
-                raise InputError(f"{table}: the table does not exist")
+                raise InputError(f"{table} does not exist")
             for name in _COLUMNS:
                 if name not in found:
                     raise InputError(f"{table}: the column {name!r} is missing", column=name)

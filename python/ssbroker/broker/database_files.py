@@ -130,7 +130,7 @@ def create_database(
         )
     except StorageError as error:
         if isinstance(error, FileNotEmptyError) or (existed and not isinstance(error, LockTimeoutError)):
-            raise refusal(f"{path} already exists; attach it, or move it away", 5170) from error
+            raise refusal(f"{path} already exists; attach it if it is a database, otherwise move it", 5170) from error
         if not existed:
             remove_files(path)
         raise

@@ -259,7 +259,7 @@ def _endpoint(
         yield statement
     elif folded(known.name) != folded(statement.name):
         yield UnchangeableObject(
-            "endpoint", known.name, f"it has another name than {statement.name!r}, and an instance has only one"
+            "endpoint", known.name, f"its name is not {statement.name!r}, and an instance has only one"
         )
     else:
         yield statements.AlterEndpoint(known.name, statement.settings, has_for_clause=True)

@@ -181,7 +181,7 @@ def poison_values(objects: Objects, name: str, on_poison: str | None, poison_que
     if poison_queue is None:
         return {} if on_poison is None else {"poison_queue_id": None}
     if queue_key(poison_queue) == queue_key(name):
-        raise OptionError(f"poison_queue: expected another queue than {name!r}, which has the messages already")
+        raise OptionError(f"poison_queue: expected a queue other than {name!r}, which has the messages already")
     return {"poison_queue_id": existing(objects.queues, queue_key(poison_queue), kind="queue").queue_id}
 
 

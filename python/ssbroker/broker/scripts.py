@@ -132,7 +132,7 @@ def _ensure(
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
-            raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
+            raise source.error(0, f"the script {EMPTY}; use lenient to accept such a script")
         after = _describe_instance(transaction)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
@@ -185,7 +185,7 @@ class _Execution:
                     )
                 self._batch(source, batch)
             if not self.runner.seen_count and not may_be_empty:
-                raise source.error(0, f"the script {EMPTY}; use the option lenient to accept it")
+                raise source.error(0, f"the script {EMPTY}; use lenient to accept such a script")
         except DdlError as error:
             raise self._failed(error) from None
         finally:

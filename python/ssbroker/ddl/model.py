@@ -193,7 +193,8 @@ class InstanceModel:
         if self.current is None:
             users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
             if len(users) > 1:
-                raise RefusalError(f"select a database with USE first; the script has {', '.join(users)}")
+                names = ", ".join(users)
+                raise RefusalError(f"select a database with USE first; the script contains the databases {names}")
             self.current = users[0]
         self.database(self.current)
         return self.current
@@ -575,7 +576,8 @@ def _run_queue(
     key = _queue_key(instance, statement.queue)
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
-            raise RefusalError(f"the database {key[0]} already has a queue with this name", 2714)
+            known = instance.queues[key]
+            raise RefusalError(f"the database {key[0]} already has the queue {known.schema}.{known.name}", 2714)
         _check_readers(statement.settings)
         instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
         return
@@ -583,7 +585,8 @@ def _run_queue(
     if isinstance(statement, statements.DropQueue):
         users = [name for (_, name), service in instance.services.items() if service.queue == key]
         if users:
-            raise RefusalError(f"the service {users[0]} still uses the queue")
+            queue_name = f"{statement.queue.schema}.{statement.queue.name}"
+            raise RefusalError(f"the service {users[0]} still uses the queue {queue_name}")
         del instance.queues[key]
         return
     _check_readers(statement.settings)
@@ -618,14 +621,14 @@ def _run_service(
         return
     for (other, name), priority in instance.priorities.items():
         if other == database and priority.local_service == statement.name:
-            raise RefusalError(f"the broker priority {name} still uses the service")
+            raise RefusalError(f"the broker priority {name} still uses the service {statement.name}")
     del instance.services[key]
 
 
 def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
     database = key[0]
     if key in instance.services or statement.name in SYSTEM_SERVICES:
-        raise RefusalError(f"the database {database} already has a service with this name")
+        raise RefusalError(f"the database {database} already has the service {statement.name}")
     queue = _queue_key(instance, statement.queue)
     _require_queue(instance, queue, statement.queue)
     for contract in statement.contracts:
@@ -640,10 +643,10 @@ def _alter_service(instance: InstanceModel, statement: statements.AlterService, 
         _require_contract(instance, database, contract)
     for contract in statement.add_contracts:
         if contract in service.contracts:
-            raise RefusalError(f"the service already has the contract {contract}")
+            raise RefusalError(f"the service {key[1]} already has the contract {contract}")
     for contract in statement.drop_contracts:
         if contract not in service.contracts and not instance.databases[database].is_supposed:
-            raise RefusalError(f"the service does not have the contract {contract}", 15151)
+            raise RefusalError(f"the service {key[1]} does not have the contract {contract}", 15151)
     if statement.queue is not None:
         queue = _queue_key(instance, statement.queue)
         _require_queue(instance, queue, statement.queue)
@@ -667,7 +670,7 @@ def _run_message_type(
     is_system = statement.name in SYSTEM_MESSAGE_TYPES
     if isinstance(statement, statements.CreateMessageType):
         if key in instance.message_types or is_system:
-            raise RefusalError(f"the database {database} already has a message type with this name")
+            raise RefusalError(f"the database {database} already has the message type {statement.name}")
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
     if is_system:
@@ -679,7 +682,7 @@ def _run_message_type(
         return collection_remark(statement)
     users = [name for (other, name), kinds in instance.contracts.items() if other == database and key[1] in kinds]
     if users:
-        raise RefusalError(f"the contract {users[0]} still uses the message type")
+        raise RefusalError(f"the contract {users[0]} still uses the message type {statement.name}")
     instance.message_types.pop(key, None)
     return None
 
@@ -699,7 +702,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     is_system = statement.name in SYSTEM_CONTRACTS
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
-            raise RefusalError(f"the database {database} already has a contract with this name")
+            raise RefusalError(f"the database {database} already has the contract {statement.name}")
         for message_type, _ in statement.messages:
             is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_supposed:
@@ -724,7 +727,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
         if other == database and one.contract == key[1]
     ]
     if users:
-        raise RefusalError(f"the {users[0]} still uses the contract")
+        raise RefusalError(f"the {users[0]} still uses the contract {statement.name}")
     instance.contracts.pop(key, None)
 
 
@@ -733,8 +736,9 @@ def _run_priority(
 ) -> None:
     database = instance.current_database()
     if isinstance(statement, statements.CreatePriority):
-        if find_name(statement.name, _names_in(instance.priorities, database)) is not None:
-            raise RefusalError(f"the database {database} already has a broker priority with this name")
+        found = find_name(statement.name, _names_in(instance.priorities, database))
+        if found is not None:
+            raise RefusalError(f"the database {database} already has the broker priority {found}")
         key, before = (database, statement.name), PriorityModel()
     else:
         key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
@@ -823,8 +827,9 @@ def _run_binding(
 ) -> None:
     known = _names_in(instance.bindings, database)
     if isinstance(statement, statements.CreateBinding):
-        if find_name(statement.name, known) is not None:
-            raise RefusalError(f"the database {database} already has a remote service binding with this name")
+        found = find_name(statement.name, known)
+        if found is not None:
+            raise RefusalError(f"the database {database} already has the remote service binding {found}")
         if not 0 < len(statement.service) <= 256:  # noqa: PLR2004 - the length of a service name
             raise RefusalError("the name of a service has 1 to 256 characters", 8412)
         if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
@@ -901,8 +906,9 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
     if begins is not None and ends is not None and ends <= begins:
         raise RefusalError("the certificate cannot be created: it expires before it starts", 15297)
-    if find_name(statement.name, _names_in(instance.certificates, database)) is not None:
-        raise RefusalError(f"the database {database} already has a certificate with this name", 15232)
+    found = find_name(statement.name, _names_in(instance.certificates, database))
+    if found is not None:
+        raise RefusalError(f"the database {database} already has the certificate {found}", 15232)
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
         raise RefusalError(f"the certificate {statement.name} cannot be owned by public")
@@ -926,7 +932,7 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
         raise RefusalError(_PASSWORD_REQUIRED, 15118)
     if one.master_password is None:
         if not one.is_supposed:
-            raise RefusalError("the database has no master key; use CREATE MASTER KEY", 15151)
+            raise RefusalError(f"the database {database} has no master key; use CREATE MASTER KEY", 15151)
         return
     if isinstance(statement, statements.OpenMasterKey) and statement.password != one.master_password:
         raise RefusalError("the password of the master key is wrong", 15313)

@@ -475,9 +475,7 @@ ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
     statements.AlterEndpoint: _ENDPOINT_KEYS,
 }
 """The annotations of each statement."""
-EMPTY: Final = (
-    "contains no statement that creates, alters or drops a database or an object of Service Broker, so nothing was done"
-)
+EMPTY: Final = "contains no statement that creates, alters or drops a database or an object of Service Broker"
 _OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
     "objects": frozenset(),
     "sysobjects": frozenset(),
