@@ -75,7 +75,7 @@ def trace(
 
     The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance.
 
-    Exit status: 0 if the message is delivered and acknowledged however ties are broken, 1 otherwise.
+    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 otherwise.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same

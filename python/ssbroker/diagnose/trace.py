@@ -168,7 +168,7 @@ class Trace:
 
     @property
     def always_delivered(self) -> bool:
-        """Whether the message reaches a queue and its acknowledgement returns, however ties are broken."""
+        """Whether the message reaches a queue and its acknowledgement returns, whichever way ties are broken."""
         paths = [self] if self.acknowledgement is None else [self, self.acknowledgement]
         return self.delivered and all(end.outcome == "DELIVERED" for path in paths for end in path.possible)
 
