@@ -165,7 +165,7 @@ class ForwardedMessage(Event):
         from_service_name: The sending service.
         from_broker_instance: The sender's broker id.
         next_hop_address: The address of the next hop.
-        hops_remaining: How many more times the message may be forwarded.
+        hops_remaining: How many more connections the message may cross.
         time_to_live: The lifetime of the message in seconds.
         time_consumed: How many seconds of it have passed, as measured by the forwarders so far.
         message_id: The message's id, if it has one.

@@ -387,7 +387,7 @@ def unpack_drops(body: bytes) -> dict[Key, DropReason]:
 
 
 HOPS_MAX: Final = 16
-"""How many forwarders a row may pass; the initial value of `hops_remaining`."""
+"""The initial value of `hops_remaining`; a row passes at most 15 forwarders."""
 
 HOP_COLUMNS: Final = (
     pa.field("hops_remaining", pa.int8(), nullable=False),
