@@ -226,7 +226,7 @@ def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Adv
 
 
 def _similar_services(details: dict[str, Any]) -> Iterator[Advice]:
-    """Yields advice on services of a similar name that the sender can reach."""
+    """Yields advice on services with similar names that the sender can reach."""
     for name in details.get("similar_names", ()):
         yield Advice(
             f"If you meant {quoted(name)}, start the conversation with exactly that name:",

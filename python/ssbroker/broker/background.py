@@ -150,7 +150,7 @@ class Background:
     Attributes:
         catalog: The live catalog of the instance.
         routes: The routing decisions for live conversations.
-        delivery: The delivery of messages within the instance.
+        delivery: The delivery of messages.
         activation: The activation of queue readers.
         dynamic_routing: The requests for missing routes.
         change_count: How often this process has changed objects, or attached or detached a database.

@@ -29,7 +29,7 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Transport(Protocol):
-    """Sends messages to other instances and receives acknowledgements."""
+    """Sends messages to other instances."""
 
     def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.

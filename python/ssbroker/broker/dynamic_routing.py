@@ -263,7 +263,10 @@ def _send(work: Work, request: RouteRequest) -> None:
 
 
 def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -> tuple[str, int]:
-    """Ends a dialog that has ended or was removed; returns the reason of a refusal, if any, and the time of the next request."""
+    """Completes a request whose dialog was ended by the configuration service or removed.
+
+    Returns the reason of a refusal, if any, and the time of the next request.
+    """
     refusal = ""
     if dialog is not None:
         refusal = _refusal(work.connection, work.objects, dialog)

@@ -53,7 +53,7 @@ class Decision(NamedTuple):
 
     @property
     def has_no_route(self) -> bool:
-        """Whether no route was found."""
+        """Whether there is neither a local target nor a next hop."""
         return not self.is_local and self.next_hop_address is None
 
     @property

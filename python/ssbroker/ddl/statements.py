@@ -346,7 +346,7 @@ class CreateEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class AlterEndpoint:
-    """ALTER ENDPOINT; without FOR it may be an endpoint of another kind."""
+    """ALTER ENDPOINT; without FOR, the endpoint may be of another kind."""
 
     name: str
     settings: EndpointSettings

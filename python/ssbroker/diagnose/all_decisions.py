@@ -448,7 +448,7 @@ def _used_routes(behaviour: Behaviour) -> set[tuple[str, int]]:
 
 
 def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
-    """Yields one target of every class that each table distinguishes."""
+    """Yields, for each origin, one target for each class that its routing table treats alike."""
     rows = behaviour.tables
     ids: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(set)
     for route in rows.routes:

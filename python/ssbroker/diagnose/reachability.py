@@ -216,14 +216,14 @@ class RoutingGraph:
         return {service: frozenset(places) for service, places in found.items()}
 
     def with_refusals(self, ends: Ends, key: MessageKey) -> Ends:
-        """Returns ends in which a delivery to a service without a contract is a refusal."""
+        """Returns the ends, with each delivery to a service without a contract replaced by a refusal."""
         places = self.refusing.get(key.service) if key.is_initiator else None
         if not places:
             return ends
         return frozenset(self.end_at(end, key) for end in ends)
 
     def end_at(self, end: RoutingEnd, key: MessageKey) -> RoutingEnd:
-        """Returns an end; a refusal instead of a delivery if the service has no contract there."""
+        """Returns the end, or a refusal instead of a delivery if the service has no contract there."""
         places = self.refusing.get(key.service, frozenset()) if key.is_initiator else frozenset()
         if end.outcome == "DELIVERED" and (end.instance, end.database) in places:
             return end._replace(outcome="REFUSED", reason=NO_CONTRACT)

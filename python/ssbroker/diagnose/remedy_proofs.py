@@ -194,7 +194,7 @@ def _key(finding: Finding) -> _Key:
 
 
 def remedy_text(steps: Sequence[Step], *, fleet: Fleet) -> str:
-    """Returns the text of proven scripts; they name their instance if there are several."""
+    """Returns the text of proven scripts; in a fleet of several instances, each is preceded by the name of its instance."""
     parts: list[str] = []
     previous: str | None = None
     database = ""

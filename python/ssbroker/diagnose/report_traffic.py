@@ -101,7 +101,7 @@ def compared_flows(destinations: Mapping[tuple[str, str, str], list[int]]) -> tu
 
 
 def changed_services(before: Counter[Flow], after: Counter[Flow]) -> set[str]:
-    """Returns the services of which any conversation has another outcome or destination."""
+    """Returns the services whose number of conversations with some outcome and destination has changed."""
     return {flow.service for flow in before.keys() | after.keys() if before[flow] != after[flow]}
 
 

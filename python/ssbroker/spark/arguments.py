@@ -32,9 +32,9 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
-    """Returns an absolute path, since workers run in another directory than the driver; raises `InputError` for a URI.
+    """Returns an absolute path, since workers run in a different directory from the driver; raises `InputError` for a URI.
 
-    Symbolic links are not resolved: a link may be how the target is replaced.
+    Symbolic links are not resolved: the data may be replaced by changing the link.
 
     Examples:
         >>> local_path("/data/./day.parquet", name="source").as_posix()

@@ -232,7 +232,7 @@ def set_timer(connection: Connection, endpoint_id: int, expiry: int | None) -> N
 
 
 def set_transmission_status(connection: Connection, endpoint_id: int, status: str) -> None:
-    """Updates the `transmission_status` of the messages that wait to be sent."""
+    """Sets the `transmission_status` of an endpoint, which its waiting messages show."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET transmission_status = ? WHERE endpoint_id = ?", (status, endpoint_id)
     )

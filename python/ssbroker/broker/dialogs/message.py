@@ -106,7 +106,7 @@ class DeliveryOutcome:
     Attributes:
         acknowledged: All messages with lower numbers were accepted or dropped permanently, so the sender can delete them (P16).
         error: An error to send back, which ends the sender's side.
-        error_number: The Service Broker number of why the other messages were not accepted; the sender keeps and retries them.
+        error_number: The Service Broker error number that says why the other messages were not accepted; the sender keeps and retries them.
         reason: The reason in the event Message Undeliverable.
     """
 

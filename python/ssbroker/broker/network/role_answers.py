@@ -19,8 +19,8 @@ QUERIES_MAX: Final = 512
 class RoleAnswers:
     """Answers role queries of peers, in the endpoint's thread.
 
-    An answer must not be older than its query, so each needs a look at the files, and peers query as fast as they like. Queries soon after
-    an answer therefore wait, and are answered together.
+    An answer must not be older than its query, so each requires the files to be read, and peers query as fast as they like. Queries soon
+    after an answer therefore wait, and are answered together.
     """
 
     def __init__(self, context: EndpointContext) -> None:

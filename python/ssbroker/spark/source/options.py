@@ -55,12 +55,12 @@ class ReadOptions:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether it holds messages, which several tasks can read."""
+        """Whether the source holds messages, which several tasks can read."""
         return self.name == TRANSMISSION_QUEUE or self.is_queue
 
     @property
     def is_queue(self) -> bool:
-        """Whether it is a queue."""
+        """Whether the source is a queue, not a view."""
         return self.name not in DATABASE_VIEWS and self.name not in INSTANCE_VIEWS
 
     def schema(self) -> pa.Schema:

@@ -210,7 +210,7 @@ class Scan:
             return [to_inline(table) for table in self._tables(instance, parts)] if options.inline else [*parts]
 
     def rows(self, part: Inline | Slice) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a partition, in the worker; raises `InputError` if the worker runs on another machine than the driver."""
+        """Yields the rows of a partition, in the worker; raises `InputError` if the worker and the driver run on different machines."""
         if isinstance(part, Inline):
             table = pa.ipc.open_stream(part.stream).read_all()
         else:
