@@ -52,7 +52,14 @@ def test_everything_public_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["comparison.compare", "pipelines.pipeline", "reassembly.reassemble", "routing.route", "routing.route_udf"]
+    "name",
+    [
+        "comparison.compare",
+        "reassemble_and_route.pipeline",
+        "reassembly.reassemble",
+        "routing.route",
+        "routing.route_udf",
+    ],
 )
 def test_every_function_of_the_spark_room_has_an_example(name: str) -> None:
     module = f"ssbroker.spark.{name.partition('.')[0]}"

@@ -16,7 +16,7 @@ import ssbroker.spark
 from ssbroker.spark import route_task
 from ssbroker.spark.engine_choice import Engine
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
-from tests.spark.test_pipeline import catalog_messages_and_fragments
+from tests.spark.test_reassemble_and_route import catalog_messages_and_fragments
 from tests.spark.traffic import PLANS, collect_all, expected_rows, fragment_table, random_fragments, session_keys_for
 from tests.worlds.fragments import KEYS
 from tests.worlds.numbered import hosts
