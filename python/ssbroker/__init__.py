@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.tls import Trust
+    from ssbroker.broker.received_message import Message
     from ssbroker.broker.traces import traces
-    from ssbroker.broker.transaction import Message, Transaction
+    from ssbroker.broker.transaction import Transaction
     from ssbroker.broker.work_queue import WorkQueue
     from ssbroker.catalog.catalog import Catalog
     from ssbroker.exceptions import (
@@ -121,7 +122,7 @@ _HOMES = {
     "Instance": "broker.instance",
     "Job": "broker.job",
     "LinkLimits": "protocol.wire.link",
-    "Message": "broker.transaction",
+    "Message": "broker.received_message",
     "metrics": "broker.metrics",
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.config",

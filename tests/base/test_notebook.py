@@ -15,7 +15,7 @@ import pytest
 
 import ssbroker
 from ssbroker._notebook import ROWS_MAX, collapsible, section, table
-from ssbroker.broker.transaction import Message
+from ssbroker.broker.received_message import Message
 from ssbroker.diagnose import Findings, Fleet, compare, lint, trace
 from tests.guards.repository import ROOT
 

@@ -19,14 +19,8 @@ from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.object_names import queue_key
-from ssbroker.broker.transaction import (
-    COUNT_MAX,
-    Message,
-    ReceiveWait,
-    Transaction,
-    identities_of,
-    work_of,
-)
+from ssbroker.broker.received_message import Message, identities_of
+from ssbroker.broker.transaction import COUNT_MAX, ReceiveWait, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND

@@ -19,7 +19,8 @@ from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison
 from ssbroker.broker.object_names import queue_key, queue_text
-from ssbroker.broker.transaction import Message, Transaction, context_of, work_of
+from ssbroker.broker.received_message import Message
+from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
