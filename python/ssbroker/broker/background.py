@@ -20,7 +20,8 @@ from ssbroker.broker.dialogs.lease import release_ended
 from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.live_routes import LiveCatalog, LiveRoutes
+from ssbroker.broker.live_catalog import LiveCatalog
+from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conversation_event
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError

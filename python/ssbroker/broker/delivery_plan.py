@@ -10,8 +10,8 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.dynamic_routing import RouteRequest
-from ssbroker.broker.live_routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
+from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route, needs_route_request
+from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
 from ssbroker.explain import Explanation
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.store.endpoints import ConversationEndpoint

@@ -16,8 +16,10 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import escaped, read_failure
+from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
+from ssbroker.explain import Explanation
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import ConversationState
 from ssbroker.store import endpoints, queues, route_requests
@@ -124,6 +126,22 @@ class RouteRequest(NamedTuple):
     service_name: str
     broker_instance: bytes | None
     """The broker id that the conversation names, if any."""
+
+
+def database_missing_route(explained: Explanation) -> str:
+    """Returns the database whose routing table lacks the route (R41)."""
+    return str(explained.details["passes"][-1]["database"])
+
+
+def needs_route_request(explained: Explanation) -> bool:
+    """Returns whether to request a route: none was found, or another database has an open request for one to this service.
+
+    Each database requests its own routes (R1), because an answer to another database creates no route here.
+    """
+    decision = explained.decision
+    if decision["outcome"] == "LOCAL" or decision["next_hop_address"] is not None:
+        return False
+    return decision["reason"] == "route_requested" or is_pending(explained.details)
 
 
 class DynamicRouting:

@@ -17,8 +17,8 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.dynamic_routing import RouteRequest
-from ssbroker.broker.live_routes import Decision, database_missing_route, explain, needs_route_request
+from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route, needs_route_request
+from ssbroker.broker.live_routes import Decision, explain
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.broker.network.rate_limiter import RateLimiter
