@@ -47,8 +47,8 @@ class Decision(NamedTuple):
         return self.reason == _ROUTE_REQUESTED
 
     @property
-    def has_no_route(self) -> bool:
-        """Whether there is neither a local target nor a next hop."""
+    def has_no_destination(self) -> bool:
+        """Whether messages go neither to a database of this instance nor to an address."""
         return not self.is_local and self.next_hop_address is None
 
     @property

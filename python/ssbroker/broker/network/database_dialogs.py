@@ -230,7 +230,7 @@ class RouteRequester:
         missing = {
             (each.far_service, each.far_broker_instance): (each, decision)
             for each, decision in decided
-            if decision.has_no_route
+            if decision.has_no_destination
         }
         if not missing:
             return
