@@ -17,8 +17,8 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_encryption import KeyEncryption
+from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.object_names import is_unquoted_name
-from ssbroker.broker.own_database_services import services_routed_locally
 from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import InstanceContext, LocalRoute
 from ssbroker.broker.live_catalog import LiveCatalog
-from ssbroker.broker.own_database_services import services_routed_locally
+from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
 from ssbroker.router import Router, TieBreak

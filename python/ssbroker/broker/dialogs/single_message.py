@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
-from ssbroker.broker.own_database_services import services_routed_locally
+from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
