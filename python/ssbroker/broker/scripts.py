@@ -9,8 +9,8 @@ from typing import Final
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.ensure import Described, ObjectChange, describe_database, describe_endpoint, object_changes
+from ssbroker.broker.instance_script_target import InstanceScriptTarget
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.script_statements import InstanceScriptTarget
 from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, batches
 from ssbroker.ddl.parser import ParsedBatch
