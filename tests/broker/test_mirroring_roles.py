@@ -13,7 +13,7 @@ from ssbroker import OptionError
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.mirroring import MirroringRole
 from tests.broker import sample_databases

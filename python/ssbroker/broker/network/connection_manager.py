@@ -13,8 +13,8 @@ from ssbroker.broker.network.destinations import PeerKey, host_of
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import EndpointListener
+from ssbroker.broker.network.mirroring_role_answers import RoleAnswers
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.broker.network.role_answers import RoleAnswers
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep

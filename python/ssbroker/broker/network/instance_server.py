@@ -23,7 +23,7 @@ from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange
-from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust

@@ -10,8 +10,8 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network import mirrors
-from ssbroker.broker.network.mirrors import MirroredAddresses, MirroredRoutes
+from ssbroker.broker.network import mirrored_routes
+from ssbroker.broker.network.mirrored_routes import MirroredAddresses, MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
 from tests.broker.conftest import Clock
@@ -225,7 +225,7 @@ def test_queries_end(sender: Sender) -> None:
 
 def test_the_number_of_known_addresses_is_limited(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers choose broker ids."""
-    monkeypatch.setattr(mirrors, "ROUTES_MAX", 3)
+    monkeypatch.setattr(mirrored_routes, "ROUTES_MAX", 3)
     find_principal(sender, A)
     for number in range(100, 102):
         sender.routes.resolve(A, M, uuid.UUID(int=number).bytes)
