@@ -15,8 +15,8 @@ from ssbroker.broker.configuration_service import ConfigurationService, FileDire
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.database_dialogs import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

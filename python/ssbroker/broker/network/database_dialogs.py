@@ -5,31 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route, needs_route_request
-from ssbroker.broker.live_routes import Decision, explain
+from ssbroker.broker.live_routes import Decision
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
-from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
-from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.protocol.arrow_columns import column_values
+from ssbroker.broker.network.interfaces import KeyExchange
+from ssbroker.broker.network.pending_key_exchanges import PendingKeyExchanges
+from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
+from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.envelope import ENVELOPE, Protection, SenderKey, sender_runs
+from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
 from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
-from ssbroker.store import endpoints, transmission_queue
+from ssbroker.store import transmission_queue
 from ssbroker.store.database_file import FileWatch
 
 if TYPE_CHECKING:
@@ -101,157 +98,6 @@ class DialogsByNextHop:
         """Removes all dialogs."""
         self.forget(list(self._next_hop_of))
         self._keys = {}
-
-
-class PendingKeyExchanges:
-    """The key exchange blobs of one database's dialogs. For one thread at a time.
-
-    Every row of an endpoint carries its blob, acknowledgements and errors included, until the remote endpoint has shown that it has the key:
-    any row may be the first to arrive.
-    """
-
-    def __init__(self, database: DatabaseContext, keys: KeyExchange) -> None:
-        self._database: Final = database
-        self._keys: Final = keys
-        self._offers: dict[Key, KeyOffer] = {}
-        self._confirmed: set[Key] = set()
-
-    def prepare(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
-        """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
-        key = (sender.conversation_id, bool(sender.is_initiator))
-        if key in self._confirmed or key in self._offers:
-            return None
-        answer = self._keys.prepare_sending(self._database, sender)
-        if isinstance(answer, KeyWait):
-            return answer.status
-        self._store(key, answer)
-        return None
-
-    def has_blob(self, key: Key) -> bool:
-        """Whether the rows of an endpoint carry a blob."""
-        offer = self._offers.get(key)
-        return offer is not None and offer.key_exchange is not None
-
-    def key_exchange_column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
-        """Returns the column `key_exchange` for rows of which some are secured."""
-        levels: list[Any] = rows["security"].to_pylist()
-        conversations: list[Any] = column_values(rows["conversation_id"])
-        sides: list[Any] = rows["is_initiator"].to_pylist()
-        senders: list[Key] = list(zip(conversations, sides, strict=True))
-        secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
-        self._renew([sender for sender in secured if not self._is_current(sender, now)])
-        blobs = {sender: offer.key_exchange for sender in secured if (offer := self._offers.get(sender)) is not None}
-        return pa.array([blobs.get(sender) for sender in senders], pa.binary())
-
-    def confirm(self, keys: Iterable[Key]) -> None:
-        """Notes that remote endpoints have shown that they have the keys."""
-        for key in keys:
-            self._offers.pop(key, None)
-            self._confirmed.add(key)
-
-    def discard(self, keys: Iterable[Key]) -> None:
-        """Discards blobs, because the certificates of the remote endpoints have changed."""
-        for key in keys:
-            self._offers.pop(key, None)
-
-    def forget(self) -> None:
-        """Discards all unconfirmed blobs, because the catalog has changed."""
-        self._offers.clear()
-
-    def retain(self, is_kept: Callable[[Key], bool]) -> None:
-        """Removes the endpoints that are no longer in memory."""
-        self._offers = {key: offer for key, offer in self._offers.items() if is_kept(key)}
-        self._confirmed = {key for key in self._confirmed if is_kept(key)}
-
-    def _is_current(self, key: Key, now: int) -> bool:
-        if key in self._confirmed:
-            return True
-        offer = self._offers.get(key)
-        return offer is not None and (offer.valid_until is None or now < offer.valid_until)
-
-    def _renew(self, keys: list[Key]) -> None:
-        if not keys:
-            return
-        with self._database.file.read() as connection:
-            found = endpoints.by_sides(connection, keys)
-        for key in keys:
-            self._offers.pop(key, None)
-            answer = KeyOffer() if key not in found else self._keys.prepare_sending(self._database, found[key])
-            if isinstance(answer, KeyOffer):  # without a blob the remote endpoint rejects the row
-                self._store(key, answer)
-
-    def _store(self, key: Key, offer: KeyOffer) -> None:
-        if offer == KeyOffer():
-            self._confirmed.add(key)
-        else:
-            self._offers[key] = offer
-
-
-REQUESTS_BURST: Final = 32
-"""The burst of route requests that peers can trigger by naming services without a route."""
-REQUESTS_PER_SECOND: Final = 4
-"""The route requests a second beyond the burst."""
-
-
-class RouteQuery(NamedTuple):
-    """The routing input for a sender."""
-
-    conversation_id: bytes
-    is_initiator: bool
-    far_service: str
-    far_broker_instance: bytes | None
-
-
-class RouteRequester:
-    """Requests missing routes for the dialogs of a database.
-
-    Delivery requests them for conversations with waiting messages; these dialogs may only have acknowledgements to send.
-    """
-
-    def __init__(
-        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver, *, lock_timeout: float
-    ) -> None:
-        self._database: Final = database
-        self._background: Final = background
-        self._lock_timeout: Final = lock_timeout
-        self._mirrors: Final = mirrors
-        self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
-
-    def ask_principals(self, decisions: Iterable[Decision]) -> None:
-        """Keeps asking both addresses of mirrored routes for their role, as long as messages wait for them."""
-        for address, mirror, broker in {
-            (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
-        }:
-            if address is not None and mirror is not None:
-                self._mirrors.resolve(address, mirror, broker)
-
-    def request_missing(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
-        """Requests missing routes, unless that was done recently."""
-        missing = {
-            (each.far_service, each.far_broker_instance): (each, decision)
-            for each, decision in decided
-            if decision.has_no_destination
-        }
-        if not missing:
-            return
-        now = self._database.now()
-        may_begin = partial(self._limiter.take, "", now=epoch_microseconds(now))
-        try:
-            router = self._background.routes.router()
-            pending = frozenset(router.catalog.pending_requests)
-            explanations = {
-                service: explain(router, self._database.name, query, now=now)
-                for service, (query, decision) in missing.items()
-                if decision.is_route_requested or query.far_service in pending
-            }
-            requests = [
-                RouteRequest(database_missing_route(decision), *service)
-                for service, decision in explanations.items()
-                if needs_route_request(decision)
-            ]
-            self._background.dynamic_routing.request(requests, lock_timeout=self._lock_timeout, may_begin=may_begin)
-        except SsbrokerError as error:
-            log_failure(self._database, "missing routes could not be requested; the request is repeated later", error)
 
 
 ROWS_MAX: Final = 1024

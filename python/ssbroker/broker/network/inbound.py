@@ -19,17 +19,12 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
-from ssbroker.broker.network.database_dialogs import (
-    LOCK_TIMEOUT,
-    REQUESTS_BURST,
-    REQUESTS_PER_SECOND,
-    DatabaseDialogs,
-    DialogsByDatabase,
-)
+from ssbroker.broker.network.database_dialogs import LOCK_TIMEOUT, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialog_storage import StalePlan
 from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
 from ssbroker.broker.network.rate_limiter import RateLimiter
+from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
