@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -34,19 +34,29 @@ if TYPE_CHECKING:
     from ssbroker.store.endpoints import ConversationEndpoint
 
 
+NextHop: TypeAlias = str
+"""Where rows of a dialog go next: an address, `LOCAL`, `NO_ROUTE`, or the two addresses of a mirrored route whose principal is unknown."""
+LOCAL: Final = "LOCAL"
+"""The next hop of messages for a database of this instance."""
+NO_ROUTE: Final = "NOWHERE"
+"""The next hop of messages without a route; it opens when the catalog changes."""
+MIRROR_SEPARATOR: Final = " or "
+"""Separates the two addresses in the name of a next hop whose principal is unknown."""
+
+
 class DialogsByNextHop:
     """Groups the dialogs of one database by next hop: an address, or a pair of mirrored addresses while the principal is unknown.
 
     `closed` holds the next hops with a full buffer; all databases share it.
     """
 
-    def __init__(self, dialogs: DialogEngine, closed: set[str]) -> None:
+    def __init__(self, dialogs: DialogEngine, closed: set[NextHop]) -> None:
         self._dialogs: Final = dialogs
         self._closed: Final = closed
-        self._next_hop_of: dict[Key, str] = {}
-        self._keys: dict[str, set[Key]] = {}
+        self._next_hop_of: dict[Key, NextHop] = {}
+        self._keys: dict[NextHop, set[Key]] = {}
 
-    def assign(self, key: Key, next_hop: str) -> None:
+    def assign(self, key: Key, next_hop: NextHop) -> None:
         """Assigns a dialog to a next hop."""
         previous = self._next_hop_of.get(key)
         if previous == next_hop:
@@ -60,23 +70,23 @@ class DialogsByNextHop:
         elif previous is not None and previous in self._closed:
             self._dialogs.release([key])
 
-    def next_hop_of(self, key: Key) -> str | None:
+    def next_hop_of(self, key: Key) -> NextHop | None:
         """Returns the next hop of a dialog, if known."""
         return self._next_hop_of.get(key)
 
-    def keys(self, next_hop: str) -> set[Key]:
+    def keys(self, next_hop: NextHop) -> set[Key]:
         """Returns the dialogs of a next hop."""
         return self._keys.get(next_hop, set())
 
-    def close(self, next_hop: str) -> None:
+    def close(self, next_hop: NextHop) -> None:
         """Holds the dialogs of a next hop."""
         self._dialogs.hold(self.keys(next_hop))
 
-    def open(self, next_hop: str) -> None:
+    def open(self, next_hop: NextHop) -> None:
         """Releases the dialogs of a next hop."""
         self._dialogs.release(self.keys(next_hop))
 
-    def retransmit(self, next_hop: str) -> None:
+    def retransmit(self, next_hop: NextHop) -> None:
         """Retransmits everything in transit to a next hop."""
         self._dialogs.retransmit(self.keys(next_hop))
 
@@ -109,12 +119,6 @@ LOCK_TIMEOUT: Final = 0.25
 FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
 """When a database that could not be used is tried again."""
 _REMOTE: Final = "REMOTE"
-LOCAL: Final = "LOCAL"
-"""The next hop of messages for a database of this instance."""
-NO_ROUTE: Final = "NOWHERE"
-"""The next hop of messages without a route; it opens when the catalog changes."""
-MIRROR_SEPARATOR: Final = " or "
-"""Separates the two addresses in the name of a next hop whose principal is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class OutboundRows:
         keys: The sending endpoints.
     """
 
-    next_hop: str
+    next_hop: NextHop
     rows: pa.Table
     keys: set[Key]
 
@@ -150,7 +154,7 @@ class DatabaseDialogs:
         *,
         settings: ProtocolSettings,
         keys: KeyExchange,
-        closed: set[str],
+        closed: set[NextHop],
         mirrors: MirrorResolver,
     ) -> None:
         instance = database.instance
@@ -233,7 +237,7 @@ class DatabaseDialogs:
         )
         wire_rows = to_wire_rows(rows, now=now, key_exchanges=blobs)
         if len({*next_hops.values()}) == 1:
-            positions: Mapping[str | None, list[int] | None] = dict.fromkeys(next_hops.values())
+            positions: Mapping[NextHop | None, list[int] | None] = dict.fromkeys(next_hops.values())
         else:
             positions = _rows_by_hop(senders, next_hops)
         return [
@@ -295,7 +299,7 @@ class DatabaseDialogs:
         known = self._unbound.items()
         self.engine.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
 
-    def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
+    def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, NextHop | None]:
         """Returns the next hop of each sender; None without a route."""
         distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
@@ -315,7 +319,7 @@ class DatabaseDialogs:
             self._route_requester.request_missing(each for each in decided if self.engine.is_loaded(each[0][:2]))
         return {sender: self._next_hop_for(sender) for sender in distinct}
 
-    def _next_hop_for(self, sender: SenderKey) -> str | None:
+    def _next_hop_for(self, sender: SenderKey) -> NextHop | None:
         (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
@@ -332,7 +336,7 @@ class DatabaseDialogs:
         self.next_hops.assign(key, address)
         return address
 
-    def _hold(self, key: Key, next_hop: str) -> None:
+    def _hold(self, key: Key, next_hop: NextHop) -> None:
         """Holds a dialog behind a closed next hop; its last rows are sent again when that opens."""
         self._closed.add(next_hop)
         self.next_hops.assign(key, next_hop)
@@ -341,9 +345,9 @@ class DatabaseDialogs:
 
 
 def _rows_by_hop(
-    senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, str | None]
-) -> Mapping[str | None, list[int] | None]:
-    positions: dict[str | None, list[int]] = {}
+    senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, NextHop | None]
+) -> Mapping[NextHop | None, list[int] | None]:
+    positions: dict[NextHop | None, list[int]] = {}
     start = 0
     for sender, number in senders:
         positions.setdefault(next_hops[sender], []).extend(range(start, start + number))
@@ -369,7 +373,7 @@ class DialogsByDatabase:
         *,
         settings: ProtocolSettings,
         keys: KeyExchange,
-        closed: set[str],
+        closed: set[NextHop],
         mirrors: MirrorResolver,
     ) -> None:
         self._instance: Final = instance

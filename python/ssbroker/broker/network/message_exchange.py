@@ -18,7 +18,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
-from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
+from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase, NextHop
 from ssbroker.broker.network.destinations import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
@@ -91,7 +91,7 @@ class MessageExchange:
         self._is_poll_requested = False
         self._guard: Final = threading.RLock()
         self._is_finished = False
-        closed: set[str] = set()
+        closed: set[NextHop] = set()
         self._inbox: Final = events.inbox
         self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)

@@ -17,6 +17,7 @@ from ssbroker.broker.network.database_dialogs import (
     MIRROR_SEPARATOR,
     DatabaseDialogs,
     DialogsByDatabase,
+    NextHop,
     OutboundRows,
 )
 from ssbroker.exceptions import SsbrokerError
@@ -102,8 +103,8 @@ class OutboundSender:
         endpoint: NetworkEndpoint,
         dialogs: DialogsByDatabase,
         *,
-        closed: set[str],
-        on_full: Callable[[str], None],
+        closed: set[NextHop],
+        on_full: Callable[[NextHop], None],
         loop_back: Callable[[pa.Table], object],
     ) -> None:
         self._instance: Final = instance
@@ -154,7 +155,7 @@ class OutboundSender:
             log_failure(dialogs.database, "messages cannot be sent for now", error)
             return now + FAILED_DATABASE_RETRY_INTERVAL
 
-    def open(self, next_hop: str) -> None:
+    def open(self, next_hop: NextHop) -> None:
         """Resumes sending to a next hop."""
         if next_hop in self._closed:
             self._closed.discard(next_hop)
