@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
-from ssbroker.spark import arguments, reassembly
+from ssbroker.spark import arguments, reassembly_task
 from tests.rules.fragments import A, B
 from tests.spark.frames import Configure, frame, frame_in_order
 from tests.spark.traffic import collect_all, expected_rows
@@ -144,7 +144,7 @@ def test_output_batches_are_small() -> None:
         ),
         max_fragment_bytes=size,
     )
-    task = reassembly.ReassembleTask(
+    task = reassembly_task.ReassembleTask(
         names=tuple(table.column_names),
         extra=(),
         by_message=False,
@@ -156,7 +156,7 @@ def test_output_batches_are_small() -> None:
         routing=None,
     )
     reversed_frame = table.take(list(range(count))[::-1]).append_column("place", pa.array([7] * count))
-    batches = list(reassembly.reassemble_partition(task, iter(reversed_frame.combine_chunks().to_batches())))
+    batches = list(reassembly_task.reassemble_partition(task, iter(reversed_frame.combine_chunks().to_batches())))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.get_total_buffer_size() < 80 << 20 for batch in batches)
 
@@ -165,7 +165,7 @@ def test_groups_with_colliding_hashes_are_reassembled() -> None:
     """A sender who can choose ids can produce such a collision; the rows are then interleaved."""
     tables = [fragments(conversation=conversation, messages=5) for conversation in (A, B)]
     mixed = pa.concat_tables(tables).take([place + 15 * second for place in range(15) for second in (0, 1)])
-    task = reassembly.ReassembleTask(
+    task = reassembly_task.ReassembleTask(
         names=tuple(mixed.column_names),
         extra=(),
         by_message=False,
@@ -177,5 +177,5 @@ def test_groups_with_colliding_hashes_are_reassembled() -> None:
         routing=None,
     )
     batches = mixed.append_column("place", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
-    output = pa.Table.from_batches(list(reassembly.reassemble_partition(task, iter(batches))))
+    output = pa.Table.from_batches(list(reassembly_task.reassemble_partition(task, iter(batches))))
     assert output["kind"].to_pylist() == [0] * 10

@@ -81,7 +81,7 @@ def test_a_worker_imports_only_what_its_function_needs() -> None:
     """Neither the broker nor the command line, nor what reads scripts and files: a worker starts often."""
     done = subprocess.run([sys.executable, "-c", MODULES_OF_A_WORKER], capture_output=True, text=True, check=True)
     loaded = next(line for line in done.stdout.splitlines() if line.startswith("loaded: ")).split()[1:]
-    assert {"ssbroker.router", "ssbroker.spark.reassembly"} <= set(loaded)
+    assert {"ssbroker.router", "ssbroker.spark.reassembly_task"} <= set(loaded)
     own = {name.split(".")[1] for name in loaded if name.startswith("ssbroker.")}
     assert own.isdisjoint({"broker", "cli", "ddl", "diagnose", "protocol", "security", "store", "testing"})
     assert not [name for name in loaded if name.startswith(("ssbroker.spark.files", "ssbroker.spark.streams"))]

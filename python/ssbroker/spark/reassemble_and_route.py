@@ -16,7 +16,8 @@ from ssbroker.spark import input_columns, reassembly
 from ssbroker.spark.arguments import check_tie_break
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
-from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
+from ssbroker.spark.reassembly import ReassemblyOptions, ShardBy, SparkReassembly, Strategy
+from ssbroker.spark.reassembly_task import MessageRouting
 from ssbroker.spark.route_task import RouteTask
 from ssbroker.spark.shared_values import share_catalog
 
@@ -137,5 +138,5 @@ def pipeline(
         **dict(zip(_DIRECTION_COLUMNS, _DIRECTION_COLUMNS, strict=True)),
         **{name: worker_name for name, (worker_name, _) in routing_columns.items()},
     }
-    routing = RoutingTask(task=task, labels=labels, names=names)
+    routing = MessageRouting(task=task, labels=labels, names=names)
     return Pipeline(*reassembly.plan_reassembly(fragments_df, fragment_columns, options, routing), labels)

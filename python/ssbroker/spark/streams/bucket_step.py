@@ -15,7 +15,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError, UnknownDat
 from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
-from ssbroker.spark import reassembly
+from ssbroker.spark import reassembly_task
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.reassembly_rows import KEYS, TIMESTAMP
 from ssbroker.spark.route_task import pack_decisions
@@ -332,7 +332,7 @@ class _MessageRouter:
 
 def _restore_reassembler(assembly: AssemblySettings, checkpoint: bytes) -> Reassembler:
     given = assembly.session_keys
-    keys: Any = reassembly.native_keys(given) if isinstance(given, SharedValue) else given
+    keys: Any = reassembly_task.native_keys(given) if isinstance(given, SharedValue) else given
     if checkpoint:
         return Reassembler.restore(checkpoint, session_keys=keys)
     return Reassembler(
