@@ -19,8 +19,8 @@ import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
 from ssbroker.spark.files import reassembly
+from ssbroker.spark.files.bucket_files import BucketWriter, bucket_file_path, read_bucket
 from ssbroker.spark.files.parquet import list_files, plan_splits
-from ssbroker.spark.files.reassembly import BucketWriter, bucket_file_path, read_bucket
 from ssbroker.spark.files.staging import run_tasks
 from tests.spark.frames import world
 from tests.spark.traffic import Row, expected_rows, fragment_table, random_fragments, session_keys_for, sorted_rows
