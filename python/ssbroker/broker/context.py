@@ -19,7 +19,7 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.object_names import is_unquoted_name
-from ssbroker.broker.waiters import QueueWaiters
+from ssbroker.broker.queue_arrivals import QueueArrivals
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
@@ -242,7 +242,7 @@ class DatabaseContext:
         self.database_id: Final = database_id
         self.name = name
         self.file: Final = file
-        self.arrivals: Final = QueueWaiters()
+        self.arrivals: Final = QueueArrivals()
         shared = file.share_memory()
         if shared is not None:
             self.arrivals.share(shared)

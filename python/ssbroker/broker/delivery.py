@@ -16,9 +16,9 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.local_delivery import LocalDelivery
+from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
-from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import MessageClassify
@@ -74,7 +74,7 @@ class Delivery:
         transaction in the target. In both cases it returns True: another thread must deliver immediately.
         """
         if self.transport is None:
-            self._instance.msdb.arrivals.notify([TRANSMISSIONS])
+            self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
         elif not self._instance.events.wants(MessageClassify):
             endpoint_ids = self.transport.announce_more(database, endpoint_ids)
             if not endpoint_ids:

@@ -27,9 +27,9 @@ from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
+from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
-from ssbroker.broker.waiters import TRANSMISSIONS
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
@@ -292,7 +292,7 @@ class Server:
         if self._status_file is not None:
             self._status_file.close()
         if self._commits is not None and self._commits.is_alive():
-            self._instance.msdb.arrivals.notify([TRANSMISSIONS])
+            self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
             self._commits.join()
         background = self._background
         background.delivery.transport = None
@@ -331,10 +331,10 @@ class Server:
     def _follow_commits(self) -> None:
         """Has messages sent at once that other processes commit."""
         arrivals = self._instance.msdb.arrivals
-        seen = arrivals.count(TRANSMISSIONS)
+        seen = arrivals.count(TRANSMISSIONS_CHANNEL)
         while self._is_open and not arrivals.is_closed:
-            if arrivals.wait(TRANSMISSIONS, seen=seen, timeout=LONGEST_WAIT):
-                seen = arrivals.count(TRANSMISSIONS)
+            if arrivals.wait(TRANSMISSIONS_CHANNEL, seen=seen, timeout=LONGEST_WAIT):
+                seen = arrivals.count(TRANSMISSIONS_CHANNEL)
                 self.exchange.poll()
 
     def _run(self) -> datetime:

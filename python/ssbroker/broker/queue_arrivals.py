@@ -11,13 +11,13 @@ from typing import Final
 from ssbroker.store import database_file
 from ssbroker.store.database_file import SharedMemory
 
-TRANSMISSIONS: Final = 0
+TRANSMISSIONS_CHANNEL: Final = 0
 """In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve."""
 _POLL_INTERVAL: Final = 0.05
 _POLL_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
-class QueueWaiters(database_file.Arrivals):
+class QueueArrivals(database_file.Arrivals):
     """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
@@ -25,7 +25,7 @@ class QueueWaiters(database_file.Arrivals):
     other processes are not noticed; with it, in case a process was killed between its commit and the notification.
 
     Examples:
-        >>> arrivals = QueueWaiters()
+        >>> arrivals = QueueArrivals()
         >>> seen = arrivals.count(1)
         >>> arrivals.notify([1])
         >>> arrivals.wait(1, seen=seen, timeout=60.0)
