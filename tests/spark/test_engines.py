@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, OptionError, schemas
-from ssbroker.spark import decision_join, decision_join_table, engine_choice, packed_decisions
+from ssbroker.spark import decision_codes, decision_join, decision_join_table, engine_choice
 from ssbroker.spark.engine_choice import Engine
 from tests.spark import engine_worlds, query_runs
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
@@ -385,7 +385,7 @@ def test_the_decisions_are_made_again_only_if_a_route_has_expired(
     original = decision_join_table.DecisionJoinTable.of
 
     def counted(
-        router: ssbroker.Router, labels: packed_decisions.Labels, *, now: datetime
+        router: ssbroker.Router, labels: decision_codes.Labels, *, now: datetime
     ) -> decision_join_table.DecisionJoinTable:
         made.append(now)
         return original(router, labels, now=now)

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import packed_decisions
+from ssbroker.spark import decision_codes
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW
@@ -65,7 +65,7 @@ def test_decisions_of_more_worlds(spark: SparkSession, seed: int) -> None:
 
 
 def test_the_test_worlds_have_every_outcome(spark: SparkSession) -> None:
-    """So that each label is unpacked at least once; no single seed has them all."""
+    """So that each label is decoded at least once; no single seed has them all."""
     seen = set()
     for seed in range(4):
         catalog, table = world(seed, conversations=120)
@@ -130,8 +130,8 @@ def test_fields_that_no_decision_has_are_null_and_not_transferred(
     )
     assert (catalog.has_mirrors, catalog.has_services) == (mirrors, services)
     assert (
-        "mirror_address" in packed_decisions.possible_fields(catalog),
-        "target_database" in packed_decisions.possible_fields(catalog),
+        "mirror_address" in decision_codes.possible_fields(catalog),
+        "target_database" in decision_codes.possible_fields(catalog),
     ) == (
         mirrors,
         services,

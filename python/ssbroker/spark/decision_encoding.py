@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.spark import input_columns, packed_decisions
-from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
-from ssbroker.spark.route_task import RouteTask, decision_numbers_of_partition, packed_decisions_of_partition
+from ssbroker.spark import decision_codes, input_columns
+from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
+from ssbroker.spark.route_task import RouteTask, coded_decisions_of_partition, decision_numbers_of_partition
 from ssbroker.spark.transferred_columns import TransferredColumns
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class DecisionEncoding(Protocol):
     def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
         """Returns the function that runs in Python."""
 
-    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:
+    def decode(self, frame: DataFrame, encoded: Column) -> dict[str, Column]:
         """Returns the decision columns, in contract order, from the returned struct and the columns of the input."""
 
 
@@ -49,7 +49,7 @@ def choose_encoding(catalog: Catalog, types: Mapping[str, pa.DataType], labels: 
     """Returns the encoding for decisions by a catalog: numbers if the catalog numbers its addresses and databases, else columns."""
     targets = catalog.native.destinations()
     if targets is None or not all(map(_has_string_array, targets)):
-        return _ColumnEncoding(labels=labels, fields=packed_decisions.possible_fields(catalog))
+        return _ColumnEncoding(labels=labels, fields=decision_codes.possible_fields(catalog))
     addresses, databases = targets
     return _NumberEncoding(
         labels=labels,
@@ -73,12 +73,12 @@ class _ColumnEncoding:
 
         # Spark evaluates the annotations to learn the kind of function, and pyarrow's classes take no type parameters at run time.
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-            return packed_decisions_of_partition(task, transfer, labels, fields, batches)
+            return coded_decisions_of_partition(task, transfer, labels, fields, batches)
 
         return decide
 
-    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:  # noqa: ARG002 - the protocol has it
-        return self.labels.unpack({name: packed[name] for name in self.fields})
+    def decode(self, frame: DataFrame, encoded: Column) -> dict[str, Column]:  # noqa: ARG002 - the protocol has it
+        return self.labels.decode({name: encoded[name] for name in self.fields})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class _NumberEncoding:
 
     @property
     def struct(self) -> str:
-        return _struct_type({_NUMBER_FIELD: "bigint", "broker_instance": PACKED_FIELDS["broker_instance"]})
+        return _struct_type({_NUMBER_FIELD: "bigint", "broker_instance": CODED_FIELDS["broker_instance"]})
 
     def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
         return_named_ids = not self.has_ids
@@ -109,23 +109,23 @@ class _NumberEncoding:
 
         return decide
 
-    def unpack(self, frame: DataFrame, packed: Column) -> dict[str, Column]:
+    def decode(self, frame: DataFrame, encoded: Column) -> dict[str, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        spark, number = frame.sparkSession, packed[_NUMBER_FIELD]
+        spark, number = frame.sparkSession, encoded[_NUMBER_FIELD]
         low = number.bitwiseAND(_LOW_MASK).cast("int")
         target = sf.shiftright(low, _TARGET_SHIFT) - 1
         route_id = sf.when(number.bitwiseAND(_NO_ROUTE_BIT) == 0, sf.shiftright(number, _ROUTE_SHIFT).cast("int"))
-        broker = packed["broker_instance"]
+        broker = encoded["broker_instance"]
         decision = {
-            packed_decisions.DECISION_CODE: low.bitwiseAND(_CODE_MASK),
+            decision_codes.DECISION_CODE: low.bitwiseAND(_CODE_MASK),
             "route_id": route_id,
             "next_hop_address": sf.get(_string_array(spark, self.addresses), target),
             "broker_instance": sf.coalesce(frame[input_columns.BROKER_COLUMN], broker) if self.has_ids else broker,
         }
         if self.databases:
             decision["target_database"] = sf.get(_string_array(spark, self.databases), target - len(self.addresses))
-        return self.labels.unpack(decision)
+        return self.labels.decode(decision)
 
 
 def _struct_type(fields: Mapping[str, str]) -> str:

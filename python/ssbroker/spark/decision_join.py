@@ -16,6 +16,7 @@ from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
 from ssbroker.spark.address_in_name import address_in_name
+from ssbroker.spark.decision_codes import LABEL_BITS, NO_STEP, Labels
 from ssbroker.spark.decision_join_table import (
     CANDIDATES_BITS,
     CANDIDATES_MAX,
@@ -26,7 +27,6 @@ from ssbroker.spark.decision_join_table import (
 )
 from ssbroker.spark.guid_parsing import PARSING_STEPS
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
-from ssbroker.spark.packed_decisions import LABEL_BITS, NO_STEP, Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -20,7 +20,7 @@ from ssbroker.router import Router, tie_break_hash
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
 from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
-from ssbroker.spark.packed_decisions import DECISION_CODE, LABEL_BITS, PACKED_FIELDS, Labels
+from ssbroker.spark.decision_codes import CODED_FIELDS, DECISION_CODE, LABEL_BITS, Labels
 
 IN_NAME: Final = ""
 """The next hop of a decision whose next hop is the address at the start of the service name."""
@@ -28,7 +28,7 @@ IN_NAME: Final = ""
 KINDS: Final = 2
 """The kinds of broker ids that a name without a row has: none, and any id."""
 
-DETAILS: Final = {name: sql_type for name, sql_type in PACKED_FIELDS.items() if name != DECISION_CODE}
+DETAILS: Final = {name: sql_type for name, sql_type in CODED_FIELDS.items() if name != DECISION_CODE}
 """The fields of the structs in `details`."""
 
 _LISTED: Final = ("decision_code", "only_from_initiator", "details")
@@ -161,7 +161,7 @@ def _numbered_decisions(router: Router, labels: Labels, databases: Sequence[str]
     sources = pa.array([*databases, None], pa.string())
     table: pa.Table = pa.Table.from_batches([decisions])
     table = table.append_column("source", pc.index_in(table["database"], value_set=sources))
-    return table.append_column("decision_code", labels.pack(decisions))
+    return table.append_column("decision_code", labels.codes(decisions))
 
 
 def _with_form(table: pa.Table, form: int) -> pa.Table:
@@ -256,7 +256,7 @@ class _Completion:
             opened = with_column(opened, name, values.dictionary_decode() if name in _DICTIONARIES else values)
         bound = pc.if_else(opened["has_broker_instance"], no_id, opened["broker_instance"])
         opened = with_column(opened, "broker_instance", bound)
-        return pa.concat_tables([known, with_column(opened, "decision_code", self.labels.pack(decided))])
+        return pa.concat_tables([known, with_column(opened, "decision_code", self.labels.codes(decided))])
 
     def _hops_in(self, names: ArrowColumn) -> ArrowColumn:
         """Returns the address at the start of each name; null if there is none."""

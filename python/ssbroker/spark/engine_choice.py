@@ -13,9 +13,9 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import compat
+from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.decision_join_table import DecisionJoinTable
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS
-from ssbroker.spark.packed_decisions import Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
 from ssbroker.spark.arguments import check_catalog, check_frame
 from ssbroker.spark.arrow_columns import pc
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.decision_codes import Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,8 +27,8 @@ SHOWN_MAX: Final = 80
 """The most characters that an error shows of a value."""
 
 
-PACKED_COLUMN: Final = "ssbroker decision"
-"""The temporary column with the packed decision, which is unpacked and dropped."""
+DECISION_COLUMN: Final = "ssbroker decision"
+"""The temporary column with the encoded decision, which is decoded and dropped."""
 CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
 """The temporary columns that encode other columns for the worker, dropped like it."""
 
@@ -87,7 +87,7 @@ def is_case_sensitive(given: DataFrame) -> bool:
 
 def check_no_reserved_columns(given: DataFrame, names: Sequence[str]) -> None:
     """Raises `SchemaError` if a column has the name of one that routing adds, temporarily or in its result."""
-    _check_no_name(names, (*DECISIONS.names, PACKED_COLUMN, *CODE_COLUMNS), exact=is_case_sensitive(given))
+    _check_no_name(names, (*DECISIONS.names, DECISION_COLUMN, *CODE_COLUMNS), exact=is_case_sensitive(given))
 
 
 def check_no_decision_columns(names: Sequence[str], *, exact: bool) -> None:

@@ -14,8 +14,8 @@ from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import input_columns, reassembly
 from ssbroker.spark.arguments import check_tie_break
+from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
 from ssbroker.spark.input_columns import check_no_reserved_columns
-from ssbroker.spark.packed_decisions import PACKED_FIELDS, Labels
 from ssbroker.spark.reassembly import ReassemblyOptions, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.reassembly_task import MessageRouting
 from ssbroker.spark.route_task import RouteTask
@@ -43,7 +43,7 @@ class Pipeline(SparkReassembly):
         """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._select_messages(self._labels.unpack({name: sf.col(name) for name in PACKED_FIELDS}))
+        return self._select_messages(self._labels.decode({name: sf.col(name) for name in CODED_FIELDS}))
 
 
 def pipeline(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
-from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES
+from ssbroker.spark.decision_codes import CODED_ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -73,7 +73,7 @@ def schema(extra: Sequence[StructField], *, routed: bool) -> StructType:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - pyspark is an extra
 
     result = StructType()
-    for name, arrow_type in {**COLUMNS, **(PACKED_ARROW_TYPES if routed else {})}.items():
+    for name, arrow_type in {**COLUMNS, **(CODED_ARROW_TYPES if routed else {})}.items():
         result.add(name, SPARK_TYPE_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
     for index, field in enumerate(extra):
         result.add(extra_name(index), field.dataType, nullable=True, metadata=field.metadata)

@@ -14,10 +14,10 @@ from ssbroker import _core
 from ssbroker.exceptions import InputError
 from ssbroker.reassembly import Reassembler
 from ssbroker.spark.arrow_columns import ArrowColumn
+from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, Labels
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY
-from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, Labels
 from ssbroker.spark.reassembly_rows import COLUMNS, INCOMPLETE, KEYS, KIND, MESSAGE, REJECTION
-from ssbroker.spark.route_task import RouteTask, pack_batch
+from ssbroker.spark.route_task import RouteTask, coded_decisions_of_batch
 from ssbroker.spark.shared_values import SharedValue
 
 _COUNT_COLUMN: Final = "whole_count"
@@ -179,7 +179,7 @@ def native_keys(shipped: SharedValue[dict[bytes, bytes]]) -> _core.SessionKeys:
 
 
 def _schema(task: ReassembleTask, extra: Mapping[str, pa.DataType]) -> pa.Schema:
-    fields = {**COLUMNS, **(PACKED_ARROW_TYPES if task.routing else {}), **extra}
+    fields = {**COLUMNS, **(CODED_ARROW_TYPES if task.routing else {}), **extra}
     return pa.schema([pa.field(name, kind, nullable=name not in (KIND, *KEYS)) for name, kind in fields.items()])
 
 
@@ -187,5 +187,5 @@ def _decision_columns(routing: MessageRouting, messages: pa.RecordBatch) -> dict
     conversations = pa.RecordBatch.from_arrays(
         [messages[name] for name in routing.names.values()], names=list(routing.names)
     )
-    packed = pack_batch(routing.task, conversations, routing.labels)
-    return dict(zip((field.name for field in packed.type), packed.flatten(), strict=True))
+    coded = coded_decisions_of_batch(routing.task, conversations, routing.labels)
+    return dict(zip((field.name for field in coded.type), coded.flatten(), strict=True))

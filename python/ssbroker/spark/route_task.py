@@ -16,9 +16,9 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import packed_decisions
+from ssbroker.spark import decision_codes
 from ssbroker.spark.arrow_columns import ArrowColumn
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.transferred_columns import TransferredColumns
 
@@ -46,12 +46,12 @@ def cached_router(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_re
     return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
 
 
-def packed_decisions_of_partition(
+def coded_decisions_of_partition(
     task: RouteTask, transfer: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
-    """Yields the decisions of a partition as structs with some of the fields `packed_decisions.PACKED_FIELDS`."""
+    """Yields the decisions of a partition as structs with some of the fields `decision_codes.CODED_FIELDS`."""
     for batch, first_row in _decoded_batches(transfer, batches):
-        yield pack_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
+        yield code_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
 
 
 def decision_numbers_of_partition(
@@ -65,11 +65,11 @@ def decision_numbers_of_partition(
     now_us = epoch_microseconds(task.now)
     for batch, first_row in _decoded_batches(transfer, batches):
         with _batch_located(batch, first_row):
-            decided = _route_packed(router, task.catalog, batch, now_us, return_named_ids=return_named_ids)
+            decided = _decision_numbers(router, task.catalog, batch, now_us, return_named_ids=return_named_ids)
         yield decided.to_struct_array()
 
 
-def _route_packed(
+def _decision_numbers(
     router: Any, catalog: SharedValue[Catalog], batch: pa.RecordBatch, now_us: int, *, return_named_ids: bool
 ) -> pa.RecordBatch:
     try:
@@ -79,23 +79,23 @@ def _route_packed(
     return decided
 
 
-def pack_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `packed_decisions.PACKED_FIELDS`."""
-    return pack_decisions(_route_batch(task, conversations, first_row=0), labels)
+def coded_decisions_of_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
+    """Returns the decisions of one batch as structs `decision_codes.CODED_FIELDS`."""
+    return code_decisions(_route_batch(task, conversations, first_row=0), labels)
 
 
-def pack_decisions(
-    decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(packed_decisions.PACKED_FIELDS)
+def code_decisions(
+    decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(decision_codes.CODED_FIELDS)
 ) -> pa.StructArray:
-    """Packs decisions into structs with some of the fields `packed_decisions.PACKED_FIELDS`, of which the decision code is the first."""
+    """Encodes decisions as structs with some of the fields `decision_codes.CODED_FIELDS`, of which the decision code is the first."""
     others = [_to_spark_type(decided, name) for name in fields[1:]]
-    return pa.StructArray.from_arrays([labels.pack(decided), *others], list(fields))
+    return pa.StructArray.from_arrays([labels.codes(decided), *others], list(fields))
 
 
 def decision_structs(
     task: RouteTask, positional: Sequence[ArrowColumn], keyword: dict[str, ArrowColumn]
 ) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `packed_decisions.DECISION_STRUCT`.
+    """Returns the decisions of one batch as structs `decision_codes.DECISION_STRUCT`.
 
     `positional` are columns in contract order; `keyword` are columns by name.
     """

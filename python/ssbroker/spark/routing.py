@@ -11,14 +11,14 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import OnErrors, PendingRequest, Routed, TieBreak, check_option
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.spark import compat, engine_choice, input_columns, packed_decisions
+from ssbroker.spark import compat, decision_codes, engine_choice, input_columns
 from ssbroker.spark.arguments import check_tie_break
+from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.decision_encoding import DecisionEncoding, choose_encoding
 from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engine_choice import Engine, RouteEngine
-from ssbroker.spark.input_columns import CODE_COLUMNS, PACKED_COLUMN, check_unambiguous, quoted
+from ssbroker.spark.input_columns import CODE_COLUMNS, DECISION_COLUMN, check_unambiguous, quoted
 from ssbroker.spark.invalid_rows import split_invalid
-from ssbroker.spark.packed_decisions import Labels
 from ssbroker.spark.route_task import RouteTask, decision_structs
 from ssbroker.spark.shared_values import share_catalog
 from ssbroker.spark.transferred_columns import TransferredColumns
@@ -163,10 +163,10 @@ def _decided(
     )
     transfer = TransferredColumns.of(types, conversations_df, catalog, tie_break)
     encoding = choose_encoding(catalog, types, labels)
-    packed = _with_packed_decisions(transfer.with_codes(conversations_df), transfer, encoding, task)
-    added = encoding.unpack(packed, packed[quoted(PACKED_COLUMN)])
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(
-        PACKED_COLUMN, *CODE_COLUMNS
+    encoded = _with_encoded_decisions(transfer.with_codes(conversations_df), transfer, encoding, task)
+    added = encoding.decode(encoded, encoded[quoted(DECISION_COLUMN)])
+    return encoded.select("*", *(column.alias(name) for name, column in added.items())).drop(
+        DECISION_COLUMN, *CODE_COLUMNS
     )
 
 
@@ -297,19 +297,19 @@ def route_udf(
     def where_to(*positional: pa.Array, **by_name: pa.Array) -> pa.Array:  # type: ignore[type-arg]
         return decision_structs(task, positional, by_name)
 
-    udf: UserDefinedFunction = compat.column_function(where_to, packed_decisions.DECISION_STRUCT)
+    udf: UserDefinedFunction = compat.column_function(where_to, decision_codes.DECISION_STRUCT)
     return udf
 
 
-def _with_packed_decisions(
+def _with_encoded_decisions(
     coded: DataFrame, transfer: TransferredColumns, encoding: DecisionEncoding, task: RouteTask
 ) -> DataFrame:
-    """Adds the column with the packed decisions."""
+    """Adds the column with the encoded decisions."""
     function, names = encoding.function(task, transfer), transfer.transferred_names()
     # Without Arrow UDFs, mapInArrow takes all columns; those that Arrow does not have must stay in the JVM.
     if compat.has_arrow_udf() or not input_columns.are_arrow_types(coded.schema):
         # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
         udf = compat.iterator_function(function, encoding.struct).asNondeterministic()
-        return coded.select("*", udf(*names).alias(PACKED_COLUMN))
+        return coded.select("*", udf(*names).alias(DECISION_COLUMN))
     read = [*transfer.direct, *(CODE_COLUMNS if transfer.encoded else ())]
-    return compat.map_in_arrow(coded, function, read, name=PACKED_COLUMN, returns=encoding.struct)
+    return compat.map_in_arrow(coded, function, read, name=DECISION_COLUMN, returns=encoding.struct)

@@ -18,7 +18,7 @@ from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly_task
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
 from ssbroker.spark.reassembly_rows import KEYS, TIMESTAMP
-from ssbroker.spark.route_task import pack_decisions
+from ssbroker.spark.route_task import code_decisions
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import extra_columns, stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes
@@ -323,9 +323,9 @@ class _MessageRouter:
         )
         with error_row_described(messages, {**names, _SEQUENCE_NUMBER: _SEQUENCE_NUMBER}):
             decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
-        packed = pack_decisions(decided, self.routing.labels)
-        columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
-        names_ = [*messages.schema.names, *(field.name for field in packed.type)]
+        coded = code_decisions(decided, self.routing.labels)
+        columns: list[ArrowColumn] = [*messages.columns, *coded.flatten()]
+        names_ = [*messages.schema.names, *(field.name for field in coded.type)]
         is_delayed: ArrowColumn = pc.equal(decided["outcome"].cast(pa.string()), "DELAYED")
         return pa.RecordBatch.from_arrays(columns, names=names_), is_delayed
 

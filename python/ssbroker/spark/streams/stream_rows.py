@@ -11,7 +11,7 @@ import pyarrow as pa
 from ssbroker.exceptions import OptionError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark import reassembly_rows
-from ssbroker.spark.packed_decisions import PACKED_ARROW_TYPES, PACKED_FIELDS, Labels
+from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, CODED_FIELDS, Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -128,17 +128,17 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
 def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
     """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
-    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(PACKED_ARROW_TYPES if routed else {})}
+    return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(CODED_ARROW_TYPES if routed else {})}
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
-    """Returns the decision columns, unpacked; none without labels."""
+    """Returns the decision columns, decoded; none without labels."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if labels is None:
         return []
-    packed = {name: sf.col(name) for name in PACKED_FIELDS}
-    return [column.alias(name) for name, column in labels.unpack(packed).items()]
+    coded = {name: sf.col(name) for name in CODED_FIELDS}
+    return [column.alias(name) for name, column in labels.decode(coded).items()]
 
 
 def _of_kind(rows: DataFrame, kind: str) -> DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark.packed_decisions import Labels
+from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams.stream_catalog import StreamCatalog
 

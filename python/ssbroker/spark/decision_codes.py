@@ -1,4 +1,4 @@
-"""Decisions as workers return them: outcome, reason and step packed into one number, which Spark unpacks."""
+"""Decisions as workers return them: outcome, reason and step in one code, which Spark decodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECISION_STRUCT: Final = (
 DECISION_CODE: Final = "verdict"
 """The field with the decision code: outcome, reason and step in one number. Rows of streams have it as a column, so it keeps this name."""
 
-PACKED_FIELDS: Final = {
+CODED_FIELDS: Final = {
     DECISION_CODE: "smallint",
     "route_id": "int",
     "next_hop_address": "string",
@@ -33,15 +33,15 @@ PACKED_FIELDS: Final = {
     "target_database": "string",
     "broker_instance": "binary",
 }
-"""The decision with outcome, reason and step packed into a decision code, which Spark unpacks: strings cost more to transfer than to look up."""
+"""The decision with outcome, reason and step in a decision code, which Spark decodes: strings cost more to transfer than to look up."""
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "smallint": pa.int16(),
     "int": pa.int32(),
     "string": pa.string(),
     "binary": pa.binary(),
 }
-PACKED_ARROW_TYPES: Final = {name: _ARROW_TYPES[sql_type] for name, sql_type in PACKED_FIELDS.items()}
-"""The Arrow types of `PACKED_FIELDS`."""
+CODED_ARROW_TYPES: Final = {name: _ARROW_TYPES[sql_type] for name, sql_type in CODED_FIELDS.items()}
+"""The Arrow types of `CODED_FIELDS`."""
 
 LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
 """Where a decision code has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
@@ -56,18 +56,18 @@ class Labels:
     outcomes: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def pack(self, decided: pa.RecordBatch) -> Any:
+    def codes(self, decided: pa.RecordBatch) -> Any:
         """Returns the decision codes; null if the outcome is null."""
         outcome = _label_codes(decided, "outcome", self.outcomes)
         reason = _label_codes(decided, "reason", self.reasons)
         step: Any = decided["match_step"].cast(pa.int16())
         return pc.add(pc.add(outcome, reason), step.fill_null(NO_STEP))
 
-    def unpack(self, packed: Mapping[str, Column]) -> dict[str, Column]:
-        """Returns the decision columns, in contract order, from columns `PACKED_FIELDS`; a missing one is null."""
+    def decode(self, coded: Mapping[str, Column]) -> dict[str, Column]:
+        """Returns the decision columns, in contract order, from columns `CODED_FIELDS`; a missing one is null."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        decision_code = packed[DECISION_CODE]
+        decision_code = coded[DECISION_CODE]
         (outcome_shift, _), (reason_shift, reason_mask) = LABEL_BITS["outcome"], LABEL_BITS["reason"]
         step = decision_code.bitwiseAND(NO_STEP)
         from_code = {
@@ -77,8 +77,8 @@ class Labels:
             ),
             "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
         }
-        missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED_FIELDS.items() if name not in packed}
-        found = {**packed, **missing, **from_code}
+        missing = {name: sf.lit(None).cast(kind) for name, kind in CODED_FIELDS.items() if name not in coded}
+        found = {**coded, **missing, **from_code}
         return {name: found[name] for name in DECISIONS.names}
 
 
@@ -92,10 +92,10 @@ def _label_codes(decided: pa.RecordBatch, name: str, labels: tuple[str, ...]) ->
 
 
 def possible_fields(catalog: Catalog) -> dict[str, str]:
-    """Returns the fields of `PACKED_FIELDS` that decisions by this catalog can have; the others are always null and are not transferred."""
+    """Returns the fields of `CODED_FIELDS` that decisions by this catalog can have; the others are always null and are not transferred."""
     never = set()
     if not catalog.has_mirrors:
         never.add("mirror_address")
     if not catalog.has_services:
         never.add("target_database")
-    return {name: kind for name, kind in PACKED_FIELDS.items() if name not in never}
+    return {name: kind for name, kind in CODED_FIELDS.items() if name not in never}
