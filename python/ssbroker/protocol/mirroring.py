@@ -66,46 +66,46 @@ class AnswerState(StrEnum):
 
 
 _UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
-_UNHEARD, _CLAIMS, _DENIES, _SILENT = AnswerState
+_PENDING, _CLAIMS, _DENIES, _SILENT = AnswerState
 
 # fmt: off
 TABLE: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
     # The answer of the address selects the row, the answer of the mirror the column.
     _UN: {
-        _UNHEARD: {_UNHEARD: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
-        _CLAIMS:  {_UNHEARD: _UN, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
-        _SILENT:  {_UNHEARD: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
+        _PENDING: {_PENDING: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
+        _CLAIMS:  {_PENDING: _UN, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
+        _SILENT:  {_PENDING: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
     },
     _PA: {
-        _UNHEARD: {_UNHEARD: _PA, _CLAIMS: _PM, _DENIES: _PA, _SILENT: _PA},
-        _CLAIMS:  {_UNHEARD: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
-        _SILENT:  {_UNHEARD: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _PENDING: {_PENDING: _PA, _CLAIMS: _PM, _DENIES: _PA, _SILENT: _PA},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _SILENT:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
     },
     _PM: {
-        _UNHEARD: {_UNHEARD: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
-        _CLAIMS:  {_UNHEARD: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
-        _SILENT:  {_UNHEARD: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _PENDING: {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _SILENT:  {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
     },
     _LA: {
-        _UNHEARD: {_UNHEARD: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
-        _CLAIMS:  {_UNHEARD: _LA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
-        _SILENT:  {_UNHEARD: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _PENDING: {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _CLAIMS:  {_PENDING: _LA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _SILENT:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
     },
     _LM: {
-        _UNHEARD: {_UNHEARD: _LM, _CLAIMS: _LM, _DENIES: _LM, _SILENT: _LM},
-        _CLAIMS:  {_UNHEARD: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
-        _SILENT:  {_UNHEARD: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _PENDING: {_PENDING: _LM, _CLAIMS: _LM, _DENIES: _LM, _SILENT: _LM},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _SILENT:  {_PENDING: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
     },
     _CO: {
-        _UNHEARD: {_UNHEARD: _CO, _CLAIMS: _CO, _DENIES: _CO, _SILENT: _CO},
-        _CLAIMS:  {_UNHEARD: _CO, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
-        _DENIES:  {_UNHEARD: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
-        _SILENT:  {_UNHEARD: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
+        _PENDING: {_PENDING: _CO, _CLAIMS: _CO, _DENIES: _CO, _SILENT: _CO},
+        _CLAIMS:  {_PENDING: _CO, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
+        _SILENT:  {_PENDING: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
     },
 }
 # fmt: on
@@ -186,18 +186,18 @@ class MirroredRoute:
 
     def role_received(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
         """Records that a side has reported its role and the number of that role."""
-        partner = self._sides[side]
+        answering = self._sides[side]
         is_claim = role == "principal"
-        partner.answer = AnswerState.CLAIMS if is_claim else AnswerState.DENIES
-        partner.claim = number if is_claim else None
-        partner.answered_at = now
-        self._apply_answer(partner, now=now)
+        answering.answer = AnswerState.CLAIMS if is_claim else AnswerState.DENIES
+        answering.claim = number if is_claim else None
+        answering.answered_at = now
+        self._apply_answer(answering, now=now)
 
     def mark_silent(self, side: MirrorSide, *, now: int) -> None:
         """Records that a side is unreachable, or that its connection broke."""
-        partner = self._sides[side]
-        partner.answer = AnswerState.SILENT
-        self._apply_answer(partner, now=now)
+        silent = self._sides[side]
+        silent.answer = AnswerState.SILENT
+        self._apply_answer(silent, now=now)
 
     def mark_reachable(self, side: MirrorSide, *, now: int) -> None:
         """Records that a side is connected again: if there is no principal, it is asked without waiting."""
@@ -215,8 +215,8 @@ class MirroredRoute:
 
     def handle_timeout(self, *, now: int) -> None:
         """Marks the sides that have not answered in time as silent."""
-        for side, partner in self._sides.items():
-            if partner.queried_at is not None and now - partner.queried_at >= ANSWER_TIMEOUT:
+        for side, asked in self._sides.items():
+            if asked.queried_at is not None and now - asked.queried_at >= ANSWER_TIMEOUT:
                 self.mark_silent(side, now=now)
 
     def _next_query_time(self) -> int | None:
@@ -225,15 +225,15 @@ class MirroredRoute:
         if used_at is None:
             return None
         if principal is not None:
-            partner = self._sides[principal]
-            due = partner.answered_at + CHECK_INTERVAL
-            return due if partner.queried_at is None and used_at > partner.answered_at else None
+            asked = self._sides[principal]
+            due = asked.answered_at + CHECK_INTERVAL
+            return due if asked.queried_at is None and used_at > asked.answered_at else None
         if any(each.queried_at is not None for each in self._sides.values()):
             return None
         return self._next_round if self._next_round - used_at < ASK_AFTER_USE else None
 
-    def _apply_answer(self, partner: _Side, *, now: int) -> None:
-        partner.queried_at = None
+    def _apply_answer(self, answering: _Side, *, now: int) -> None:
+        answering.queried_at = None
         before = self.state
         answers = self._answers()
         self.state = TABLE[before][answers[0]][answers[1]]
