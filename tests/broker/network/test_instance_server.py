@@ -238,7 +238,7 @@ def test_fragment_sizes_that_peers_would_reject_are_rejected(tmp_path: Path, sta
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
-def test_a_full_inbox_pauses_reading_until_it_is_half_empty(limit: dict[str, Any]) -> None:
+def test_a_full_inbox_pauses_reading_until_a_turn_has_made_it_half_empty(limit: dict[str, Any]) -> None:
     calls: list[str] = []
     inbox = Inbox(pause=lambda: calls.append("pause"), resume=lambda: calls.append("resume"), **limit)
     peer: Any = None
@@ -250,5 +250,5 @@ def test_a_full_inbox_pauses_reading_until_it_is_half_empty(limit: dict[str, Any
     assert calls == ["pause", "resume"]
     inbox.put_back(taken)
     assert calls == ["pause", "resume", "pause"]
-    assert [table.num_rows for _, table in inbox.take()] == [1] * 5
+    assert [len(inbox.take()) for _ in range(2)] == [4, 1]
     assert inbox.is_empty

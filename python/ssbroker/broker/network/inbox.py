@@ -251,7 +251,7 @@ class Inbox:
         taken: list[Batch] = []
         rows = size = 0
         with self._guard:
-            while self._batches and rows < ROWS_MAX and size < BYTES_MAX:
+            while self._batches and rows < self._rows_max and size < self._bytes_max:
                 batch, batch_size = self._batches.popleft()
                 taken.append(batch)
                 rows += batch[1].num_rows
