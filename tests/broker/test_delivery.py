@@ -284,11 +284,11 @@ def test_a_failing_conversation_does_not_delay_others(
     """Any failure is a bug in the library, and is logged."""
 
     def arrive(
-        work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
+        work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
     ) -> DeliveryOutcome:
         if messages[0].message_body == b"1":
             raise ZeroDivisionError("no number")
-        return arrival.arrive(work, envelope, messages, park_if_disabled=park_if_disabled)
+        return arrival.arrive(work, header, messages, park_if_disabled=park_if_disabled)
 
     monkeypatch.setattr(local_delivery, "arrive", arrive)
     with sales.transaction() as t:

@@ -10,7 +10,7 @@ from typing import Final
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.sender_update import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
 from ssbroker.broker.object_names import queue_text
@@ -38,13 +38,13 @@ class DeliveryBatch:
 
     Attributes:
         sender: The sending endpoint, as read with the messages.
-        envelope: The common header of the messages.
+        header: The common header of the messages.
         messages: The messages, in order.
         is_all: Whether these are all waiting messages.
     """
 
     sender: ConversationEndpoint
-    envelope: MessageHeader
+    header: MessageHeader
     messages: Sequence[DialogMessage]
     is_all: bool
 
@@ -84,7 +84,7 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
             )
             if sender is None or not rows:
                 continue
-            batches.append(DeliveryBatch(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
+            batches.append(DeliveryBatch(sender, header_of(objects, sender), [_message(row) for row in rows], is_all))
             messages_left -= len(rows)
             bytes_left -= sum(len(row.message_body or b"") for row in rows)
     return batches, []
@@ -135,11 +135,11 @@ def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_i
 
 
 def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:
-    outcome = arrive(work, batch.envelope, batch.messages, park_if_disabled=park_if_disabled)
+    outcome = arrive(work, batch.header, batch.messages, park_if_disabled=park_if_disabled)
     if outcome.error_number is not None:
         emit_undeliverable_event(
             work,
-            batch.envelope.conversation_id,
+            batch.header.conversation_id,
             number=batch.messages[0].message_sequence_number,
             error=outcome.error_number,
             text=outcome.reason,
@@ -251,7 +251,7 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> Transmissi
         return transmission_status.dropped_by_target(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
     if number == _QUEUE_DISABLED:
         objects = target.objects()
-        service = objects.services.get(delivered.batch.envelope.to_service_name)
+        service = objects.services.get(delivered.batch.header.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
             return transmission_status.queue_disabled(target.name, queue_text(queue.schema_name, queue.name))

@@ -26,7 +26,7 @@ ELSEWHERE = uuid.UUID(int=77).bytes
 LIFETIME = 2**60
 
 
-def envelope(**changed: Any) -> MessageHeader:
+def header(**changed: Any) -> MessageHeader:
     """The header of a message from an initiator in another database."""
     usual = {
         "conversation_id": uuid.UUID(int=9).bytes,
@@ -54,7 +54,7 @@ def deliver_messages(
     database: Database, *messages: DialogMessage, park_if_disabled: bool = True, **changed: Any
 ) -> DeliveryOutcome:
     with database.transaction() as t, t._call() as work:
-        return arrive(work, envelope(**changed), messages, park_if_disabled=park_if_disabled)
+        return arrive(work, header(**changed), messages, park_if_disabled=park_if_disabled)
 
 
 @pytest.mark.rule("P11", "P14", "P12")

@@ -82,8 +82,8 @@ def begin_with_early_message(database: Database) -> uuid.UUID:
     conversation = uuid.uuid4().bytes
     with database.transaction() as t, t._call() as work:
         own = work.broker_instance
-        envelope = MessageHeader(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
-        arrive(work, envelope, [DialogMessage(1, DEFAULT, b"second")])
+        header = MessageHeader(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
+        arrive(work, header, [DialogMessage(1, DEFAULT, b"second")])
         found = endpoints.by_conversation(t.connection, conversation, is_initiator=False)
     assert found is not None
     return uuid.UUID(bytes=found.conversation_handle)
@@ -198,10 +198,10 @@ def process_arrival(work: Work, near: ConversationEndpoint, state_input: Convers
         ConversationInput.ERROR: DialogMessage(number, ERROR, b"<Error/>", is_conversation_error=True),
     }
     own = work.broker_instance
-    envelope = MessageHeader(
+    header = MessageHeader(
         near.conversation_id, not near.is_initiator, near.far_service, own, "", own, DEFAULT, near.lifetime, False
     )
-    arrive(work, envelope, [messages[state_input]])
+    arrive(work, header, [messages[state_input]])
 
 
 def test_the_table_is_complete() -> None:

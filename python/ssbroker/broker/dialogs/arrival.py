@@ -225,49 +225,47 @@ _RECEIVING: Final = (ConversationState.SI, ConversationState.CO)
 
 
 def arrive(
-    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
+    work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
 ) -> DeliveryOutcome:
     """Delivers messages of one conversation and direction; creates the target's endpoint for the first ones."""
-    endpoint = endpoints.by_conversation(
-        work.connection, envelope.conversation_id, is_initiator=not envelope.is_initiator
-    )
+    endpoint = endpoints.by_conversation(work.connection, header.conversation_id, is_initiator=not header.is_initiator)
     if endpoint is None:
-        return _deliver_first(work, envelope, messages, park_if_disabled=park_if_disabled)
-    return _deliver_next(work, envelope, endpoint, messages, park_if_disabled=park_if_disabled)
+        return _deliver_first(work, header, messages, park_if_disabled=park_if_disabled)
+    return _deliver_next(work, header, endpoint, messages, park_if_disabled=park_if_disabled)
 
 
 def _deliver_next(
     work: Work,
-    envelope: MessageHeader,
+    header: MessageHeader,
     endpoint: ConversationEndpoint,
     messages: Sequence[DialogMessage],
     *,
     park_if_disabled: bool,
 ) -> DeliveryOutcome:
-    if endpoint.far_service != envelope.from_service_name:
+    if endpoint.far_service != header.from_service_name:
         return _not_accepted(endpoint.receive_sequence, 11222)
-    if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
+    if endpoint.is_bound and endpoint.far_broker_instance != header.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
     if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in _RECEIVING:
         return _not_accepted(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
-        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=envelope.from_broker_instance)
+        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=header.from_broker_instance)
     return EndpointDelivery(work, endpoint, queue).deliver(messages)
 
 
 def _deliver_first(
-    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
+    work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool
 ) -> DeliveryOutcome:
     end = messages[-1].message_sequence_number + 1
-    if not envelope.is_initiator:
+    if not header.is_initiator:
         # The initiator's endpoint no longer exists. Messages that only end the conversation get no reply.
         is_end = all(message.is_conversation_error or message.is_end_of_dialog for message in messages)
         return DeliveryOutcome(end, error=None if is_end else failure(8462))
     if messages[0].is_conversation_error:
         return DeliveryOutcome(end)  # the end of an unknown conversation
-    found = find_target(work.objects, envelope)
+    found = find_target(work.objects, header)
     if isinstance(found, DeliveryOutcome):
         return found
     service, contract = found
@@ -279,53 +277,53 @@ def _deliver_first(
         refused = _first_message_error(work, contract, messages[0])
         if refused is not None:
             return DeliveryOutcome(0, error=refused)
-    endpoint = create_target_endpoint(work, envelope, service, contract, has_first_message=is_first)
+    endpoint = create_target_endpoint(work, header, service, contract, has_first_message=is_first)
     return EndpointDelivery(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
 
 
-def find_target(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
+def find_target(objects: Objects, header: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
     """Returns the service and contract for a new conversation, or the outcome that prevents it."""
     if not objects.broker.is_delivering:
         return _not_accepted(0, 28013)
-    service = objects.services.get(envelope.to_service_name)
+    service = objects.services.get(header.to_service_name)
     if service is None:
-        if envelope.to_broker_instance == objects.broker.service_broker_guid:
-            return DeliveryOutcome(0, error=failure(8490, service=envelope.to_service_name))
-        return _not_accepted(0, 11210, service=envelope.to_service_name)
-    contract = objects.contracts.get(envelope.service_contract_name)
+        if header.to_broker_instance == objects.broker.service_broker_guid:
+            return DeliveryOutcome(0, error=failure(8490, service=header.to_service_name))
+        return _not_accepted(0, 11210, service=header.to_service_name)
+    contract = objects.contracts.get(header.service_contract_name)
     if contract is None or contract.service_contract_id not in service.contracts:
-        return DeliveryOutcome(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
+        return DeliveryOutcome(0, error=failure(8408, service=service.name, contract=header.service_contract_name))
     return service, contract
 
 
 def create_target_endpoint(
-    work: Work, envelope: MessageHeader, service: Service, contract: Contract, *, has_first_message: bool
+    work: Work, header: MessageHeader, service: Service, contract: Contract, *, has_first_message: bool
 ) -> ConversationEndpoint:
     """Creates the target's endpoint, with its first message or, if `has_first_message` is false, for a fragment or a later message."""
     endpoint = endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
-        conversation_id=envelope.conversation_id,
+        conversation_id=header.conversation_id,
         is_initiator=False,
         conversation_group_id=work.new_id(),
         service_id=service.service_id,
         service_contract_id=contract.service_contract_id,
-        far_service=envelope.from_service_name,
-        far_broker_instance=envelope.from_broker_instance,
+        far_service=header.from_service_name,
+        far_broker_instance=header.from_broker_instance,
         is_bound=True,
-        is_encrypted=envelope.is_encrypted,
+        is_encrypted=header.is_encrypted,
         state=STATE_AFTER_FIRST_MESSAGE if has_first_message else STATE_AFTER_FIRST_FRAGMENT,
-        lifetime=envelope.lifetime,
+        lifetime=header.lifetime,
         priority=priority_of_endpoint(
             work.objects,
             service_contract_id=contract.service_contract_id,
             service_id=service.service_id,
-            far_service=envelope.from_service_name,
+            far_service=header.from_service_name,
         ),
         now=work.now(),
     )
     work.endpoint_created(endpoint.endpoint_id)
-    work.effects.set_due(envelope.lifetime)
+    work.effects.set_due(header.lifetime)
     emit_group_event(work, endpoint.conversation_group_id, GroupStep.CREATE)
     emit_conversation_event(work, endpoint, ConversationStep.DIALOG_CREATED)
     return endpoint

@@ -116,7 +116,7 @@ class DeliveryOutcome:
     reason: str = ""
 
 
-def envelope_of(objects: Objects, sender: ConversationEndpoint) -> MessageHeader:
+def header_of(objects: Objects, sender: ConversationEndpoint) -> MessageHeader:
     """Returns the header of messages from an endpoint."""
     return MessageHeader(
         sender.conversation_id,

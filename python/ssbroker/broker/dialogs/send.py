@@ -10,7 +10,7 @@ from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.contract_rules import check_sendable
 from ssbroker.broker.dialogs.enqueue import queue_for_transmission, queue_of
-from ssbroker.broker.dialogs.message import DialogMessage, envelope_of
+from ssbroker.broker.dialogs.message import DialogMessage, header_of
 from ssbroker.broker.dialogs.sender_update import update_sender
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
@@ -115,7 +115,7 @@ def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[Di
         if not _is_direct(work, endpoint, route):
             waiting.append((endpoint, messages))
             continue
-        outcome = arrive(work, envelope_of(work.objects, endpoint), messages, park_if_disabled=False)
+        outcome = arrive(work, header_of(work.objects, endpoint), messages, park_if_disabled=False)
         left = [message for message in messages if message.message_sequence_number >= outcome.acknowledged]
         if left and outcome.error is None:
             waiting.append((endpoint, left))
