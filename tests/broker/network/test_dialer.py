@@ -103,7 +103,7 @@ def test_a_connection_that_breaks_after_rows_arrived_is_dialled_soon(*, answers:
                 shop.wait_for(partial(is_last_row, shop, time))
             bank.endpoint._call(bank.endpoint._manager.cut)
             shop.wait_for(partial(has_failed, shop, time + 1))
-        destination = shop.endpoint._manager.dialer.addresses.destination(bank.address)
+        destination = shop.endpoint._manager.dialer.destinations.destination(bank.address)
         assert destination.failures == (1 if answers else times)
 
 
@@ -143,7 +143,7 @@ def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:
     with peer_that_leaves(GoodbyeReason.SUPERSEDED) as (address, dials), RecordingEndpoint("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
-        assert shop.endpoint._manager.dialer.addresses.destination(address).failures >= 3
+        assert shop.endpoint._manager.dialer.destinations.destination(address).failures >= 3
 
 
 def test_a_lasting_connection_resets_the_wait() -> None:
@@ -156,7 +156,7 @@ def test_a_lasting_connection_resets_the_wait() -> None:
             shop.endpoint.send(address, numbered(1))
             shop.wait_for(partial(has_failed, shop, number + 1))
             shop.wait_for(lambda: len(shop.drained) > number)  # noqa: B023 - called immediately
-        destination = shop.endpoint._manager.dialer.addresses.destination(address)
+        destination = shop.endpoint._manager.dialer.destinations.destination(address)
         assert destination.failures == 5
         with RecordingEndpoint("bank", port=port) as bank:
             shop.endpoint.send(address, numbered(1))

@@ -43,15 +43,15 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_n
     limits = replace(QUICK, link=replace(QUICK.link, idle_timeout=100_000))
     with RecordingEndpoint("bank", limits=limits) as bank, RecordingEndpoint("shop", limits=limits) as shop:
         manager = shop.endpoint._manager
-        manager.dialer.addresses._forget_beyond = 4
+        manager.dialer.destinations._forget_beyond = 4
         names = [f"TCP://h{number}.example:{bank.port}" for number in range(1, 16)]
         before = {}
         for number, name in enumerate(names):
             shop.endpoint.send(name, numbered(1, first=number))
             before[name] = shop.endpoint.progress(name)
             bank.wait_for(lambda: len(bank.numbers()) > number)  # noqa: B023 - called immediately
-            shop.wait_for(lambda: not any(each.is_busy for each in manager.dialer.addresses.all()))
-        assert len(manager.dialer.addresses.all()) <= 9
+            shop.wait_for(lambda: not any(each.is_busy for each in manager.dialer.destinations.all()))
+        assert len(manager.dialer.destinations.all()) <= 9
         for name, (taken, _) in before.items():
             assert shop.endpoint.progress(name)[1] >= taken
         assert bank.numbers() == list(range(len(names)))

@@ -191,18 +191,18 @@ class Destinations:
         """Returns why nothing new may be sent to an address; None if it may."""
         if self._context.dial_filter.refuses(host_of(address)):
             return "it is not allowed by dial_only"
-        learnt_max = self._context.limits.max_unrouted_addresses
+        unrouted_max = self._context.limits.max_unrouted_addresses
         with self._lock:
-            if address in self._routed or address in self._destinations or len(self._destinations) < learnt_max:
+            if address in self._routed or address in self._destinations or len(self._destinations) < unrouted_max:
                 return None
-            learnt = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
+            unrouted = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
         return (
-            f"limit of {learnt_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
-            if learnt >= learnt_max
+            f"limit of {unrouted_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
+            if unrouted >= unrouted_max
             else None
         )
 
-    def is_learnt(self, address: str) -> bool:
+    def is_unrouted(self, address: str) -> bool:
         """Returns whether no route names an address, so that a peer has chosen it."""
         with self._lock:
             return address not in self._routed

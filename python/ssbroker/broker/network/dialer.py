@@ -179,7 +179,7 @@ class Dialer:
         usable_connection: Returns the usable connection to a peer, if any.
 
     Attributes:
-        addresses: The addresses that are sent to.
+        destinations: The addresses that are sent to.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Dialer:
         begin: Callable[[SecureLink, str], PeerConnection],
         usable_connection: Callable[[PeerKey], PeerConnection | None],
     ) -> None:
-        self.addresses: Final = Destinations(context)
+        self.destinations: Final = Destinations(context)
         self._context: Final = context
         self._begin: Final = begin
         self._usable_connection: Final = usable_connection
@@ -200,7 +200,7 @@ class Dialer:
 
     def send_or_dial(self, destination: Destination) -> None:
         """Sends the pending rows of an address, or dials it."""
-        self.addresses.forget_idle()
+        self.destinations.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
             self._send_queries(destination)
             destination.connection.pump()
@@ -217,14 +217,14 @@ class Dialer:
             else:
                 destination.is_dialling = True
                 begin = partial(self._dial, destination)
-                if self.addresses.is_learnt(destination.address):
+                if self.destinations.is_unrouted(destination.address):
                     self._dial_slots.acquire(destination, begin)
                 else:
                     begin()
 
     def dial(self, address: str) -> None:
         """Connects to an address, or reports again that it is connected."""
-        destination = self.addresses.destination(address)
+        destination = self.destinations.destination(address)
         connection = destination.connection
         if connection is not None and connection.is_usable and connection.peer is not None:
             call_listener(partial(self._context.listener.connected, address, connection.peer))
@@ -234,7 +234,7 @@ class Dialer:
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for a role, now or once it is connected."""
-        destination = self.addresses.destination(address)
+        destination = self.destinations.destination(address)
         destination.role_queries.add(broker_instance)
         self.send_or_dial(destination)
 
@@ -243,7 +243,7 @@ class Dialer:
         for destination in self._by_connection.get(connection, ()):
             destination.peer_key = peer_key
             self._dial_slots.release(destination)
-        known = [each for each in self.addresses.all() if each.peer_key == peer_key and each.connection is None]
+        known = [each for each in self.destinations.all() if each.peer_key == peer_key and each.connection is None]
         for destination in known:
             self._attach(destination, connection)
 
@@ -301,7 +301,7 @@ class Dialer:
         self._dial_slots.clear()
         for task in self._tasks:
             task.cancel()
-        for destination in self.addresses.all():
+        for destination in self.destinations.all():
             if destination.retry_timer is not None:
                 destination.retry_timer.cancel()
 

@@ -83,7 +83,7 @@ class SocketEndpoint:
     def send(self, address: str, rows: pa.Table) -> int:
         """See `NetworkEndpoint`."""
         check_rows(rows)
-        destination, is_accepted, space = self._manager.dialer.addresses.put(address, rows)
+        destination, is_accepted, space = self._manager.dialer.destinations.put(address, rows)
         if is_accepted and not _send_now(destination):
             self._schedule_sending(destination)
         return space
@@ -94,15 +94,15 @@ class SocketEndpoint:
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.addresses.progress(address)
+        return self._manager.dialer.destinations.progress(address)
 
     def refusal_reason(self, address: str) -> str | None:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.addresses.refusal_reason(address)
+        return self._manager.dialer.destinations.refusal_reason(address)
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """See `NetworkEndpoint`."""
-        self._manager.dialer.addresses.set_routed_addresses(addresses)
+        self._manager.dialer.destinations.set_routed_addresses(addresses)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `NetworkEndpoint`."""
@@ -128,7 +128,7 @@ class SocketEndpoint:
     @property
     def pending(self) -> tuple[int, int]:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.addresses.pending()
+        return self._manager.dialer.destinations.pending()
 
     @property
     def refusals(self) -> int:
