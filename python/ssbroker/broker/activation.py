@@ -18,7 +18,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, procedure_key, queue_key
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
-from ssbroker.broker.unit_of_work import queue_name
+from ssbroker.broker.unit_of_work import plain_queue_name
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep
@@ -82,7 +82,7 @@ class MonitoredQueue:
     def __init__(self, database: DatabaseContext, queue: Queue) -> None:
         self.database: Final = database
         self.queue_id: Final = queue.queue_id
-        self.queue_name: Final = queue_name(queue)
+        self.queue_name: Final = plain_queue_name(queue)
         self._guard: Final = threading.RLock()
         self._monitor: Final = QueueMonitor(max_queue_readers=0)
         self._requests: dict[RequestedBy, ReaderRequest] = {}
@@ -389,7 +389,7 @@ class Activation:
         """Returns the monitored queue, created if missing; an earlier queue may have had the same id."""
         key = (database.database_id, queue.queue_id)
         known = self._queues.get(key)
-        if known is None or known.queue_name != queue_name(queue):
+        if known is None or known.queue_name != plain_queue_name(queue):
             if known is not None:
                 self._stop_monitoring(known)
             known = self._queues[key] = MonitoredQueue(database, queue)
@@ -503,4 +503,4 @@ class Activation:
 def _is_dropped(watched: MonitoredQueue, objects: Objects) -> bool:
     """Returns whether the queue was dropped, even if another one has its id now."""
     queue = objects.queues_by_id.get(watched.queue_id)
-    return queue is None or queue_name(queue) != watched.queue_name
+    return queue is None or plain_queue_name(queue) != watched.queue_name

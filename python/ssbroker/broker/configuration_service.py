@@ -20,7 +20,7 @@ from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
-from ssbroker.broker.object_names import queue_key, queue_text
+from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
@@ -293,7 +293,7 @@ def _name(entry: DirectoryEntry) -> str:
 
 def _queue_of(objects: Objects) -> str:
     queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
-    return queue_text(queue.schema_name, queue.name)
+    return bracketed_queue_name(queue.schema_name, queue.name)
 
 
 def _broker_id_suffix(request: MissingRoute) -> str:

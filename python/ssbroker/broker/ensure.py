@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_ddl
-from ssbroker.broker.object_names import queue_text, similar_name, similar_queue
+from ssbroker.broker.object_names import bracketed_queue_name, similar_name, similar_queue
 from ssbroker.broker.object_statements import supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
@@ -412,7 +412,7 @@ def describe_database(objects: Objects) -> Described:
         if contract not in SYSTEM_CONTRACTS:
             found["contract", contract] = {"messages": _contract_text(_contract_messages(objects, contract))}
     for queue in objects.queues.values():
-        found["queue", queue_text(queue.schema_name, queue.name)] = {
+        found["queue", bracketed_queue_name(queue.schema_name, queue.name)] = {
             "status": _on_off(queue.is_receive_enabled),
             "retention": _on_off(queue.is_retention_enabled),
             "activation": _on_off(queue.is_activation_enabled),
@@ -423,7 +423,7 @@ def describe_database(objects: Objects) -> Described:
     for service in objects.services.values():
         of = objects.queues_by_id[service.queue_id]
         found["service", service.name] = {
-            "queue": queue_text(of.schema_name, of.name),
+            "queue": bracketed_queue_name(of.schema_name, of.name),
             "contracts": ", ".join(sorted(_contract_names(objects, service))) or None,
             "owner": _principal_name(objects, service.principal_id),
         }

@@ -13,7 +13,7 @@ from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.sender_update import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
-from ssbroker.broker.object_names import queue_text
+from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.errors import error_text
@@ -254,5 +254,5 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> Transmissi
         service = objects.services.get(delivered.batch.header.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
-            return transmission_status.queue_disabled(target.name, queue_text(queue.schema_name, queue.name))
+            return transmission_status.queue_disabled(target.name, bracketed_queue_name(queue.schema_name, queue.name))
     return transmission_status.dropped_by_target(number, delivered.outcome.reason)

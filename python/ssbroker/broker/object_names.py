@@ -76,7 +76,7 @@ def procedure_key(name: object) -> tuple[str, str]:
     return _key(name, "a procedure, such as handle, dbo.handle or [dbo].[handle]")
 
 
-def queue_text(schema: str, name: str) -> str:
+def bracketed_queue_name(schema: str, name: str) -> str:
     """Formats a queue name for T-SQL and `queue_key`."""
     return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
 

@@ -8,7 +8,13 @@ from typing import Final, TypeAlias
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import object_ddl
-from ssbroker.broker.object_names import check_not_similar, queue_text, similar_name, similar_queue, similar_user
+from ssbroker.broker.object_names import (
+    bracketed_queue_name,
+    check_not_similar,
+    similar_name,
+    similar_queue,
+    similar_user,
+)
 from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import parse_lifetime, parse_route_id
 from ssbroker.ddl.model import INITIAL_ROUTE_EXISTS, collection_remark, initial_route_hint, is_initial_route
@@ -166,7 +172,7 @@ def with_system_objects(
 
 def _change_queue(connection: Connection, objects: Objects, statement: QueueStatement) -> None:
     found = similar_queue(objects, statement.queue)
-    name = queue_text(*found)
+    name = bracketed_queue_name(*found)
     match statement:
         case statements.CreateQueue(settings=settings):
             object_ddl.create_queue(connection, objects, name=name, settings=settings)
@@ -186,7 +192,7 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
                 connection,
                 objects,
                 name=name,
-                queue=queue_text(*similar_queue(objects, queue)),
+                queue=bracketed_queue_name(*similar_queue(objects, queue)),
                 contracts=contracts,
                 owner=None if owner is None else similar_user(objects, owner),
             )
@@ -196,7 +202,7 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
                 connection,
                 objects,
                 name=name,
-                queue=None if moved is None else queue_text(*similar_queue(objects, moved)),
+                queue=None if moved is None else bracketed_queue_name(*similar_queue(objects, moved)),
                 add_contracts=added,
                 drop_contracts=dropped,
             )

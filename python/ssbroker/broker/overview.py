@@ -10,7 +10,7 @@ from ssbroker._arguments import EPOCH, epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
-from ssbroker.broker.object_names import queue_text
+from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
@@ -91,7 +91,9 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     "incomplete": incomplete,
                     "retained": retained,
                     "oldest_seconds": _seconds_since(oldest, now),
-                    "problem": None if receives else _why_disabled(connection, queue_id, queue_text(schema, queue)),
+                    "problem": None
+                    if receives
+                    else _why_disabled(connection, queue_id, bracketed_queue_name(schema, queue)),
                 }
                 for (
                     queue_id,

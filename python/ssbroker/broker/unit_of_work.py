@@ -94,7 +94,7 @@ def database_transaction(
     instance.listener.committed(database, effects)
 
 
-def queue_name(queue: Queue) -> str:
+def plain_queue_name(queue: Queue) -> str:
     """Returns the name of a queue as events show it: `schema.name`."""
     return f"{queue.schema_name}.{queue.name}"
 

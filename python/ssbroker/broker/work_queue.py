@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison
-from ssbroker.broker.object_names import queue_key, queue_text
+from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
@@ -69,7 +69,7 @@ class WorkQueue:
         self._planned_for: Objects | None = None
         self._plan: DialogPlan | None = None
         if on_poison == "move" and poison_queue is None:
-            poison_queue = queue_text(schema, f"{unqualified}_failed")
+            poison_queue = bracketed_queue_name(schema, f"{unqualified}_failed")
         if not self._is_complete(context.objects()):
             context.change(self._create)
         is_given = on_poison is not None or poison_queue is not None

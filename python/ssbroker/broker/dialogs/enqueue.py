@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabled
-from ssbroker.broker.object_names import queue_text
+from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -91,7 +91,7 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
 
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
-    status = str(queue_disabled(work.database, queue_text(queue.schema_name, queue.name)))
+    status = str(queue_disabled(work.database, bracketed_queue_name(queue.schema_name, queue.name)))
     endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
     work.connection.statements.insert_transmissions(
         [

@@ -12,7 +12,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of, release_for
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, queue_key
-from ssbroker.broker.unit_of_work import Work, database_transaction, queue_name
+from ssbroker.broker.unit_of_work import Work, database_transaction, plain_queue_name
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
@@ -142,8 +142,8 @@ def _move_group(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes
         ConversationMoved(
             at=work.now(),
             database=work.database,
-            queue=queue_name(queue),
-            moved_to=queue_name(to),
+            queue=plain_queue_name(queue),
+            moved_to=plain_queue_name(to),
             conversation_group_id=uuid.UUID(bytes=group),
             conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
             error=error,
@@ -176,7 +176,7 @@ def _disable_queue(work: Work, queue: Queue, handle: bytes | None, error: str) -
         QueueDisabled(
             at=work.now(),
             database=work.database,
-            queue=queue_name(queue),
+            queue=plain_queue_name(queue),
             conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
             error=error,
         )
