@@ -252,7 +252,7 @@ def _is_lazy(function: object) -> bool:
 
 _QUEUE_DISABLED: Final = 9617
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 _LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2  # the rest is a valid timeout even if the clock changes
 _Key = tuple[int, int]
 
@@ -433,7 +433,7 @@ class Activation:
                 except RuntimeError as error:  # no system thread is available
                     self._threads.discard(thread)
                     each.not_started(now=now)
-                    LOGGER.warning("%s: the thread could not be started; retrying in a few seconds: %s", name, error)
+                    _LOGGER.warning("%s: the thread could not be started; retrying in a few seconds: %s", name, error)
 
     def _run_readers(self, watched: Collection[MonitoredQueue]) -> None:
         """Runs readers in this thread until none is needed; does nothing if called by a reader."""
@@ -473,9 +473,9 @@ class Activation:
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
             if isinstance(error, BrokerError) and error.number == _QUEUE_DISABLED:
-                LOGGER.info("reader %s ended: %s", request.procedure_name, error)
+                _LOGGER.info("reader %s ended: %s", request.procedure_name, error)
             else:
-                LOGGER.exception("reader %s failed", request.procedure_name)
+                _LOGGER.exception("reader %s failed", request.procedure_name)
             text = f"{type(error).__name__}: {error}"
         finally:
             self._reader.watched = None
@@ -484,7 +484,7 @@ class Activation:
             )
             if step is ActivationStep.ENDED and is_wasted:
                 text = _NEVER_RECEIVED
-                LOGGER.warning("%s: %s", request.procedure_name, text)
+                _LOGGER.warning("%s: %s", request.procedure_name, text)
             self._emit_event(watched, step, text)
 
     def _emit_event(self, watched: MonitoredQueue, step: ActivationStep, text: str = "") -> None:

@@ -346,7 +346,7 @@ def random_guid(random: randomness.Random) -> uuid.UUID:
     return uuid.UUID(int=random.getrandbits(128), version=4)
 
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 def log_failure(database: DatabaseContext, message: str, error: Exception) -> str:
@@ -356,5 +356,5 @@ def log_failure(database: DatabaseContext, message: str, error: Exception) -> st
     now = epoch_microseconds(database.now())
     if database.instance.events.allows_line(message, level=logging.WARNING, source=database.name, now=now):
         with print_logging_errors():
-            LOGGER.warning("%s: %s: %s", database.name, message, reason, exc_info=None if is_expected else error)
+            _LOGGER.warning("%s: %s: %s", database.name, message, reason, exc_info=None if is_expected else error)
     return reason

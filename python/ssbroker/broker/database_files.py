@@ -23,7 +23,7 @@ from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
-_log: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
 _NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
 
@@ -160,7 +160,7 @@ def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) ->
             if all(instance.folder / row.file != path for row in database_registry.load(listing)):
                 remove_files(path)
     except OSError as error:
-        _log.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
+        _LOGGER.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
 
 
 def _is_leftover(instance: InstanceContext, path: Path) -> bool:

@@ -54,7 +54,7 @@ def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expec
     return (broker.service_broker_guid, broker.is_broker_enabled) == (row.service_broker_guid, row.is_broker_enabled)
 
 
-_log: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 _NOT_AVAILABLE: Final = "the database %r is not available: %s"
 
 
@@ -128,7 +128,7 @@ class Databases:
                     self._suspended[row.database_id] = database
                 self._unavailable[row.name] = error
                 if logged.get(row.name) != str(error):
-                    _log.warning(_NOT_AVAILABLE, row.name, error)
+                    _LOGGER.warning(_NOT_AVAILABLE, row.name, error)
         for removed in before.values():
             removed.close()
         if databases != self._by_name:
@@ -179,7 +179,7 @@ class Databases:
             self._suspended[database.database_id] = database
             self._unavailable[database.name] = error
             self._version = None
-            _log.warning(_NOT_AVAILABLE, database.name, error)
+            _LOGGER.warning(_NOT_AVAILABLE, database.name, error)
 
     def _open(self, row: RegisteredDatabase) -> DatabaseContext:
         instance, path = self._instance, self._instance.folder / row.file

@@ -25,7 +25,7 @@ from ssbroker.protocol.events import MessageClassify
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Transport(Protocol):
@@ -160,7 +160,7 @@ class Delivery:
         except SsbrokerError as error:
             log_failure(database, "messages could not be delivered; retrying later", error)
         except Exception:
-            LOGGER.exception("%s: messages could not be delivered; retrying later", database.name)
+            _LOGGER.exception("%s: messages could not be delivered; retrying later", database.name)
         finally:
             for endpoint_id in (*failed, *in_transit):
                 key, is_in_transit = SenderId(database.database_id, endpoint_id), endpoint_id in in_transit
@@ -201,7 +201,7 @@ class Delivery:
         try:
             refused = self._dynamic_routing.request(planned.route_requests, lock_timeout=lock_timeout)
         except SsbrokerError as error:
-            LOGGER.warning("missing routes could not be requested; retrying later: %s", error)
+            _LOGGER.warning("missing routes could not be requested; retrying later: %s", error)
             return {}
         return {
             endpoint_id: route_refused(request.service_name, refusal)

@@ -115,7 +115,7 @@ OPEN_REQUESTS_MAX: Final = 1_000
 """Maximum number of open requests of one database, because peers may name services that do not exist."""
 SHORT_LOCK_TIMEOUT: Final = 0.1
 """Seconds that a committing thread waits for a lock."""
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class RouteRequest(NamedTuple):
@@ -233,7 +233,7 @@ class DynamicRouting:
         now, may_be_logged = epoch_microseconds(database.now()), self._instance.events.allows_line
         for service_name, refusal, next_request_at in refused:
             if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
-                LOGGER.warning(
+                _LOGGER.warning(
                     "%s: error 9761: the configuration service has no route to the service %r: %s; the next request is sent after %s",
                     database.name,
                     service_name,

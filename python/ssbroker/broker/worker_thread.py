@@ -35,7 +35,7 @@ _BACK_OFF_MAX: Final = 60.0
 _REENTRANT_TIMEOUT: Final = 1.0
 """Seconds to wait for a thread that may itself wait for a call further up the stack."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class WorkerThread:
@@ -91,7 +91,7 @@ class WorkerThread:
                     thread.start()
                 except RuntimeError as error:  # no system thread is available; the next `wake` tries again
                     with print_logging_errors():
-                        LOGGER.warning("%s: the thread could not be started: %s", self._name, error)
+                        _LOGGER.warning("%s: the thread could not be started: %s", self._name, error)
                     return
                 self._thread = thread
                 atexit.register(self.close)
@@ -123,7 +123,7 @@ class WorkerThread:
                 if self._is_closed:  # closed without waiting for this call: its files are closed
                     return
                 with print_logging_errors():
-                    LOGGER.exception("background work failed; retrying")
+                    _LOGGER.exception("background work failed; retrying")
                 due = None
                 failures += 1
             if due is not None:

@@ -131,7 +131,7 @@ _POLL_SECONDS: Final = 1.0
 _EXIT_WRONG_SETTINGS: Final = 2
 _EXIT_RETRYABLE: Final = 1
 """The exit status if a retry may succeed: the port is in use, another process serves the folder, or the disk is not available."""
-LOGGER: Final = logging.getLogger("ssbroker.serve")
+_LOGGER: Final = logging.getLogger("ssbroker.serve")
 
 
 @hangup_ignored()
@@ -269,22 +269,22 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         http = _start_http(instance, settings, http_token, stack)
         listen = host_and_port(server.host, server.port)
         details: dict[str, Any] = {"instance": instance.name, "listen": listen, "http": http}
-        LOGGER.info("serving %s at %s", instance.name, listen, extra={"details": details})
+        _LOGGER.info("serving %s at %s", instance.name, listen, extra={"details": details})
         while not stop_requested.wait(_POLL_SECONDS):
             if reload_requested.wait(0.0):
                 _reload(server)
-        LOGGER.info("stopping %s", instance.name, extra={"details": {"instance": instance.name}})
+        _LOGGER.info("stopping %s", instance.name, extra={"details": {"instance": instance.name}})
 
 
 def _reload(server: Server) -> None:
     """Reloads the certificates; logs an error and keeps the previous ones if they are invalid."""
     try:
         if server.reload_certificates():
-            LOGGER.info("certificates reloaded; new connections use them")
+            _LOGGER.info("certificates reloaded; new connections use them")
         else:
-            LOGGER.info("no certificates to reload")
+            _LOGGER.info("no certificates to reload")
     except (InputError, OptionError) as error:
-        LOGGER.warning("the reloaded certificates cannot be used: %s; the previous ones stay in use", error)
+        _LOGGER.warning("the reloaded certificates cannot be used: %s; the previous ones stay in use", error)
 
 
 def _start_http(instance: Instance, settings: ServeSettings, token: str | None, stack: ExitStack) -> str | None:
@@ -409,7 +409,7 @@ def _warnings_as_records() -> Iterator[None]:
     """Logs warnings of the library."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        LOGGER.warning("%s", message)
+        _LOGGER.warning("%s", message)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -422,5 +422,5 @@ def _errors_as_records() -> Iterator[None]:
     try:
         yield
     except (OSError, SsbrokerError) as error:
-        LOGGER.error("%s", one_line(str(error)))  # noqa: TRY400 - a traceback does not help the user
+        _LOGGER.error("%s", one_line(str(error)))  # noqa: TRY400 - a traceback does not help the user
         raise typer.Exit(_EXIT_RETRYABLE if isinstance(error, OSError) else _EXIT_WRONG_SETTINGS) from error

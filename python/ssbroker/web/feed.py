@@ -50,7 +50,7 @@ _TEXT_MAX: Final = 500
 
 Subscribe = Callable[..., Callable[[], None]]
 
-LOGGER: Final = logging.getLogger("ssbroker.web")
+_LOGGER: Final = logging.getLogger("ssbroker.web")
 
 
 class Feed:
@@ -142,7 +142,7 @@ class Feed:
                 state = await run_in_threadpool(self._observer.state)
                 self._state = _message("state", state)
             except (SsbrokerError, OSError, RuntimeError) as error:
-                LOGGER.warning("the state of the instance cannot be read: %s", error)
+                _LOGGER.warning("the state of the instance cannot be read: %s", error)
                 self._state = _message("failure", str(error))
             self._version += 1
             self._wake()

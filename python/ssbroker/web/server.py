@@ -56,7 +56,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Connection": "close",  # so that one deadline for the request is enough
 }
-LOGGER: Final = logging.getLogger("ssbroker.web")
+_LOGGER: Final = logging.getLogger("ssbroker.web")
 
 
 class HttpServer:
@@ -259,7 +259,7 @@ async def _get_file(request: Request) -> Response:
 
 
 def _failure(request: Request, error: Exception) -> Response:
-    LOGGER.warning("request for %s failed: %s", request.scope["path"], error)
+    _LOGGER.warning("request for %s failed: %s", request.scope["path"], error)
     return _error(500, str(error))
 
 
@@ -305,7 +305,7 @@ class _Guard:
         try:
             await app(scope, receive, send_guarded)
         except Exception:  # Starlette has answered with the status 500
-            LOGGER.exception("request for %s failed", request.scope["path"])
+            _LOGGER.exception("request for %s failed", request.scope["path"])
 
     def _refusal(self, request: Request) -> Response | None:
         """Returns the refusal of a request; None if it is allowed."""

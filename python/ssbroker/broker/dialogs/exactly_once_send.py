@@ -22,7 +22,7 @@ from ssbroker.protocol.states import ConversationInput, ConversationState, next_
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 
-_log: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 BODY: Final = "message_body"
 MESSAGE_TYPE: Final = "message_type"
@@ -134,7 +134,7 @@ class BulkSender:
                 self._handles[digests[digest]] = endpoint.conversation_handle
             else:
                 handle = uuid.UUID(bytes=endpoint.conversation_handle)
-                _log.warning(
+                _LOGGER.warning(
                     "writer %s: conversation %s no longer accepts messages; starting another one", writer, handle
                 )
         begun = {key: self._begin(key) for key in keys if key not in self._handles}

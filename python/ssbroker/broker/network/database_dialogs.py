@@ -355,7 +355,7 @@ def _rows_by_hop(
     return positions
 
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class DialogsByDatabase:
@@ -431,7 +431,7 @@ class DialogsByDatabase:
                 self._versions[database_id] = version
             except StorageError as error:
                 self.has_failed = True
-                LOGGER.warning("%s: cannot send or receive over the network for now: %s", database.name, error)
+                _LOGGER.warning("%s: cannot send or receive over the network for now: %s", database.name, error)
         for database_id in self._watches.keys() - self._dialogs.keys():
             self._watches.pop(database_id).close()
 

@@ -50,7 +50,7 @@ _ERRORS: Final = {
 """Service Broker's error number for each `reason` to drop a received row (R26)."""
 _DEFAULT_ERROR: Final = 9798
 _REQUEST_STEP: Final = 4
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class InboundRouter:
         try:
             routing.request(sorted(requests, key=repr), may_begin=may_begin)
         except SsbrokerError as error:
-            LOGGER.warning(
+            _LOGGER.warning(
                 "missing routes could not be requested; the request is repeated when the messages arrive again: %s",
                 error,
             )
@@ -430,7 +430,7 @@ class InboundProcessor:
             if self._events.allows_line(
                 "received messages could not be checked", level=logging.WARNING, source=source, now=now
             ):
-                LOGGER.warning(
+                _LOGGER.warning(
                     "messages from %s could not be checked; the peer will send them again: %s", peer.address, error
                 )
             return []
@@ -455,7 +455,7 @@ class InboundProcessor:
         source = peer.principal or "unknown peer"
         if self._events.allows_line(str(_UNEXPECTED_ERROR), level=logging.ERROR, source=source, now=now):
             text = "dropped %d rows from %s, %s, after an unexpected error"
-            LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
+            _LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
             text = f"unexpected error {type(error).__name__}; received from {peer.address}"
             with suppress(Exception):  # emitting the event may be what fails

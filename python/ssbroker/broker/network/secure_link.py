@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 64 << 10
 """Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""
 
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 _LINK_BUFFER_BYTES: Final = 1 << 20
 _UNREAD_REPLIES_MAX: Final = 1 << 20
 _COUNTING: Final = threading.RLock()
@@ -251,6 +251,6 @@ class SecureLink:
         try:
             link.send(rows)
         except ProtocolError:  # invalid rows must not block those after them
-            LOGGER.exception(
+            _LOGGER.exception(
                 "%d invalid rows to %s were not sent", rows.num_rows, link.peer.name if link.peer else "a peer"
             )

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
-from ssbroker.broker.network.connection import LOGGER
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
@@ -22,6 +21,7 @@ from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, check_rows
 
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 SEND_NOW_BYTES_MAX: Final = 64 << 10
 """The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
 
@@ -186,7 +186,7 @@ class SocketEndpoint:
                 runner.run(self._serve())
         except (OSError, RuntimeError) as error:  # such as too many open files for the loop itself
             if self._loop is not None:
-                LOGGER.exception("%s: the endpoint failed; all connections are closed", self._context.own.name)
+                _LOGGER.exception("%s: the endpoint failed; all connections are closed", self._context.own.name)
             self._started.put(error)
 
     async def _serve(self) -> None:
@@ -212,7 +212,7 @@ class SocketEndpoint:
         name, message, now = self._context.own.name, str(context["message"]), self._context.clock()
         if self._context.events.allows_line(message, level=logging.ERROR, source=name, now=now):
             error = context.get("exception")
-            LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
+            _LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         """Stops listening, writes pending data, and aborts connections that are left after `timeout` seconds."""

@@ -32,7 +32,7 @@ _COLUMNS: Final = (
     "total_fragments_sent",
     "total_fragments_received",
 )
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class StatusFile:
@@ -77,7 +77,7 @@ class StatusFile:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # harmless: readers check first whether the instance is served
-            LOGGER.warning("%s: cannot be removed: %s", self._path, error)
+            _LOGGER.warning("%s: cannot be removed: %s", self._path, error)
 
     def write(self) -> None:
         """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
@@ -90,7 +90,7 @@ class StatusFile:
             except (OSError, StorageError) as error:
                 if not self._is_failure_logged:
                     self._is_failure_logged = True
-                    LOGGER.warning(
+                    _LOGGER.warning(
                         "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
                     )
 

@@ -438,7 +438,7 @@ def _describe(error: ssl.SSLError) -> str:
     return f"TLS: {reason}"
 
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 _FileStates: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -507,14 +507,14 @@ class TlsCredentials:
             self.reload()
         except (InputError, OptionError) as error:
             if self._failed != failed:
-                LOGGER.warning("the changed certificates cannot be used: %s; the previous ones remain in use", error)
+                _LOGGER.warning("the changed certificates cannot be used: %s; the previous ones remain in use", error)
         else:
-            LOGGER.info("changed certificates were loaded; new connections use them")
+            _LOGGER.info("changed certificates were loaded; new connections use them")
 
     def _log_validity_problem(self) -> None:
         previous, self._reported_problem = self._reported_problem, self.validity_problem()
         if self._reported_problem is not None and self._reported_problem != previous:
-            LOGGER.warning("%s", self._reported_problem)
+            _LOGGER.warning("%s", self._reported_problem)
 
     def _file_states(self) -> _FileStates:
         return tuple(_file_state(file) for file in self._files)

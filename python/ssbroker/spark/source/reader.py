@@ -270,7 +270,7 @@ def open_instance(folder: Path) -> Instance:
     return Instance.open(folder, background=False)
 
 
-_log: Final = logging.getLogger("ssbroker.spark")
+_LOGGER: Final = logging.getLogger("ssbroker.spark")
 
 Offset = dict[str, int]
 """The position of a stream: `queuing_order`, the number of the last message that was read."""
@@ -338,7 +338,7 @@ class Tail:
             yield batch
         planned = part.rows if isinstance(part, Slice) else None
         if planned is not None and found < planned:
-            _log.warning(
+            _LOGGER.warning(
                 "queue %s of database %s: %d messages were received before the stream read them",
                 self._name,
                 self._database,

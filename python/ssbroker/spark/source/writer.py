@@ -213,7 +213,7 @@ def _rows_per_part(table: pa.Table) -> int:
     return max(1, min(_PART_ROWS, _PART_BYTES * table.num_rows // max(1, table.nbytes)))
 
 
-_log: Final = logging.getLogger("ssbroker.spark")
+_LOGGER: Final = logging.getLogger("ssbroker.spark")
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _ORDERED_TYPES: Final = (*_INTEGERS, "float", "double", "string", "date", "timestamp", "timestamp_ntz")
@@ -299,9 +299,9 @@ class Sink:
     def _log_already_sent(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
         """Logs that the batch was skipped: expected after a stream restarts, but a batch write may have reused a number by mistake."""
         if batch is None or is_stream:
-            _log.info("%s: batch %s was already sent", self.options.folder, batch)
+            _LOGGER.info("%s: batch %s was already sent", self.options.folder, batch)
             return
-        _log.warning(
+        _LOGGER.warning(
             "%s: this write was skipped: batch_id %d of query_id %r, or a later one, was already sent; "
             "use a higher batch_id for new rows",
             self.options.folder,

@@ -17,7 +17,7 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark.route_task import cached_router
 from ssbroker.spark.shared_values import SharedValue
 
-_LOG: Final = logging.getLogger("ssbroker.spark")
+_LOGGER: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4
 
 
@@ -100,7 +100,7 @@ class WatchedCatalog:
             if self._router is None:
                 raise
             if self._unreadable_since_us is None:
-                _LOG.warning("cannot read the catalog, continuing with the last readable one: %s", error)
+                _LOGGER.warning("cannot read the catalog, continuing with the last readable one: %s", error)
                 self._unreadable_since_us = now_us
             self._unreadable_since_us = min(self._unreadable_since_us, now_us)
             if now_us - self._unreadable_since_us >= patience_us:
