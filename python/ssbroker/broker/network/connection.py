@@ -25,7 +25,7 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.wire.frames import GoodbyeReason, PeerIdentity
 from ssbroker.protocol.wire.link import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 # Service Broker's error numbers.
 CONNECT_FAILED: Final = 9754
 RECEIVE_FAILED: Final = 9755
@@ -467,4 +467,4 @@ def call_listener(what: Callable[[], None]) -> None:
     try:
         what()
     except Exception:
-        LOGGER.exception("an event of a connection could not be processed")
+        _LOGGER.exception("an event of a connection could not be processed")
