@@ -93,6 +93,8 @@ class DialogCache:
         """Reads the rows of endpoints in memory again, and returns the endpoints that no longer exist."""
         loaded = [key for key in keys if key in self.loaded]
         missing: list[Key] = []
+        if not loaded:
+            return missing
         for key, endpoint in zip(loaded, self._storage.endpoints(loaded), strict=True):
             if endpoint is None:
                 missing.append(key)
