@@ -231,7 +231,7 @@ def _as_priority(statement: statements.CreatePriority, objects: Objects) -> Iter
 def _as_binding(statement: statements.CreateBinding, objects: Objects) -> Iterator[Statement]:
     known = objects.security.bindings
     binding = known[similar_name(known, statement.name)]
-    user = _principal_name(objects, binding.remote_principal_id)
+    user = objects.security.principal_names[binding.remote_principal_id]
     if binding.remote_service_name != statement.service:
         yield statements.DropBinding(binding.name)
         yield replace(statement, name=binding.name)
@@ -245,7 +245,7 @@ def _as_certificate(statement: statements.CreateCertificate, objects: Objects) -
     if certificate.is_active_for_begin_dialog != statement.is_active:
         yield statements.AlterCertificate(certificate.name, statement.is_active)
     owner = statement.owner
-    if owner is not None and folded(owner) != folded(_principal_name(objects, certificate.principal_id)):
+    if owner is not None and folded(owner) != folded(objects.security.principal_names[certificate.principal_id]):
         yield statements.SetOwner("certificate", certificate.name, owner)
 
 
@@ -311,7 +311,7 @@ def _as_service(statement: statements.CreateService, objects: Objects) -> Iterat
             tuple(sorted(known - wanted)),
         )
     if statement.owner is not None and folded(statement.owner) != folded(
-        _principal_name(objects, service.principal_id)
+        objects.security.principal_names[service.principal_id]
     ):
         yield statements.SetOwner("service", service.name, statement.owner)
 
@@ -387,11 +387,6 @@ def _priority_properties(objects: Objects, priority: Priority) -> dict[str, str 
     }
 
 
-def _principal_name(objects: Objects, principal_id: int) -> str:
-    """Returns the name of a principal."""
-    return next(one.name for one in objects.security.principals.values() if one.principal_id == principal_id)
-
-
 Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 """The objects of a database by kind and name, each with its properties."""
 
@@ -425,7 +420,7 @@ def describe_database(objects: Objects) -> Described:
         found["service", service.name] = {
             "queue": bracketed_queue_name(of.schema_name, of.name),
             "contracts": ", ".join(sorted(_contract_names(objects, service))) or None,
-            "owner": _principal_name(objects, service.principal_id),
+            "owner": objects.security.principal_names[service.principal_id],
         }
     for route in objects.routes.values():
         found["route", route.name] = {**object_ddl.route_clauses(route), "lifetime": route.lifetime}
@@ -441,18 +436,18 @@ def _describe_security(objects: Objects) -> Described:
         found["master key", ""] = {}
     for certificate in security.certificates.values():
         found["certificate", certificate.name] = {
-            "owner": _principal_name(objects, certificate.principal_id),
+            "owner": security.principal_names[certificate.principal_id],
             "active for begin dialog": _on_off(certificate.is_active_for_begin_dialog),
             "private key": "present" if certificate.private_key is not None else None,
         }
     for binding in security.bindings.values():
         found["remote service binding", binding.name] = {
             "service": binding.remote_service_name,
-            "user": _principal_name(objects, binding.remote_principal_id),
+            "user": security.principal_names[binding.remote_principal_id],
             "anonymous": _on_off(binding.is_anonymous_on),
         }
     for (service, principal), state in security.permissions.items():
-        name = f"{objects.services_by_id[service].name} to {_principal_name(objects, principal)}"
+        name = f"{objects.services_by_id[service].name} to {security.principal_names[principal]}"
         found[_PERMISSION, name] = {"state": "granted" if state == "G" else "denied"}
     return found
 

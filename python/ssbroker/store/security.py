@@ -83,6 +83,11 @@ class Security:
     master_key: MasterKey | None = None
 
     @cached_property
+    def principal_names(self) -> Mapping[int, str]:
+        """The names of principals by id."""
+        return {each.principal_id: each.name for each in self.principals.values()}
+
+    @cached_property
     def by_fingerprint(self) -> Mapping[bytes, Certificate]:
         """Certificates by fingerprint."""
         return {each.fingerprint: each for each in self.certificates.values()}

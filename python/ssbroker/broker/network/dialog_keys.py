@@ -302,9 +302,7 @@ def _own_certificate(database: DatabaseContext, objects: Objects, service: Servi
     with_key = [each for each in objects.security.certificates_of(service.principal_id) if each.private_key is not None]
     if with_key and database.key_encryption.master_key(objects.security) is None:
         return "the master key is not open, so no private key can be decrypted: OPEN MASTER KEY DECRYPTION BY PASSWORD = '<password>';"
-    owner = next(
-        each.name for each in objects.security.principals.values() if each.principal_id == service.principal_id
-    )
+    owner = objects.security.principal_names[service.principal_id]
     return (
         f"{quoted(owner)}, the owner of {quoted(service.name)}, has no valid certificate with a private key. Create one: CREATE "
         f"CERTIFICATE <name> AUTHORIZATION [{owner}] WITH SUBJECT = '<name>'; or secure the dialog without it: ALTER REMOTE SERVICE "
