@@ -1,4 +1,4 @@
-"""Delivery: has messages of the transmission queues delivered within the instance or handed to the network, and retried."""
+"""Delivers messages of the transmission queues within the instance, or hands them to the network, and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans a delivery: routes conversations to databases of this instance, to other instances, or to a reason why they wait."""
+"""Plans a delivery: determines for each conversation the database or the other instance that it goes to, or why it waits."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 
 
 def describe_database(objects: Objects) -> Described:
-    """Returns what a script can change of a database, without ids."""
+    """Returns what a script can change of a database, without the ids of its objects."""
     found: Described = {
         ("database", ""): {
             "broker": "enabled" if objects.broker.is_broker_enabled else "disabled",

@@ -443,11 +443,12 @@ class Instance:
     ) -> tuple[ObjectChange, ...]:
         """Makes databases and their objects match a T-SQL script, such as the set-up of an application that runs at each start.
 
-        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. RouteClauses that the script does
-        not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and when a route expires,
-        whose LIFETIME counts from its creation. Objects that the script does not name are left alone; so are messages, conversations,
-        the password of the master key and the content of certificates. The whole script is one transaction, also across batches: if a
-        statement is rejected, nothing has changed. (Files of several databases are committed one after the other.)
+        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. Clauses that the script does
+        not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and the time at which a route
+        expires if the script has a LIFETIME, which counts from the creation of the route. Objects that the script does not name are left
+        alone; so are messages, conversations, the password of the master key and the content of certificates. The whole script is one
+        transaction, also across batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one
+        after the other.)
 
         Args:
             ddl: The text of the script, as for `execute`.

@@ -1,4 +1,4 @@
-"""The catalog of a running instance, read again when its objects change."""
+"""The catalog and the routers of a running instance, made again when its objects, addresses or pending route requests change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers that wait for messages in queues of a database."""
+"""Wakes receivers that wait for messages in queues of a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A received message, as `Transaction.receive_one` returns it."""
+"""A received message, as `Transaction.receive_one` and jobs return it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How workers return decisions to the JVM: as a number for each row, or as the fields of the decision."""
+"""How workers return the decisions of `route` to the JVM: as a number and a broker id, or as a decision code and the other fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers do to reassemble fragments: the task that is sent to them, and the functions that they run."""
+"""What workers do to reassemble a DataFrame of fragments: the task that is sent to them, and the functions that they run."""
 
 from __future__ import annotations
 

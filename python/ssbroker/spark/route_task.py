@@ -1,4 +1,4 @@
-"""What workers do to route conversations: the task that is sent to them, and the functions that they run."""
+"""What Python workers do to route conversations: the task that is sent to them, and the functions that they run."""
 
 from __future__ import annotations
 

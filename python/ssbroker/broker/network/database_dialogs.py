@@ -1,4 +1,4 @@
-"""The dialogs of one database with other instances: routes, keys, next hops."""
+"""The dialogs of each database with other instances: their next hops, keys, and the broker ids that first messages name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests routes and principals that the dialogs of one database lack."""
+"""Requests missing routes for the dialogs of one database, and asks mirrored addresses which of them is the principal."""
 
 from __future__ import annotations
 

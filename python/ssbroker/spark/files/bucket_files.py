@@ -1,4 +1,4 @@
-"""Files with the fragments of several buckets: conversations that hash alike."""
+"""Files with the fragments of several buckets; a hash of the conversation id determines the bucket."""
 
 from __future__ import annotations
 
