@@ -22,6 +22,7 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
+from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conversation_event
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
@@ -154,7 +155,6 @@ class Background:
         delivery: The delivery of messages.
         activation: The activation of queue readers.
         dynamic_routing: The requests for missing routes.
-        change_count: How often this process has changed objects, or attached or detached a database.
     """
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
@@ -167,7 +167,6 @@ class Background:
             instance, self._retries, routes=self.routes, dynamic_routing=self.dynamic_routing
         )
         self.activation: Final = Activation(instance, public=public)
-        self.change_count = 0
         self._versions: dict[int, int] = {}
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
@@ -235,7 +234,7 @@ class Background:
 
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
-        self.change_count += 1
+        self._instance.msdb.arrivals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
         self._retries.schedule_all_now(now=self._now())
         self._apply_changes(database)
         self._wake(None)

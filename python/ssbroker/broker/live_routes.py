@@ -89,7 +89,7 @@ class LiveRoutes:
     def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
         self._instance: Final = instance
         self._catalog: Final = catalog
-        self._decision_cache: _DecisionCache | None = None
+        self._decision_cache: DecisionCache | None = None
         self._services_routed_locally: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
@@ -102,7 +102,7 @@ class LiveRoutes:
         return self._catalog.router(tie_break=self.tie_break)
 
     @property
-    def snapshot(self) -> object:
+    def snapshot(self) -> DecisionCache:
         """The basis of current decisions: another object once the catalog has changed or a route has expired."""
         return self._current()
 
@@ -110,7 +110,7 @@ class LiveRoutes:
         self, database: str, objects: Objects
     ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
         """Returns a function that routes endpoints of a database; it reads the catalog once, when a conversation may leave the database."""
-        cache: _DecisionCache | None = None
+        cache: DecisionCache | None = None
         broker_instance = objects.broker.service_broker_guid
 
         def route(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
@@ -126,7 +126,7 @@ class LiveRoutes:
 
         return route
 
-    def _cache_for(self, database: str) -> _DecisionCache:
+    def _cache_for(self, database: str) -> DecisionCache:
         """Returns the current decision cache, which must include a database."""
         cache = self._current()
         if database not in cache.databases:
@@ -142,29 +142,35 @@ class LiveRoutes:
             cached = self._services_routed_locally[database] = (objects, services_routed_locally(objects))
         return cached[1]
 
-    def _current(self) -> _DecisionCache:
+    def _current(self) -> DecisionCache:
         router, cache, now = self.router(), self._decision_cache, self._instance.clock()
         if cache is None or cache.router is not router or not cache.is_valid(now):
-            cache = self._decision_cache = _DecisionCache(router, now)
+            cache = self._decision_cache = DecisionCache(router, now)
             for dropped in [name for name in list(self._services_routed_locally) if name not in cache.databases]:
                 self._services_routed_locally.pop(dropped, None)
         return cache
 
 
-class _DecisionCache:
-    """The decisions of one router, valid until one of its routes expires."""
+class DecisionCache:
+    """The decisions of one router, valid until one of its routes expires.
+
+    Attributes:
+        router: The router.
+        databases: The names of the databases of its catalog.
+        valid_until: When the next route expires; None if none does.
+    """
 
     def __init__(self, router: Router, now: datetime) -> None:
         self.router: Final = router
         self.databases: Final = frozenset(router.catalog.databases["name"].to_pylist())
         self._decisions: dict[_Key, Decision] = {}
         lifetimes = router.catalog.routes["lifetime"].to_pylist()
-        self._valid_until: Final = min((at for at in lifetimes if at is not None and at > now), default=None)
+        self.valid_until: Final[datetime | None] = min((at for at in lifetimes if at is not None and at > now), default=None)
         self._valid_from: Final = now
 
     def is_valid(self, now: datetime) -> bool:
         """Returns whether the decisions are still valid; a clock that was set back makes them invalid too."""
-        return self._valid_from <= now and (self._valid_until is None or now < self._valid_until)
+        return self._valid_from <= now and (self.valid_until is None or now < self.valid_until)
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
         """Returns cached or new decisions. Clearing the cache replaces the dictionary, so concurrent readers keep the old one."""

@@ -12,7 +12,11 @@ from ssbroker.store import database_file
 from ssbroker.store.database_file import SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
-"""In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve."""
+"""In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and
+what it changes there."""
+OBJECTS_CHANNEL: Final = -119
+"""In place of the id of a queue of msdb: changed objects of any database of the instance. The shared memory has few slots, so it takes the
+last one, which is the least likely to belong to a queue, too."""
 _POLL_INTERVAL: Final = 0.05
 _POLL_INTERVAL_WHEN_SHARED: Final = 5.0
 

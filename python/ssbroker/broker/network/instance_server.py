@@ -329,7 +329,7 @@ class Server:
         return SocketEndpoint(context, host=options.host, port=options.port)
 
     def _follow_commits(self) -> None:
-        """Has messages sent at once that other processes commit."""
+        """Has messages sent at once that other processes commit, and their changes of objects followed."""
         arrivals = self._instance.msdb.arrivals
         seen = arrivals.count(TRANSMISSIONS_CHANNEL)
         while self._is_open and not arrivals.is_closed:
@@ -340,9 +340,9 @@ class Server:
     def _run(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.exchange.turn())
 
-    def _wake(self) -> None:
+    def _wake(self, at: int | None = None, /) -> None:
         if self._is_open and self._instance.background:
-            self._worker.wake()
+            self._worker.wake(None if at is None else EPOCH + timedelta(microseconds=at))
 
     def _now(self) -> int:
         return epoch_microseconds(self._instance.clock())

@@ -8,7 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, Inb
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.outbound import OutboundSender
+from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 
 FLUSH_INTERVAL: Final = 10 * SECOND
-POLL_INTERVAL: Final = SECOND // 20
-"""How often the databases are polled for messages and object changes of other processes; those of this process apply at once."""
 POLL_PAUSE_FACTOR: Final = 20
 """The pause between two polls is at least this many times as long as a poll; after `poll`, as long as one."""
 OWN_ADDRESSES_MAX: Final = 100
@@ -55,11 +54,17 @@ WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 
 
+class Wake(Protocol):
+    """Schedules a call of `MessageExchange.turn`."""
+
+    def __call__(self, at: int | None = None, /) -> None:
+        """Schedules it for a time, in microseconds since 1970, or earlier; None means immediately."""
+
+
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    Only `send_waiting`, `announce_more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`. `wake`
-    schedules a call of `turn`.
+    Only `send_waiting`, `announce_more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
     """
 
     def __init__(
@@ -72,9 +77,10 @@ class MessageExchange:
         keys: KeyExchange,
         forwards: ForwardingService,
         mirrors: MirrorResolver,
-        wake: Callable[[], None],
+        wake: Wake,
     ) -> None:
         self._instance: Final = instance
+        self._arrivals: Final = instance.msdb.arrivals
         self._background: Final = background
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors
@@ -82,8 +88,10 @@ class MessageExchange:
         self._events: Final = events
         self._settings: Final = settings
         self._snapshot: object = None
-        self._flushed_at = self._polled_at = self._followed_at = 0
+        self._flushed_at = self._polled_at = 0
+        self._followed_from = self._followed_until = 0
         self._changes_seen = -1
+        self._has_received = False
         self._own_addresses: Final[set[str]] = set()
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
@@ -182,13 +190,20 @@ class MessageExchange:
             due_times.append(now + LOCKED_DATABASE_RETRY_INTERVAL)
         elif (
             not self._inbox.is_empty
+            or self._dialogs.needs_refresh
             or self._events.callbacks
             or (self._in_transit.has_new and not self._sender.is_delaying)
         ):
             due_times.append(now)
         if self._is_poll_requested:
             due_times.append(self._polled_at + self._poll_interval)
-        return min([now + POLL_INTERVAL, *(each for each in due_times if each is not None)])
+        return min([now + self._longest_pause(), *(each for each in due_times if each is not None)])
+
+    def _longest_pause(self) -> int:
+        """Returns the longest time until the next turn; during traffic, acknowledgements become due sooner."""
+        is_active = self._has_received or self._sender.sent_rows > 0
+        self._has_received = False
+        return min(self._settings.acknowledgement_wait, self._check_interval) if is_active else self._check_interval
 
     def outbox_drained(self, address: str) -> None:
         """Resumes sending to an address whose buffer has space again."""
@@ -216,7 +231,7 @@ class MessageExchange:
         if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
-            self._followed_at = 0
+            self._followed_until = 0
         else:  # nothing routes the messages again that wait for it
             self._forwards.connection_failed(address, "it is an address of this instance")
 
@@ -244,12 +259,17 @@ class MessageExchange:
         self._dialogs.close()
 
     @property
+    def _check_interval(self) -> int:
+        """How often the databases are checked for messages and object changes of other processes of which nothing has notified this one."""
+        return int(self._arrivals.poll_interval * SECOND)
+
+    @property
     def _poll_interval(self) -> int:
         """The time between the beginnings of two polls; the longer a poll takes, the less often it runs."""
         return (
             2 * self._poll_duration
             if self._is_poll_requested
-            else max(POLL_INTERVAL, POLL_PAUSE_FACTOR * self._poll_duration)
+            else max(self._check_interval, POLL_PAUSE_FACTOR * self._poll_duration)
         )
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
@@ -273,12 +293,15 @@ class MessageExchange:
                 return False
             deferred = self._processor.process([(peer, rows)], now=now, lock_timeout=0.0)
             self._inbox.put_back(deferred)
+            self._has_received = True
             due_times = [each.engine.next_timeout() for each in all_dialogs]
         finally:
             self._guard.release()
-        # What is due later finds a turn in time: there is one in each poll interval.
-        if deferred or any(due is not None and due <= now + POLL_INTERVAL for due in due_times):
+        due = min((each for each in due_times if each is not None), default=None)
+        if deferred:
             self._wake()
+        elif due is not None:
+            self._wake(due)
         return True
 
     def _yield_to_receivers(self, rows: int) -> None:
@@ -289,7 +312,7 @@ class MessageExchange:
         """Routes every dialog again if the catalog has changed."""
         if self._is_catalog_followed(now):
             return
-        changes = self._background.change_count
+        changes = self._arrivals.count(OBJECTS_CHANNEL)
         snapshot = self._background.routes.snapshot
         if snapshot is not self._snapshot or self._dialogs.needs_refresh:
             if self._snapshot is not None:
@@ -300,12 +323,16 @@ class MessageExchange:
                 dialogs.reroute()
             self._forwards.reroute(self._router.decisions)
             self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
-        self._followed_at, self._changes_seen = now, changes
+        expiry = snapshot.valid_until
+        until = now + self._check_interval
+        self._followed_until = until if expiry is None else min(until, epoch_microseconds(expiry))
+        self._followed_from, self._changes_seen = now, changes
 
     def _is_catalog_followed(self, now: int) -> bool:
-        """Whether the catalog was checked for changes less than a poll interval ago, and this process has changed nothing since."""
-        is_recent = 0 <= now - self._followed_at < POLL_INTERVAL
-        return is_recent and self._background.change_count == self._changes_seen and not self._dialogs.needs_refresh
+        """Whether the catalog was read within the check interval, no route has expired since, and no process has reported a change."""
+        is_recent = self._followed_from <= now < self._followed_until
+        is_unchanged = self._arrivals.count(OBJECTS_CHANNEL) == self._changes_seen
+        return is_recent and is_unchanged and not self._dialogs.needs_refresh
 
     def _poll_if_due(self, now: int) -> None:
         """Collects the messages that any process has committed since the last poll."""
@@ -322,7 +349,7 @@ class MessageExchange:
                 continue
             if found:
                 self._in_transit.add(found, now=now)
-                self._followed_at = 0  # they may have been committed after a change of the catalog
+                self._followed_until = 0  # they may have been committed after a change of the catalog
         self._polled_at, self._poll_duration = now, self._now() - started
         self._follow_catalog(now)
 
