@@ -325,7 +325,9 @@ def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance:
             transported.extend(conversations)
             return {}
 
-        def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
+        def announce_more(
+            self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
+        ) -> Collection[int]:
             return endpoint_ids
 
     background_of(instance).delivery.transport = RecordingTransport()

@@ -274,7 +274,7 @@ class Background:
 
     def _deliver(self, database: DatabaseContext, effects: Effects) -> None:
         try:
-            is_left = self.delivery.deliver_sent(database, effects.outbound)
+            is_left = self.delivery.deliver_sent(database, effects.outbound, messages=effects.transmission_added)
         except SsbrokerError as error:  # the commit is durable, so the background thread delivers
             log_failure(database, "messages could not be delivered; retrying later", error)
             is_left = True

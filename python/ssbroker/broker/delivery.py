@@ -38,8 +38,10 @@ class Transport(Protocol):
         retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns problems that are known already, by sender id.
         """
 
-    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
-        """Announces new messages of conversations; returns those that still need `send_waiting`, which is more expensive."""
+    def announce_more(
+        self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
+    ) -> Collection[int]:
+        """Announces a number of new messages of conversations; returns those that still need `send_waiting`, which is more expensive."""
 
 
 SHORT_LOCK_TIMEOUT: Final = 0.1
@@ -67,8 +69,8 @@ class Delivery:
         self._thread_state: Final = _ThreadState()
         self.transport: Transport | None = None
 
-    def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
-        """Delivers messages that a transaction has put into the transmission queue; schedules retries and does not raise.
+    def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> bool:
+        """Delivers a number of messages that a transaction has put into the transmission queue; schedules retries and does not raise.
 
         If the calling thread is in a transaction of some database, delivery could deadlock; and a commit must not wait for a reader's
         transaction in the target. In both cases it returns True: another thread must deliver immediately.
@@ -76,7 +78,7 @@ class Delivery:
         if self.transport is None:
             self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
         elif not self._instance.events.wants(MessageClassify):
-            endpoint_ids = self.transport.announce_more(database, endpoint_ids)
+            endpoint_ids = self.transport.announce_more(database, endpoint_ids, messages=messages)
             if not endpoint_ids:
                 return False
         now = epoch_microseconds(self._instance.clock())

@@ -165,7 +165,9 @@ class DecisionCache:
         self.databases: Final = frozenset(router.catalog.databases["name"].to_pylist())
         self._decisions: dict[_Key, Decision] = {}
         lifetimes = router.catalog.routes["lifetime"].to_pylist()
-        self.valid_until: Final[datetime | None] = min((at for at in lifetimes if at is not None and at > now), default=None)
+        self.valid_until: Final[datetime | None] = min(
+            (at for at in lifetimes if at is not None and at > now), default=None
+        )
         self._valid_from: Final = now
 
     def is_valid(self, now: datetime) -> bool:

@@ -67,6 +67,7 @@ class WorkerThread:
         self._longest_wait: Final = longest_wait
         self._changed: Final = threading.Condition()
         self._next: datetime | None = None
+        self._wanted: Final[list[datetime]] = []
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._process: Final = os.getpid()
@@ -83,7 +84,9 @@ class WorkerThread:
             if self._is_closed:
                 return
             if self._next is None or due < self._next:
-                self._next = due
+                self._wanted.append(
+                    due
+                )  # a signal handler may interrupt this and call it, too, so only the thread sets `_next`
                 self._changed.notify_all()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -136,6 +139,9 @@ class WorkerThread:
                 self._changed.wait_for(lambda: self._is_closed, back_off)
             while not back_off and not self._is_closed:
                 left = self._longest_wait
+                while self._wanted:
+                    due = self._wanted.pop()
+                    self._next = due if self._next is None else min(self._next, due)
                 if self._next is not None:
                     left = min(left, (self._next - self._clock()).total_seconds())
                 if left <= 0 or not self._changed.wait(left):

@@ -324,14 +324,18 @@ class PeerConnection(asyncio.BufferedProtocol):
                 or self.unsent_bytes
             ):
                 return False
-            while (data := self._data_to_send()) is not None:
-                try:
-                    written = os.write(self.descriptor, data)
-                except OSError:  # the socket accepts nothing now, or is broken; `pump` handles both
-                    written = 0
-                if written < len(data):
-                    self._unwritten = data[written:]
-                    return False
+            try:
+                while (data := self._data_to_send()) is not None:
+                    try:
+                        written = os.write(self.descriptor, data)
+                    except OSError:  # the socket accepts nothing now, or is broken; `pump` handles both
+                        written = 0
+                    if written < len(data):
+                        self._unwritten = data[written:]
+                        return False
+            except BaseException:  # such as an interrupt of the main thread: bytes may be missing
+                self._loop.call_soon_threadsafe(self.cut)
+                raise
             timeout = self.link.next_timeout()
             return timeout is None or (self._timer is not None and self._timer.when() <= _expiry_time(timeout))
 

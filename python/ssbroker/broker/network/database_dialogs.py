@@ -401,9 +401,12 @@ class DialogsByDatabase:
         return self._dialogs.get(database_id)
 
     def drop(self, dialogs: DatabaseDialogs) -> None:
-        """Drops the dialogs of a database that has changed; `refresh` creates new ones."""
-        self._dialogs.pop(dialogs.database.database_id, None)
+        """Drops the dialogs of a database; `refresh` creates new ones, and `newly_waiting` then returns everything that waits."""
+        database_id = dialogs.database.database_id
+        self._dialogs.pop(database_id, None)
         self.needs_refresh = True
+        if (watch := self._watches.pop(database_id, None)) is not None:
+            watch.close()
 
     def refresh(self) -> None:
         """Creates missing dialogs, and drops those of databases that are gone, disabled, mirrors, or have another broker id."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -50,8 +51,11 @@ RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
 YIELD_SECONDS: Final = 20e-6
 """How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows: the application's receiver that it has woken needs the interpreter
 lock, which it would otherwise get only at the end of the turn."""
+SEND_NOW_MESSAGES_MAX: Final = 16
+"""The maximum number of messages that a thread sends itself after it has committed them."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Wake(Protocol):
@@ -91,13 +95,14 @@ class MessageExchange:
         self._flushed_at = self._polled_at = 0
         self._followed_from = self._followed_until = 0
         self._changes_seen = -1
-        self._has_received = False
+        self._is_active = False
         self._own_addresses: Final[set[str]] = set()
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
         self._poll_duration = 0
         self._is_poll_requested = False
         self._guard: Final = threading.RLock()
+        self._user: int | None = None  # the thread that uses the dialogs now
         self._is_finished = False
         closed: set[NextHop] = set()
         self._inbox: Final = events.inbox
@@ -134,13 +139,17 @@ class MessageExchange:
         self._wake()
         return blocked
 
-    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> list[int]:
-        """See `Transport`."""
+    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
+        """See `Transport`. Sends a few messages at once, in the thread of the caller, unless the exchange is busy; the next turn sends others."""
         others = self._in_transit.add_more(database.database_id, endpoint_ids)
-        if (
-            len(others) < len(endpoint_ids) and not self._sender.is_delaying
-        ):  # otherwise a turn follows when the delay ends
-            self._wake()
+        if len(others) == len(endpoint_ids) or self._sender.is_delaying:  # a turn follows when the delay ends
+            return others
+        is_sent = False
+        try:
+            is_sent = messages <= SEND_NOW_MESSAGES_MAX and self._send_now()
+        finally:  # also after an interrupt
+            if not is_sent:
+                self._wake()
         return others
 
     def poll(self) -> None:
@@ -156,7 +165,11 @@ class MessageExchange:
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
         with self._guard:
-            return self._turn()
+            self._user = threading.get_ident()
+            try:
+                return self._turn()
+            finally:
+                self._user = None
 
     def _turn(self) -> int:
         now = self._now()
@@ -201,8 +214,8 @@ class MessageExchange:
 
     def _longest_pause(self) -> int:
         """Returns the longest time until the next turn; during traffic, acknowledgements become due sooner."""
-        is_active = self._has_received or self._sender.sent_rows > 0
-        self._has_received = False
+        is_active = self._is_active or self._sender.sent_rows > 0
+        self._is_active = False
         return min(self._settings.acknowledgement_wait, self._check_interval) if is_active else self._check_interval
 
     def outbox_drained(self, address: str) -> None:
@@ -243,8 +256,10 @@ class MessageExchange:
 
     def finish(self) -> None:
         """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
+        self._is_finished = True
+        if self._user == threading.get_ident():  # a signal handler closes the server, and has interrupted `_send_now`
+            return
         with self._guard:
-            self._is_finished = True
             self._sender.cancel_delay()
             self._inbox.release_all()
             self.turn()
@@ -280,29 +295,72 @@ class MessageExchange:
         is_small = rows.num_rows <= RECEIVE_NOW_ROWS_MAX and size_of(rows) <= RECEIVE_NOW_BYTES_MAX
         if not is_small or not self._instance.background or not self._guard.acquire(blocking=False):
             return False
+        self._user = threading.get_ident()
         try:
             now, all_dialogs = self._now(), self._dialogs.all()
             if (
-                self._is_finished
-                or not (self._inbox.is_empty and self._is_catalog_followed(now))
-                or self._inbox.is_holding
-                or self._events.callbacks
+                self._has_other_work(now)
                 or any(each.database.file.write_lock.holder is not None for each in all_dialogs)
                 or not self._router.are_for_loaded_dialogs(rows)
             ):
                 return False
             deferred = self._processor.process([(peer, rows)], now=now, lock_timeout=0.0)
             self._inbox.put_back(deferred)
-            self._has_received = True
+            self._is_active = True
             due_times = [each.engine.next_timeout() for each in all_dialogs]
         finally:
+            self._user = None
             self._guard.release()
-        due = min((each for each in due_times if each is not None), default=None)
         if deferred:
             self._wake()
-        elif due is not None:
-            self._wake(due)
+        else:
+            self._wake_when_due(due_times)
         return True
+
+    def _send_now(self) -> bool:
+        """Sends what was announced, unless another thread uses the dialogs or other work comes first; returns whether nothing is left to do.
+
+        The calling thread may be the main thread, where a signal handler may run, commit, close the server, or raise an exception at any point:
+        the dialogs are then created again from their database, as after a restart.
+        """
+        if not self._instance.background or self._is_in_use():
+            return False
+        with self._guard:
+            now = self._now()
+            if self._is_in_use() or self._has_other_work(now):
+                return False
+            self._user = threading.get_ident()
+            try:
+                self._start_conversations()
+                due_times = self._sender.send_all(now=now)
+                self._is_active = True
+            except BaseException as error:
+                self._is_poll_requested = True
+                for dialogs in self._dialogs.all():
+                    self._dialogs.drop(dialogs)
+                if not isinstance(error, Exception):
+                    raise
+                _LOGGER.exception("committed messages could not be sent immediately; trying again")
+                return False
+            finally:
+                self._user = None
+        self._wake_when_due(due_times)
+        return True
+
+    def _is_in_use(self) -> bool:
+        """Whether a thread uses the dialogs now; it may be this one, further up the stack."""
+        return self._user is not None
+
+    def _has_other_work(self, now: int) -> bool:
+        """Whether a turn must come before anything can be received or sent at once."""
+        is_busy = bool(self._events.callbacks or self._events.drops or self._writable)
+        is_receiving = self._inbox.is_holding or not self._inbox.is_empty
+        return self._is_finished or is_busy or is_receiving or not self._is_catalog_followed(now)
+
+    def _wake_when_due(self, due_times: Iterable[int | None]) -> None:
+        due = min((each for each in due_times if each is not None), default=None)
+        if due is not None:
+            self._wake(due)
 
     def _yield_to_receivers(self, rows: int) -> None:
         if 0 < rows <= RECEIVE_NOW_ROWS_MAX and self._instance.background:
