@@ -15,7 +15,7 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.instance_server import Server
-from ssbroker.broker.network.message_exchange import SEND_NOW_MESSAGES_MAX, MessageExchange
+from ssbroker.broker.network.message_exchange import SEND_NOW_BYTES_MAX, SEND_NOW_MESSAGES_MAX, MessageExchange
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting
 
@@ -106,12 +106,19 @@ def test_the_committing_thread_sends_a_few_messages(pair: Pair, monkeypatch: pyt
     assert pair.receive() == b"two chairs"
 
 
-def test_many_messages_wait_for_a_turn(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "bodies", [[b"%d" % number for number in range(SEND_NOW_MESSAGES_MAX + 1)], [bytes(SEND_NOW_BYTES_MAX)]]
+)
+def test_many_or_large_messages_wait_for_a_turn(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, bodies: list[bytes]
+) -> None:
+    pair.send(bodies[0])  # the next messages are expected to be as large
+    assert pair.receive() == bodies[0]
+
     def fail(_exchange: MessageExchange) -> bool:
-        pytest.fail("the committing thread sends many messages")
+        pytest.fail("the committing thread sends many or large messages")
 
     monkeypatch.setattr(MessageExchange, "_send_now", fail)
-    bodies = [b"%d" % number for number in range(SEND_NOW_MESSAGES_MAX + 1)]
     pair.send(*bodies)
     assert [pair.receive() for _ in bodies] == bodies
 

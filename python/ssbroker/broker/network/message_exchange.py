@@ -53,6 +53,8 @@ YIELD_SECONDS: Final = 20e-6
 lock, which it would otherwise get only at the end of the turn."""
 SEND_NOW_MESSAGES_MAX: Final = 16
 """The maximum number of messages that a thread sends itself after it has committed them."""
+SEND_NOW_BYTES_MAX: Final = 64 << 10
+"""The same limit in bytes, if they are as large as the last ones: while another thread encrypts them, this one can prepare more."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -146,7 +148,8 @@ class MessageExchange:
             return others
         is_sent = False
         try:
-            is_sent = messages <= SEND_NOW_MESSAGES_MAX and self._send_now()
+            is_small = messages <= SEND_NOW_MESSAGES_MAX and messages * self._sender.row_bytes <= SEND_NOW_BYTES_MAX
+            is_sent = is_small and self._send_now()
         finally:  # also after an interrupt
             if not is_sent:
                 self._wake()

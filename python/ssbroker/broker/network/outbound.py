@@ -95,6 +95,7 @@ class OutboundSender:
 
     Attributes:
         sent_rows: How many rows the last call of `send_all` has sent.
+        row_bytes: The mean size of the rows that were sent last.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class OutboundSender:
     ) -> None:
         self._instance: Final = instance
         self._delay: Final = SendDelay()
-        self.sent_rows = self._sent_bytes = 0
+        self.sent_rows = self._sent_bytes = self.row_bytes = 0
         self._endpoint: Final = endpoint
         self._dialogs: Final = dialogs
         self._closed: Final = closed
@@ -131,6 +132,8 @@ class OutboundSender:
         if not self.is_delaying:
             started = self._delay.clock()
             due_times = [self.send(dialogs, now=now) for dialogs in self._dialogs.all()]
+            if self.sent_rows:
+                self.row_bytes = self._sent_bytes // self.sent_rows
             # No delay if more is waiting, or if no background thread would send it later.
             if self.sent_rows and 0 not in due_times and self._instance.background:
                 took = self._delay.clock() - started
