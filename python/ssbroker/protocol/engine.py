@@ -201,6 +201,10 @@ class DialogCache:
             heapq.heappop(self._timers)
         return None
 
+    def has_due(self, now: int) -> bool:
+        """Returns whether a check may be due."""
+        return bool(self._timers) and self._timers[0][0] <= now
+
     def take_due(self, now: int) -> list[Dialog]:
         """Removes and returns the dialogs whose check is due."""
         keys: dict[Key, None] = {}
@@ -349,6 +353,8 @@ class DialogEngine:
             Rows of `envelope.ENVELOPE`; None if nothing is due.
         """
         monotonic_now = self._clock.monotonic(now)
+        if not self._is_due(monotonic_now):
+            return None
         self._cache.mark_all_ready(self._sender.large.take_waiting(monotonic_now))
         acknowledging = [
             dialog for dialog in self._cache.take_due(monotonic_now) if self._must_acknowledge(dialog, monotonic_now)
@@ -385,6 +391,12 @@ class DialogEngine:
         rows = concatenated(tables)
         emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
+
+    def _is_due(self, monotonic_now: int) -> bool:
+        """Returns whether anything may be sent now."""
+        next_check = self._sender.large.next_check
+        is_waiting = next_check is not None and next_check <= monotonic_now
+        return bool(self._notices) or is_waiting or self._cache.has_ready or self._cache.has_due(monotonic_now)
 
     def _must_acknowledge(self, dialog: Dialog, monotonic_now: int) -> bool:
         """Returns whether a dialog must acknowledge now; a dialog with a due retransmission becomes ready."""
