@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.message_exchange import RECEIVE_NOW_BYTES_MAX, RECEIVE_NOW_ROWS_MAX
+from ssbroker.protocol.config import SECOND
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received_types, waiting
 
@@ -142,6 +144,14 @@ def test_messages_wait_until_changed_routes_are_followed(connected: Connected) -
     assert connected.arrived(b"two chairs", dialog=connected.dialog) == []
     connected.exchange.turn()
     assert connected.both.receive_orders() == [b"two chairs"]
+
+
+@pytest.mark.rule("R3")
+def test_an_expiring_route_is_followed_by_a_turn(connected: Connected) -> None:
+    """Nothing else tells the exchange that messages take another route from then on."""
+    connected.both.stock.create_route("Soon", address="TCP://elsewhere:4022", service_name="//Elsewhere", lifetime=3)
+    expires_at = epoch_microseconds(connected.both.network.clock()) + 3 * SECOND
+    assert connected.exchange.turn() <= expires_at
 
 
 def test_a_changed_validation_applies_to_the_next_message(connected: Connected) -> None:

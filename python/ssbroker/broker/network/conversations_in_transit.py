@@ -253,23 +253,27 @@ PAUSE_FACTOR: Final = 20
 
 
 class StatusWriter:
-    """Writes the changed `transmission_status` of conversations in transit. For one thread."""
+    """Writes the changed `transmission_status` of conversations in transit. For one thread.
+
+    Attributes:
+        is_due: Whether a status may have changed and `write` is to be called.
+    """
 
     def __init__(self, in_transit: ConversationsInTransit, *, clock: Callable[[], int]) -> None:
         self._in_transit: Final = in_transit
         self._clock: Final = clock
         self._addresses: Final[set[str]] = set()
-        self._is_due = False
+        self.is_due = False
         self._written_at = self._pause = 0
 
     def mark_changed(self, addresses: Iterable[str] = ()) -> None:
         """Notes that the statuses of conversations that use some addresses, or are blocked, may have changed."""
         self._addresses.update(addresses)
-        self._is_due = True
+        self.is_due = True
 
     def write(self, *, now: int) -> int | None:
         """Writes changed statuses, unless it is too early; returns when to call it again, or None if nothing is left."""
-        if not self._is_due:
+        if not self.is_due:
             return None
         if 0 <= now - self._written_at < self._pause:
             return self._written_at + self._pause
@@ -277,8 +281,8 @@ class StatusWriter:
         is_written = self._write(updates)
         self._written_at = self._clock()
         self._pause = PAUSE_FACTOR * max(self._written_at - now, 0) if is_written else FAILED_DATABASE_RETRY_INTERVAL
-        self._is_due = not is_written or len(updates) == UPDATES_MAX
-        if not self._is_due:
+        self.is_due = not is_written or len(updates) == UPDATES_MAX
+        if not self.is_due:
             self._addresses.clear()
             return None
         return self._written_at + self._pause

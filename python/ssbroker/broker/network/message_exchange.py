@@ -213,6 +213,7 @@ class MessageExchange:
             due_times.append(now)
         if self._is_poll_requested:
             due_times.append(self._polled_at + self._poll_interval)
+        due_times.append(self._followed_until)  # such as when a route expires
         return min([now + self._longest_pause(), *(each for each in due_times if each is not None)])
 
     def _longest_pause(self) -> int:
@@ -314,7 +315,7 @@ class MessageExchange:
         finally:
             self._user = None
             self._guard.release()
-        if deferred:
+        if deferred or self._dialogs.needs_refresh:
             self._wake()
         else:
             self._wake_when_due(due_times)
@@ -336,6 +337,7 @@ class MessageExchange:
             try:
                 self._start_conversations()
                 due_times = self._sender.send_all(now=now)
+                due_times += [self._mirrors.run_due(now=now), now if self._status_writer.is_due else None]
                 self._is_active = True
             except BaseException as error:
                 self._is_poll_requested = True
