@@ -234,10 +234,11 @@ class Background:
 
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
-        self._instance.msdb.arrivals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
         self._retries.schedule_all_now(now=self._now())
         self._apply_changes(database)
         self._wake(None)
+        with suppress(StorageError):  # msdb may be unavailable
+            self._instance.msdb.arrivals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
 
     def _check_for_changes(self) -> None:
         """Applies changes made by other processes; on the first call, everything."""

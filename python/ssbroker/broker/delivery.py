@@ -41,7 +41,10 @@ class Transport(Protocol):
     def announce_more(
         self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
     ) -> Collection[int]:
-        """Announces a number of new messages of conversations; returns those that still need `send_waiting`, which is more expensive."""
+        """Announces new messages of conversations; returns those that still need `send_waiting`, which is more expensive.
+
+        It may send them in the calling thread. `messages` is their number.
+        """
 
 
 SHORT_LOCK_TIMEOUT: Final = 0.1
@@ -70,7 +73,7 @@ class Delivery:
         self.transport: Transport | None = None
 
     def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> bool:
-        """Delivers a number of messages that a transaction has put into the transmission queue; schedules retries and does not raise.
+        """Delivers messages that a transaction has put into the transmission queue, `messages` in all; schedules retries and does not raise.
 
         If the calling thread is in a transaction of some database, delivery could deadlock; and a commit must not wait for a reader's
         transaction in the target. In both cases it returns True: another thread must deliver immediately.

@@ -13,10 +13,10 @@ from ssbroker.store.database_file import SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
 """In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and
-what it changes there."""
+changed objects of any process."""
 OBJECTS_CHANNEL: Final = -119
-"""In place of the id of a queue of msdb: changed objects of any database of the instance. The shared memory has few slots, so it takes the
-last one, which is the least likely to belong to a queue, too."""
+"""In place of the id of a queue of msdb: changed objects of any database of the instance. It is the last of the 120 slots of the shared
+memory, which a queue of msdb is least likely to have."""
 _POLL_INTERVAL: Final = 0.05
 _POLL_INTERVAL_WHEN_SHARED: Final = 5.0
 

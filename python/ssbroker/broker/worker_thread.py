@@ -32,7 +32,7 @@ def is_reentrant_call() -> bool:
 LONGEST_WAIT: Final = 5.0
 """Maximum seconds between two calls, because other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
-_REENTRANT_TIMEOUT: Final = 1.0
+REENTRANT_TIMEOUT: Final = 1.0
 """Seconds to wait for a thread that may itself wait for a call further up the stack."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -114,7 +114,7 @@ class WorkerThread:
             return
         atexit.unregister(self.close)
         if thread is not threading.current_thread():
-            thread.join(min(timeout, _REENTRANT_TIMEOUT) if is_reentrant_call() else timeout)
+            thread.join(min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else timeout)
 
     def _run(self) -> None:
         failures = 0

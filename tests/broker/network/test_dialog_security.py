@@ -287,7 +287,6 @@ def test_a_key_that_cannot_be_stored_is_stored_later(unsecured: ShopAndBank) -> 
     import_certificate(unsecured.sales, "Bank")
     create_own_certificate(unsecured.stock, "Bank", STOCK)
     unsecured.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=True)
-    unsecured.shop.run_due()
     with unsecured.sales.transaction() as t:
         t.connection.execute("CREATE TABLE busy (id INTEGER)")
         unsecured.network.turn()

@@ -123,9 +123,10 @@ def test_messages_wait_while_another_thread_has_a_turn(connected: Connected) -> 
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connected.exchange._guard:
-            entered.set()
-            leave.wait(60)
+        connected.exchange._guard.acquire(timeout=60.0)
+        entered.set()
+        leave.wait(60)
+        connected.exchange._guard.release()
 
     holder = threading.Thread(target=hold)
     holder.start()

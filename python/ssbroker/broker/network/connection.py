@@ -334,10 +334,14 @@ class PeerConnection(asyncio.BufferedProtocol):
                         self._unwritten = data[written:]
                         return False
             except BaseException:  # such as an interrupt of the main thread: bytes may be missing
-                self._loop.call_soon_threadsafe(self.cut)
+                self._loop.call_soon_threadsafe(self._sending_interrupted)
                 raise
             timeout = self.link.next_timeout()
             return timeout is None or (self._timer is not None and self._timer.when() <= _expiry_time(timeout))
+
+    def _sending_interrupted(self) -> None:
+        self.set_close_reason(CloseReason("sending was interrupted"))
+        self.cut()
 
     def leave(self, reason: GoodbyeReason, text: str) -> None:
         """Sends GOODBYE after the waiting rows."""

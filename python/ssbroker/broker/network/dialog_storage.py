@@ -228,7 +228,7 @@ class SqliteDialogStorage:
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
-        self._is_unsynced = False
+        self._is_unsynced = True  # an earlier object for this database may have committed without a sync
         if not database.file.query(transmission_queue.has_no_objects):
             with database.file.write() as connection:
                 transmission_queue.remove_objects(connection)

@@ -332,6 +332,7 @@ class Server:
         """Has messages sent at once that other processes commit, and their changes of objects followed."""
         arrivals = self._instance.msdb.arrivals
         seen = arrivals.count(TRANSMISSIONS_CHANNEL)
+        self.exchange.poll()
         while self._is_open and not arrivals.is_closed:
             if arrivals.wait(TRANSMISSIONS_CHANNEL, seen=seen, timeout=LONGEST_WAIT):
                 seen = arrivals.count(TRANSMISSIONS_CHANNEL)

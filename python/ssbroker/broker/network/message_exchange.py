@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -25,12 +26,13 @@ from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, Inb
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.outbound import OutboundSender
-from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL
+from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, size_of
+from ssbroker.store.database_file import WriteLock
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
@@ -54,7 +56,7 @@ lock, which it would otherwise get only at the end of the turn."""
 SEND_NOW_MESSAGES_MAX: Final = 16
 """The maximum number of messages that a thread sends itself after it has committed them."""
 SEND_NOW_BYTES_MAX: Final = 64 << 10
-"""The same limit in bytes, if they are as large as the last ones: while another thread encrypts them, this one can prepare more."""
+"""Their maximum size, estimated from the rows that were sent last: another thread encrypts larger ones meanwhile."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -103,8 +105,9 @@ class MessageExchange:
         self._forwards_first = False
         self._poll_duration = 0
         self._is_poll_requested = False
-        self._guard: Final = threading.RLock()
-        self._user: int | None = None  # the thread that uses the dialogs now
+        self._announcements_seen = -1
+        # Held by the thread that uses the dialogs. After an interrupt of that thread, this lock is free or still names it as the holder.
+        self._guard: Final = WriteLock()
         self._is_finished = False
         closed: set[NextHop] = set()
         self._inbox: Final = events.inbox
@@ -142,12 +145,13 @@ class MessageExchange:
         return blocked
 
     def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
-        """See `Transport`. Sends a few messages at once, in the thread of the caller, unless the exchange is busy; the next turn sends others."""
-        others = self._in_transit.add_more(database.database_id, endpoint_ids)
-        if len(others) == len(endpoint_ids) or self._sender.is_delaying:  # a turn follows when the delay ends
-            return others
+        """See `Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
         is_sent = False
         try:
+            others = self._in_transit.add_more(database.database_id, endpoint_ids)
+            if len(others) == len(endpoint_ids) or self._sender.is_delaying:  # a turn follows when the delay ends
+                is_sent = True
+                return others
             is_small = messages <= SEND_NOW_MESSAGES_MAX and messages * self._sender.row_bytes <= SEND_NOW_BYTES_MAX
             is_sent = is_small and self._send_now()
         finally:  # also after an interrupt
@@ -167,12 +171,17 @@ class MessageExchange:
 
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
-        with self._guard:
-            self._user = threading.get_ident()
-            try:
-                return self._turn()
-            finally:
-                self._user = None
+        if self._is_finished:
+            return self._now() + self._check_interval
+        thread = get_ident()
+        if self._guard.holder == thread:
+            return self._turn()
+        try:
+            self._guard.acquire(timeout=math.inf)
+            return self._turn()
+        finally:
+            if self._guard.holder == thread:
+                self._guard.release()
 
     def _turn(self) -> int:
         now = self._now()
@@ -211,13 +220,16 @@ class MessageExchange:
             or (self._in_transit.has_new and not self._sender.is_delaying)
         ):
             due_times.append(now)
-        if self._is_poll_requested:
+        if self._is_poll_wanted:
             due_times.append(self._polled_at + self._poll_interval)
-        due_times.append(self._followed_until)  # such as when a route expires
+        due_times += [self._followed_until, self._flushed_at + FLUSH_INTERVAL]
         return min([now + self._longest_pause(), *(each for each in due_times if each is not None)])
 
     def _longest_pause(self) -> int:
-        """Returns the longest time until the next turn; during traffic, acknowledgements become due sooner."""
+        """Returns the longest time until the next turn.
+
+        During traffic, that is when an acknowledgement of the next message becomes due, so that setting the time need not wake the thread.
+        """
         is_active = self._is_active or self._sender.sent_rows > 0
         self._is_active = False
         return min(self._settings.acknowledgement_wait, self._check_interval) if is_active else self._check_interval
@@ -261,17 +273,24 @@ class MessageExchange:
     def finish(self) -> None:
         """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
         self._is_finished = True
-        if self._user == threading.get_ident():  # a signal handler closes the server, and has interrupted `_send_now`
+        thread = get_ident()
+        if (
+            self._guard.holder == thread
+        ):  # closed by a subscriber, or by a signal handler that has interrupted `_send_now`
             return
-        with self._guard:
+        try:
+            self._guard.acquire(timeout=math.inf)
             self._sender.cancel_delay()
             self._inbox.release_all()
-            self.turn()
+            self._turn()
             while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
                 pass
             now = self._now() + self._settings.acknowledgement_wait
             for dialogs in self._dialogs.all():
                 self._sender.send(dialogs, now=now)
+        finally:
+            if self._guard.holder == thread:
+                self._guard.release()
 
     def close(self) -> None:
         """Closes the file watches."""
@@ -279,7 +298,7 @@ class MessageExchange:
 
     @property
     def _check_interval(self) -> int:
-        """How often the databases are checked for messages and object changes of other processes of which nothing has notified this one."""
+        """How often the databases are checked for messages and object changes of other processes that were not announced."""
         return int(self._arrivals.poll_interval * SECOND)
 
     @property
@@ -287,9 +306,14 @@ class MessageExchange:
         """The time between the beginnings of two polls; the longer a poll takes, the less often it runs."""
         return (
             2 * self._poll_duration
-            if self._is_poll_requested
+            if self._is_poll_wanted
             else max(self._check_interval, POLL_PAUSE_FACTOR * self._poll_duration)
         )
+
+    @property
+    def _is_poll_wanted(self) -> bool:
+        """Whether another process has announced messages since the last poll, or `poll` was called."""
+        return self._is_poll_requested or self._arrivals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
         """Writes messages, unless there are many, their dialogs are new, rows are held, other work comes first or a database is locked.
@@ -297,9 +321,8 @@ class MessageExchange:
         Returns whether nothing is left to do: what a lock prevents at the last moment is put into the inbox.
         """
         is_small = rows.num_rows <= RECEIVE_NOW_ROWS_MAX and size_of(rows) <= RECEIVE_NOW_BYTES_MAX
-        if not is_small or not self._instance.background or not self._guard.acquire(blocking=False):
+        if not is_small or not self._instance.background or not self._guard.try_acquire(get_ident()):
             return False
-        self._user = threading.get_ident()
         try:
             now, all_dialogs = self._now(), self._dialogs.all()
             if (
@@ -312,49 +335,46 @@ class MessageExchange:
             self._inbox.put_back(deferred)
             self._is_active = True
             due_times = [each.engine.next_timeout() for each in all_dialogs]
+            due_times.append(self._forwards.run_due(now=now))
         finally:
-            self._user = None
             self._guard.release()
-        if deferred or self._dialogs.needs_refresh:
-            self._wake()
-        else:
-            self._wake_when_due(due_times)
+        self._schedule(due_times)
         return True
 
     def _send_now(self) -> bool:
-        """Sends what was announced, unless another thread uses the dialogs or other work comes first; returns whether nothing is left to do.
+        """Sends what was announced, unless a thread uses the dialogs or other work comes first; returns whether nothing is left to do.
 
         The calling thread may be the main thread, where a signal handler may run, commit, close the server, or raise an exception at any point:
         the dialogs are then created again from their database, as after a restart.
         """
-        if not self._instance.background or self._is_in_use():
+        thread = get_ident()
+        if not self._instance.background or self._guard.is_held_by_this_thread:  # further up the stack
             return False
-        with self._guard:
+        try:
             now = self._now()
-            if self._is_in_use() or self._has_other_work(now):
+            if not self._guard.try_acquire(thread) or self._has_other_work(now):
                 return False
-            self._user = threading.get_ident()
+            all_dialogs = self._dialogs.all()
+            if any(each.database.file.is_locked_by_this_thread for each in all_dialogs):
+                return False
             try:
                 self._start_conversations()
                 due_times = self._sender.send_all(now=now)
-                due_times += [self._mirrors.run_due(now=now), now if self._status_writer.is_due else None]
+                due_times.append(self._mirrors.run_due(now=now))
                 self._is_active = True
             except BaseException as error:
                 self._is_poll_requested = True
-                for dialogs in self._dialogs.all():
+                for dialogs in all_dialogs:
                     self._dialogs.drop(dialogs)
                 if not isinstance(error, Exception):
                     raise
                 _LOGGER.exception("committed messages could not be sent immediately; trying again")
                 return False
-            finally:
-                self._user = None
-        self._wake_when_due(due_times)
+        finally:
+            if self._guard.holder == thread:
+                self._guard.release()
+        self._schedule(due_times)
         return True
-
-    def _is_in_use(self) -> bool:
-        """Whether a thread uses the dialogs now; it may be this one, further up the stack."""
-        return self._user is not None
 
     def _has_other_work(self, now: int) -> bool:
         """Whether a turn must come before anything can be received or sent at once."""
@@ -362,9 +382,13 @@ class MessageExchange:
         is_receiving = self._inbox.is_holding or not self._inbox.is_empty
         return self._is_finished or is_busy or is_receiving or not self._is_catalog_followed(now)
 
-    def _wake_when_due(self, due_times: Iterable[int | None]) -> None:
+    def _schedule(self, due_times: Iterable[int | None]) -> None:
+        """Schedules a turn after messages were received or sent without one."""
+        has_new = not self._inbox.is_empty or self._in_transit.has_new
         due = min((each for each in due_times if each is not None), default=None)
-        if due is not None:
+        if has_new or self._dialogs.needs_refresh or self._status_writer.is_due:
+            self._wake()
+        elif due is not None:
             self._wake(due)
 
     def _yield_to_receivers(self, rows: int) -> None:
@@ -401,7 +425,7 @@ class MessageExchange:
         """Collects the messages that any process has committed since the last poll."""
         if 0 <= now - self._polled_at < self._poll_interval:
             return
-        self._is_poll_requested = False
+        self._is_poll_requested, self._announcements_seen = False, self._arrivals.count(TRANSMISSIONS_CHANNEL)
         started = self._now()
         for dialogs in self._dialogs.all():
             try:

@@ -85,10 +85,10 @@ class SharedOutbox:
             if self._is_blocked or space <= 0:
                 self._must_notify_drained = True
                 return False, min(space, 0)
-            self._rows.append((rows, size))
             self._bytes += size
             self._accepted += rows.num_rows
             self._must_notify_drained = self._must_notify_drained or space <= size
+            self._rows.append((rows, size))  # last, because an interrupt may follow a call
             return True, space - size
 
     def take(self) -> pa.Table | None:
@@ -96,8 +96,9 @@ class SharedOutbox:
         with self._lock:
             if not self._rows:
                 return None
-            rows, size = self._rows.popleft()
+            rows, size = self._rows[0]
             self._bytes -= size
+            self._rows.popleft()  # last, because an interrupt may follow a call
             return rows
 
     def finish(self, rows: int) -> None:

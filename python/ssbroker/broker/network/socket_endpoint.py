@@ -17,6 +17,7 @@ from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import Key
 from ssbroker.protocol.wire.frames import DropReason, check_rows
@@ -151,7 +152,8 @@ class SocketEndpoint:
             if loop is not None:
                 loop.call_soon_threadsafe(self._stop, loop, timeout)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            # The thread may wait for a lock that the interrupted call further up the stack holds; it then ends after that call.
+            self._thread.join(min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else None)
 
     def descriptors(self) -> Iterator[int]:
         """Returns the listening and connected sockets to close after a fork; dialled sockets register themselves."""
@@ -161,11 +163,17 @@ class SocketEndpoint:
 
     def _schedule_sending(self, destination: Destination) -> None:
         """Sends pending rows in the thread; many calls share one pass."""
-        with self._lock:
-            is_first = not self._unsent
-            self._unsent.add(destination)
-        if is_first:
+        try:
+            with self._lock:
+                is_first = not self._unsent
+                self._unsent.add(destination)
+            if is_first:
+                self._call(self._send_waiting)
+        except (
+            BaseException
+        ):  # an interrupt of the main thread; otherwise, later rows would wait for a call that was never made
             self._call(self._send_waiting)
+            raise
 
     def _send_waiting(self) -> None:
         with self._lock:
