@@ -130,7 +130,7 @@ def test_an_idle_server_sleeps(tmp_path: Path, stack: ExitStack) -> None:
 
     server.exchange.turn = counted  # type: ignore[method-assign]
     time.sleep(2.0)
-    assert turns <= 4
+    assert turns <= 10, "polling every 50 ms makes 40"
 
 
 def test_closing_releases_the_lock(tmp_path: Path, stack: ExitStack) -> None:
