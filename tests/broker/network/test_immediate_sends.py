@@ -13,25 +13,20 @@ from typing import Any, Self
 
 import pytest
 
-from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.instance_server import Server
 from ssbroker.broker.network.message_exchange import SEND_NOW_BYTES_MAX, SEND_NOW_MESSAGES_MAX, MessageExchange
-from tests.broker import sample_databases
+from tests.broker.network.served_pair import ServedPair
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting
 
 DEADLINE = 60.0
 INTERRUPTS = 60
 
 
-class Pair:
-    """A shop and a bank, served, with a dialog that the bank has acknowledged."""
+class Pair(ServedPair):
+    """A shop and a bank with a dialog that the bank has acknowledged."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.shop, bank = (stack.enter_context(Instance.create(folder / name, name=name)) for name in ("shop", "bank"))
-        self.sales, self.stock = sample_databases.shop(self.shop), sample_databases.stock(bank)
-        self.servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (self.shop, bank)]
-        self.sales.create_route("There", address=self.servers[1].address, service_name=STOCK)
-        self.stock.create_route("Back", address=self.servers[0].address, service_name=SHOP)
+        super().__init__(folder, stack)
         with self.sales.transaction() as t:
             self.dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
             t.send(self.dialog, b"first")

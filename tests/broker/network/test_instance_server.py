@@ -25,6 +25,7 @@ from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
 from ssbroker.protocol.config import ProtocolSettings
 from tests.broker import sample_databases
+from tests.broker.network.served_pair import ServedPair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 
 DEADLINE = 60.0
@@ -49,17 +50,13 @@ def receive_one(database: Database, queue: str) -> pa.Table:
 
 
 def test_two_instances_exchange_messages(tmp_path: Path, stack: ExitStack) -> None:
-    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
-    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
-    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
-    sales.create_route("There", address=servers[1].address, service_name=STOCK)
-    stock.create_route("Back", address=servers[0].address, service_name=SHOP)
-    with sales.transaction() as t:
+    pair = ServedPair(tmp_path, stack)
+    with pair.sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
-    order = receive_one(stock, ORDERS)
-    with stock.transaction() as t:
+    order = receive_one(pair.stock, ORDERS)
+    with pair.stock.transaction() as t:
         t.send(order["conversation_handle"][0].as_py(), b"on their way")
-    assert receive_one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
+    assert receive_one(pair.sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
 
 
 def test_messages_of_another_process_are_sent(tmp_path: Path, stack: ExitStack) -> None:
@@ -78,18 +75,14 @@ def test_a_commit_of_another_process_wakes_the_serving_process(
 ) -> None:
     """It looks for commits only once when it starts, unless something wakes it."""
     monkeypatch.setattr(queue_arrivals, "_POLL_INTERVAL_WHEN_SHARED", 3600.0)
-    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
-    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
-    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
-    sales.create_route("There", address=servers[1].address, service_name=STOCK)
-    stock.create_route("Back", address=servers[0].address, service_name=SHOP)
-    with Instance.open(here.folder) as other:
+    pair = ServedPair(tmp_path, stack)
+    with Instance.open(pair.shop.folder) as other:
         with other.database("Sales").transaction() as t:
             dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
         for body in (b"two chairs", b"a table"):
             with other.database("Sales").transaction() as t:
                 t.send(dialog, body)
-            assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [body]
+            assert receive_one(pair.stock, ORDERS)["message_body"].to_pylist() == [body]
 
 
 def test_a_route_of_another_process_wakes_the_serving_process(
@@ -97,21 +90,17 @@ def test_a_route_of_another_process_wakes_the_serving_process(
 ) -> None:
     """The message waits for a route, and nothing but the new route wakes the server."""
     monkeypatch.setattr(queue_arrivals, "_POLL_INTERVAL_WHEN_SHARED", 3600.0)
-    here, there = create_instance(tmp_path, "shop", stack), create_instance(tmp_path, "bank", stack)
-    sales, stock = sample_databases.shop(here), sample_databases.stock(there)
-    servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
-    sales.create_route("There", address=servers[1].address, service_name=STOCK)
-    stock.create_route("Back", address=servers[0].address, service_name=SHOP)
-    with sales.transaction() as t:
+    pair = ServedPair(tmp_path, stack)
+    with pair.sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
         t.send(dialog, b"two chairs")
-    assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [b"two chairs"]
-    sales.drop_route("There")
-    with sales.transaction() as t:
+    assert receive_one(pair.stock, ORDERS)["message_body"].to_pylist() == [b"two chairs"]
+    pair.sales.drop_route("There")
+    with pair.sales.transaction() as t:
         t.send(dialog, b"a table")
-    with Instance.open(here.folder) as other:
-        other.database("Sales").create_route("Again", address=servers[1].address, service_name=STOCK)
-        assert receive_one(stock, ORDERS)["message_body"].to_pylist() == [b"a table"]
+    with Instance.open(pair.shop.folder) as other:
+        other.database("Sales").create_route("Again", address=pair.servers[1].address, service_name=STOCK)
+        assert receive_one(pair.stock, ORDERS)["message_body"].to_pylist() == [b"a table"]
 
 
 def test_an_idle_server_sleeps(tmp_path: Path, stack: ExitStack) -> None:
