@@ -84,9 +84,8 @@ class WorkerThread:
             if self._is_closed:
                 return
             if self._next is None or due < self._next:
-                self._wanted.append(
-                    due
-                )  # a signal handler may interrupt this and call it, too, so only the thread sets `_next`
+                # Only the thread sets `_next`, because a signal handler may interrupt this call with another.
+                self._wanted.append(due)
                 self._changed.notify_all()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL: Final = 10 * SECOND
 POLL_PAUSE_FACTOR: Final = 20
-"""The pause between two polls is at least this many times as long as a poll; after `poll`, as long as one."""
+"""The pause between two polls is at least this many times as long as a poll; after an announcement, as long as one."""
 OWN_ADDRESSES_MAX: Final = 100
 """How many of its own addresses the instance learns by dialling them; peers can choose such addresses, too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
@@ -60,6 +60,7 @@ SEND_NOW_BYTES_MAX: Final = 64 << 10
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
+Result = TypeVar("Result")
 
 
 class Wake(Protocol):
@@ -104,7 +105,6 @@ class MessageExchange:
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
         self._poll_duration = 0
-        self._is_poll_requested = False
         self._announcements_seen = -1
         # Held by the thread that uses the dialogs. After an interrupt of that thread, this lock is free or still names it as the holder.
         self._guard: Final = WriteLock()
@@ -146,22 +146,21 @@ class MessageExchange:
 
     def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
         """See `Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
-        is_sent = False
+        needs_turn = True
         try:
             others = self._in_transit.add_more(database.database_id, endpoint_ids)
-            if len(others) == len(endpoint_ids) or self._sender.is_delaying:  # a turn follows when the delay ends
-                is_sent = True
-                return others
             is_small = messages <= SEND_NOW_MESSAGES_MAX and messages * self._sender.row_bytes <= SEND_NOW_BYTES_MAX
-            is_sent = is_small and self._send_now()
+            if len(others) == len(endpoint_ids) or self._sender.is_delaying:  # a turn follows when the delay ends
+                needs_turn = False
+            elif is_small:
+                needs_turn = not self._send_now()
         finally:  # also after an interrupt
-            if not is_sent:
+            if needs_turn:
                 self._wake()
         return others
 
     def poll(self) -> None:
-        """Wakes the exchange to read messages that another process has committed."""
-        self._is_poll_requested = True
+        """Wakes the exchange to read messages that another process has announced."""
         self._wake()
 
     def receive(self, peer: Peer, rows: pa.Table) -> None:
@@ -173,12 +172,14 @@ class MessageExchange:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
         if self._is_finished:
             return self._now() + self._check_interval
+        return self._turn() if self._guard.is_held_by_this_thread else self._exclusively(self._turn)
+
+    def _exclusively(self, work: Callable[[], Result]) -> Result:
+        """Calls a function when no other thread uses the dialogs."""
         thread = get_ident()
-        if self._guard.holder == thread:
-            return self._turn()
         try:
             self._guard.acquire(timeout=math.inf)
-            return self._turn()
+            return work()
         finally:
             if self._guard.holder == thread:
                 self._guard.release()
@@ -213,12 +214,7 @@ class MessageExchange:
             self._poll_if_due(now)
         if deferred:
             due_times.append(now + LOCKED_DATABASE_RETRY_INTERVAL)
-        elif (
-            not self._inbox.is_empty
-            or self._dialogs.needs_refresh
-            or self._events.callbacks
-            or (self._in_transit.has_new and not self._sender.is_delaying)
-        ):
+        elif self._needs_turn:
             due_times.append(now)
         if self._is_poll_wanted:
             due_times.append(self._polled_at + self._poll_interval)
@@ -273,24 +269,19 @@ class MessageExchange:
     def finish(self) -> None:
         """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
         self._is_finished = True
-        thread = get_ident()
-        if (
-            self._guard.holder == thread
-        ):  # closed by a subscriber, or by a signal handler that has interrupted `_send_now`
-            return
-        try:
-            self._guard.acquire(timeout=math.inf)
-            self._sender.cancel_delay()
-            self._inbox.release_all()
-            self._turn()
-            while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
-                pass
-            now = self._now() + self._settings.acknowledgement_wait
-            for dialogs in self._dialogs.all():
-                self._sender.send(dialogs, now=now)
-        finally:
-            if self._guard.holder == thread:
-                self._guard.release()
+        # A subscriber may close the server, or a signal handler that has interrupted `_send_now`.
+        if not self._guard.is_held_by_this_thread:
+            self._exclusively(self._finish)
+
+    def _finish(self) -> None:
+        self._sender.cancel_delay()
+        self._inbox.release_all()
+        self._turn()
+        while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
+            pass
+        now = self._now() + self._settings.acknowledgement_wait
+        for dialogs in self._dialogs.all():
+            self._sender.send(dialogs, now=now)
 
     def close(self) -> None:
         """Closes the file watches."""
@@ -312,8 +303,8 @@ class MessageExchange:
 
     @property
     def _is_poll_wanted(self) -> bool:
-        """Whether another process has announced messages since the last poll, or `poll` was called."""
-        return self._is_poll_requested or self._arrivals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
+        """Whether messages or changed objects were announced since the last poll."""
+        return self._arrivals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
         """Writes messages, unless there are many, their dialogs are new, rows are held, other work comes first or a database is locked.
@@ -363,7 +354,7 @@ class MessageExchange:
                 due_times.append(self._mirrors.run_due(now=now))
                 self._is_active = True
             except BaseException as error:
-                self._is_poll_requested = True
+                self._announcements_seen = -1
                 for dialogs in all_dialogs:
                     self._dialogs.drop(dialogs)
                 if not isinstance(error, Exception):
@@ -382,11 +373,16 @@ class MessageExchange:
         is_receiving = self._inbox.is_holding or not self._inbox.is_empty
         return self._is_finished or is_busy or is_receiving or not self._is_catalog_followed(now)
 
+    @property
+    def _needs_turn(self) -> bool:
+        """Whether something is left to do immediately."""
+        has_new = self._in_transit.has_new and not self._sender.is_delaying
+        return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._events.callbacks)
+
     def _schedule(self, due_times: Iterable[int | None]) -> None:
         """Schedules a turn after messages were received or sent without one."""
-        has_new = not self._inbox.is_empty or self._in_transit.has_new
         due = min((each for each in due_times if each is not None), default=None)
-        if has_new or self._dialogs.needs_refresh or self._status_writer.is_due:
+        if self._needs_turn or self._status_writer.is_due:
             self._wake()
         elif due is not None:
             self._wake(due)
@@ -425,7 +421,7 @@ class MessageExchange:
         """Collects the messages that any process has committed since the last poll."""
         if 0 <= now - self._polled_at < self._poll_interval:
             return
-        self._is_poll_requested, self._announcements_seen = False, self._arrivals.count(TRANSMISSIONS_CHANNEL)
+        self._announcements_seen = self._arrivals.count(TRANSMISSIONS_CHANNEL)
         started = self._now()
         for dialogs in self._dialogs.all():
             try:

@@ -169,9 +169,7 @@ class SocketEndpoint:
                 self._unsent.add(destination)
             if is_first:
                 self._call(self._send_waiting)
-        except (
-            BaseException
-        ):  # an interrupt of the main thread; otherwise, later rows would wait for a call that was never made
+        except BaseException:  # after an interrupt, no later call would be the first
             self._call(self._send_waiting)
             raise
 
