@@ -164,3 +164,22 @@ def test_starting_a_thread_is_retried_if_none_can_be_started(
     assert not runner.is_alive
     runner.wake()
     assert work.was_called()
+
+
+def test_a_signal_handler_may_wake_the_thread_during_a_wake(runner: WorkerThread, work: Work) -> None:
+    """It runs after `wake` has compared the times, and asks for an earlier call."""
+
+    class Interrupting(datetime):
+        def __lt__(self, other: datetime, /) -> bool:  # type: ignore[override]
+            is_earlier = super().__lt__(other)
+            if threading.current_thread() is threading.main_thread():
+                runner.wake()
+            return is_earlier
+
+    work.returns = [clock() + timedelta(hours=2)]
+    runner.wake()
+    work.was_called()
+    while runner._next is None:  # until the thread waits for the time that the call has returned
+        threading.Event().wait(0.01)
+    runner.wake(Interrupting.fromtimestamp((clock() + timedelta(hours=1)).timestamp(), UTC))
+    work.was_called()

@@ -1,4 +1,4 @@
-"""Wakes receivers that wait for messages in queues of a database."""
+"""Wakes receivers that wait for messages in queues of a database, and the serving process after commits and changes of others."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ssbroker.store.database_file import SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
 """In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and
-changed objects of any process."""
+changed objects of any process. The serving process waits for this channel only."""
 OBJECTS_CHANNEL: Final = -119
-"""In place of the id of a queue of msdb: changed objects of any database of the instance. It is the last of the 120 slots of the shared
+"""In place of the id of a queue of msdb: changed objects of any database of the instance, so that the
+catalog must be read again. It is the last of the 120 slots of the shared
 memory, which a queue of msdb is least likely to have."""
-_POLL_INTERVAL: Final = 0.05
-_POLL_INTERVAL_WHEN_SHARED: Final = 5.0
+_CHECK_INTERVAL: Final = 0.05
+_CHECK_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
 class QueueArrivals(database_file.Arrivals):
     """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
-    after the check ends the wait immediately. It checks again every `poll_interval` seconds: without shared memory, because commits of
+    after the check ends the wait immediately. It checks again every `check_interval` seconds: without shared memory, because commits of
     other processes are not noticed; with it, in case a process was killed between its commit and the notification.
 
     Examples:
@@ -41,13 +42,13 @@ class QueueArrivals(database_file.Arrivals):
         self._waiting: Counter[int] = Counter()
         self._is_closed = False
         self._shared: SharedMemory | None = None
-        self.poll_interval = _POLL_INTERVAL
+        self.check_interval = _CHECK_INTERVAL
 
     def share(self, shared: SharedMemory, /) -> None:
         """Notifies and waits in shared memory from now on."""
         super().share(shared)
         self._shared = shared
-        self.poll_interval = _POLL_INTERVAL_WHEN_SHARED
+        self.check_interval = _CHECK_INTERVAL_WHEN_SHARED
 
     @property
     def is_shared(self) -> bool:

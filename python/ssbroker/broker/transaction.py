@@ -71,7 +71,7 @@ class ReceiveWait:
                     self.empty_queue_id = queue_id
                 if is_ready or left <= 0 or is_over:
                     return is_ready and not is_over
-                arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.poll_interval, left, changes_in))
+                arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.check_interval, left, changes_in))
 
     def _check(self, queue_id: int) -> tuple[bool, float]:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""

@@ -84,7 +84,7 @@ class WorkerThread:
             if self._is_closed:
                 return
             if self._next is None or due < self._next:
-                # Only the thread sets `_next`, because a signal handler may interrupt this call with another.
+                # A signal handler may call this here. If it set `_next`, this call would then replace its earlier time with a later one.
                 self._wanted.append(due)
                 self._changed.notify_all()
             if self._thread is None:

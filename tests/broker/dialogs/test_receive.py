@@ -277,7 +277,7 @@ def test_a_message_that_arrives_before_the_wait_ends_it(sales: Database) -> None
     """Between the check that found nothing and the wait."""
     receive_wait = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
-    database_context(sales).arrivals.poll_interval = WAIT
+    database_context(sales).arrivals.check_interval = WAIT
     assert receive_wait.wait()
 
 

@@ -122,7 +122,7 @@ def test_messages_for_a_file_that_another_process_has_locked_wait_for_a_turn(con
     assert connected.both.receive_orders() == [b"held up"]
 
 
-def test_messages_wait_while_another_thread_has_a_turn(connected: Connected) -> None:
+def test_messages_wait_while_another_thread_uses_the_dialogs(connected: Connected) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -1,4 +1,4 @@
-"""A thread sends a few messages itself after it has committed them; an interrupt at any point loses nothing."""
+"""A thread sends a few messages itself after it has committed them; an interrupt of that loses nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.instance_server import Server
 from ssbroker.broker.network.message_exchange import SEND_NOW_BYTES_MAX, SEND_NOW_MESSAGES_MAX, MessageExchange
+from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from tests.broker.network.served_pair import ServedPair
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting
 
@@ -64,7 +65,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 class Interrupt:
-    """Does something at one step of `_send_now` in this thread, where Python may run a signal handler: as a function begins, or after a call of C code."""
+    """Simulates a signal at one step of `_send_now` in this thread, where Python may run a signal handler: as a function begins, or after a call of C code."""
 
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.is_done = False
@@ -95,10 +96,19 @@ def interrupt() -> None:
 
 
 def test_the_committing_thread_sends_a_few_messages(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a turn of the exchange, which has its own thread."""
-    monkeypatch.setattr(Server, "_wake", lambda *_: None)
-    pair.send(b"two chairs")
-    assert pair.receive() == b"two chairs"
+    """At least one of several; another thread sends if it uses the dialogs at that moment."""
+    threads: set[int] = set()
+    send = SocketEndpoint.send
+
+    def recorded(endpoint: SocketEndpoint, address: str, rows: pa.Table) -> int:
+        threads.add(threading.get_ident())
+        return send(endpoint, address, rows)
+
+    monkeypatch.setattr(SocketEndpoint, "send", recorded)
+    for number in range(20):
+        pair.send(b"%d" % number)
+        assert pair.receive() == b"%d" % number
+    assert threading.get_ident() in threads
 
 
 @pytest.mark.parametrize(
@@ -118,7 +128,7 @@ def test_many_or_large_messages_wait_for_a_turn(
     assert [pair.receive() for _ in bodies] == bodies
 
 
-def test_messages_wait_while_another_thread_has_a_turn(pair: Pair) -> None:
+def test_messages_wait_while_another_thread_uses_the_dialogs(pair: Pair) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -157,7 +157,7 @@ class Server:
         self._is_open = self._has_started = False
         self._status_file: StatusFile | None = None
         self._commits: Final = (
-            threading.Thread(target=self._follow_commits, name=f"ssbroker {instance.name} commits", daemon=True)
+            threading.Thread(target=self._follow_announcements, name=f"ssbroker {instance.name} commits", daemon=True)
             if instance.background and instance.msdb.arrivals.is_shared
             else None
         )
@@ -328,15 +328,15 @@ class Server:
         )
         return SocketEndpoint(context, host=options.host, port=options.port)
 
-    def _follow_commits(self) -> None:
+    def _follow_announcements(self) -> None:
         """Has messages sent at once that other processes commit, and their changes of objects followed."""
         arrivals = self._instance.msdb.arrivals
         seen = arrivals.count(TRANSMISSIONS_CHANNEL)
-        self.exchange.poll()
+        self._wake()
         while self._is_open and not arrivals.is_closed:
             if arrivals.wait(TRANSMISSIONS_CHANNEL, seen=seen, timeout=LONGEST_WAIT):
                 seen = arrivals.count(TRANSMISSIONS_CHANNEL)
-                self.exchange.poll()
+                self._wake()
 
     def _run(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.exchange.turn())

@@ -56,7 +56,7 @@ lock, which it would otherwise get only at the end of the turn."""
 SEND_NOW_MESSAGES_MAX: Final = 16
 """The maximum number of messages that a thread sends itself after it has committed them."""
 SEND_NOW_BYTES_MAX: Final = 64 << 10
-"""Their maximum size, estimated from the rows that were sent last: another thread encrypts larger ones meanwhile."""
+"""The maximum of their estimated size: their number times the mean size of the rows that were sent last. The next turn sends others."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -73,7 +73,7 @@ class Wake(Protocol):
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    Only `send_waiting`, `announce_more`, `poll` and `receive` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
+    `send_waiting`, `announce_more`, `receive`, `finish` and `close` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
     """
 
     def __init__(
@@ -159,10 +159,6 @@ class MessageExchange:
                 self._wake()
         return others
 
-    def poll(self) -> None:
-        """Wakes the exchange to read messages that another process has announced."""
-        self._wake()
-
     def receive(self, peer: Peer, rows: pa.Table) -> None:
         """Writes a few messages of established dialogs at once, in the thread of the caller, unless it would wait; the next turn writes others."""
         if not self._receive_now(peer, rows) and self._inbox.put(peer, rows):
@@ -224,7 +220,7 @@ class MessageExchange:
     def _longest_pause(self) -> int:
         """Returns the longest time until the next turn.
 
-        During traffic, that is when an acknowledgement of the next message becomes due, so that setting the time need not wake the thread.
+        During traffic, that is when an acknowledgement of the next message becomes due, so that the thread already wakes by then.
         """
         is_active = self._is_active or self._sender.sent_rows > 0
         self._is_active = False
@@ -289,8 +285,8 @@ class MessageExchange:
 
     @property
     def _check_interval(self) -> int:
-        """How often the databases are checked for messages and object changes of other processes that were not announced."""
-        return int(self._arrivals.poll_interval * SECOND)
+        """The time between two checks for messages and changed objects of other processes that were not announced; slow polls make it longer."""
+        return int(self._arrivals.check_interval * SECOND)
 
     @property
     def _poll_interval(self) -> int:
@@ -333,10 +329,10 @@ class MessageExchange:
         return True
 
     def _send_now(self) -> bool:
-        """Sends what was announced, unless a thread uses the dialogs or other work comes first; returns whether nothing is left to do.
+        """Sends everything that is due, unless a thread uses the dialogs or other work comes first; returns whether nothing is left to do.
 
-        The calling thread may be the main thread, where a signal handler may run, commit, close the server, or raise an exception at any point:
-        the dialogs are then created again from their database, as after a restart.
+        The calling thread may be the main thread, where a signal handler may run at any point, and commit or close the server. If it raises an
+        exception, all dialogs are dropped, and the next turn creates them from their databases, as after a restart.
         """
         thread = get_ident()
         if not self._instance.background or self._guard.is_held_by_this_thread:  # further up the stack
@@ -354,7 +350,7 @@ class MessageExchange:
                 due_times.append(self._mirrors.run_due(now=now))
                 self._is_active = True
             except BaseException as error:
-                self._announcements_seen = -1
+                self._announcements_seen = -1  # the next turn polls, and finds what was taken and not sent
                 for dialogs in all_dialogs:
                     self._dialogs.drop(dialogs)
                 if not isinstance(error, Exception):
@@ -380,7 +376,7 @@ class MessageExchange:
         return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._events.callbacks)
 
     def _schedule(self, due_times: Iterable[int | None]) -> None:
-        """Schedules a turn after messages were received or sent without one."""
+        """Schedules a turn for the earliest of some times, or immediately if something is left to do."""
         due = min((each for each in due_times if each is not None), default=None)
         if self._needs_turn or self._status_writer.is_due:
             self._wake()

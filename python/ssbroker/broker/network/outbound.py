@@ -89,7 +89,7 @@ BATCHES_MAX: Final = 8
 
 
 class OutboundSender:
-    """Sends the rows that are due. For one thread.
+    """Sends the rows that are due. For one thread at a time.
 
     `on_full` is called with an address whose buffer is full, `loop_back` with rows for databases of this instance.
 
