@@ -51,6 +51,10 @@ impl Address {
 /// Returns the address at the start of a service name, `[TCP://]host:port[/...]`, in normal form (R23).
 #[must_use]
 pub fn next_hop_of_service_name(name: &[u8]) -> Option<String> {
+    // Most service names begin with `//` and have no address.
+    if name.starts_with(b"/") {
+        return None;
+    }
     let (host, rest) = split_host(after_scheme(name).unwrap_or(name))?;
     let port = rest.strip_prefix(b":")?;
     let end = port.iter().position(|&byte| byte == b'/').unwrap_or(port.len());

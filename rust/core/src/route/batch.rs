@@ -84,6 +84,8 @@ pub struct Stages {
     pairs: [u32; BLOCK],
     /// For conversations that pick, the cell.
     picked: [u32; BLOCK],
+    /// For conversations that another entry decides, its source and slot.
+    others: [(Source, u32); BLOCK],
     numbers: [TieNumber; BLOCK],
 }
 
@@ -126,6 +128,7 @@ impl Default for Stages {
             pending: [Rows { rows: [0; BLOCK], len: 0 }; Next::COUNT],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
+            others: [(0, 0); BLOCK],
             numbers: [TieNumber::default(); BLOCK],
         }
     }
@@ -225,6 +228,7 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
     }
 
     /// Picks, and reads the service name if the cell depends on it (R23).
+    #[inline]
     fn check_name_and_follow_picks(
         &self,
         row: usize,
@@ -232,6 +236,9 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
         cells: &[Cell],
         number: &mut Option<TieNumber>,
     ) -> Cell {
+        if !cell.action.has(Action::UNFINISHED) {
+            return cell;
+        }
         let names_address = || next_hop_of_service_name(self.block.names[row]).is_some();
         let cell = if cell.action == Action::next(Next::MaybeAddress) && !names_address() {
             cells[cell.candidates().start]
@@ -287,14 +294,8 @@ impl RouteIndex {
                 let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
                 self.look_up(&request, row, slot, None, stages, scratch, answers);
             }
-            for row in stages.pending_on(Next::Expired).iter() {
-                self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
-            }
-            for next in [Next::Unknown, Next::MaybeUnknown, Next::ReEnter] {
-                for row in stages.pending_on(next).iter() {
-                    self.look_up_other_entry(&request, row, next, None, stages, scratch, answers);
-                }
-            }
+            self.finish_expired(&request, stages, scratch, answers);
+            self.finish_by_other_entries(&request, stages, scratch, answers);
         }
         self.collect(rows, block.has_broker, stages, answers);
     }
@@ -432,31 +433,120 @@ impl RouteIndex {
         cells[entry.others as usize + usize::from(is_host)]
     }
 
-    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41).
-    #[cold]
+    /// Finishes the conversations whose entries have expired.
+    fn finish_expired<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let rows = stages.pending_on(Next::Expired);
+        for row in rows.iter() {
+            self.refresh_entry(stages.slots[row], request.now, scratch);
+        }
+        for row in rows.iter() {
+            self.look_up_live(request, row, stages.slots[row], None, stages, scratch, answers);
+        }
+    }
+
+    /// Finishes the conversations that another entry than that of their source and name decides.
+    fn finish_by_other_entries<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        for next in [Next::Unknown, Next::MaybeUnknown, Next::ReEnter] {
+            let rows = stages.pending_on(next);
+            for row in rows.iter() {
+                stages.others[row] = self.other_entry(request, row, next, stages, answers);
+            }
+            for row in rows.iter() {
+                self.look_up_other_entry(request, row, next, stages.others[row], None, stages, scratch, answers);
+            }
+        }
+    }
+
+    /// Returns the source and slot of the other entry to look at, and prefetches it. The entry in the slot may be that of
+    /// another name.
+    #[inline]
+    fn other_entry<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        next: Next,
+        stages: &Stages,
+        answers: &Answers,
+    ) -> (Source, u32) {
+        let source = match next {
+            Next::Unknown => return (0, 0),
+            Next::MaybeUnknown => self.replies(),
+            _ => {
+                let is_initiator = request.block.from_target >> row & 1 == 0;
+                self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]))
+            }
+        };
+        let name = request.block.names[row];
+        let hash = if stages.long >> row & 1 == 0 {
+            self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
+        } else {
+            self.hash.of(name, source)
+        };
+        let slot = self.entry_slots.slot(hash);
+        prefetch_line(&self.entries, slot, 0);
+        prefetch_line(&self.entries, slot, 1);
+        (source, slot as u32)
+    }
+
+    /// Whether the entry in a slot is that of a conversation's name in a source.
+    #[inline]
+    #[allow(clippy::needless_bitwise_bool)]
+    fn is_entry<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        (source, slot): (Source, u32),
+        stages: &Stages,
+    ) -> bool {
+        let name = request.block.names[row];
+        if stages.long >> row & 1 == 1 {
+            return self.is_in_slot(slot, source, name);
+        }
+        let entry = &self.entries[slot as usize];
+        entry.has_chunks(&stages.chunks[row]) & (entry.key == short_key(source, name.len()))
+    }
+
+    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `other` is
+    /// that of `other_entry`.
     #[allow(clippy::too_many_arguments)]
     fn look_up_other_entry<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         row: usize,
         next: Next,
+        other: (Source, u32),
         number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let (name, source) = (request.block.names[row], self.entries[stages.slots[row] as usize].source());
+        let source = self.entries[stages.slots[row] as usize].source();
         let slot = match next {
-            Next::MaybeUnknown if self.is_known(source, name) => {
-                stages.actions[row] = Action::next(Next::Rules);
-                return;
+            Next::MaybeUnknown => {
+                // Replies have an entry for each name of a database's service or a pending request, and no other
+                // entries; the entries for the routes of `msdb` are those of messages from outside.
+                let is_routed = || self.slot(self.outside(), request.block.names[row]).is_some();
+                if self.is_entry(request, row, other, stages) || source == self.catalog.msdb && is_routed() {
+                    stages.actions[row] = Action::next(Next::Rules);
+                    return;
+                }
+                self.unknown_slot(source)
             }
-            Next::MaybeUnknown | Next::Unknown => self.unknown_slot(source),
-            _ => {
-                let is_initiator = request.block.from_target >> row & 1 == 0;
-                let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
-                self.slot(source, name).unwrap_or_else(|| self.default_slot(source))
-            }
+            Next::Unknown => self.unknown_slot(source),
+            _ if self.is_entry(request, row, other, stages) => other.1,
+            _ => self.default_slot(other.0),
         };
         self.look_up(request, row, slot, number, stages, scratch, answers);
     }
@@ -475,29 +565,46 @@ impl RouteIndex {
     ) {
         let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
         let entry = &self.entries[slot as usize];
-        let cell = if request.now < entry.expires {
-            let cell = match entry.cell(entry.action(has_broker, broker)) {
-                cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
-                    Some(pair) => pair.cell(),
-                    None => self.other_cell(entry, &self.cells, broker),
-                },
-                cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
-                cell => cell,
-            };
-            request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
-        } else {
+        if request.now >= entry.expires {
             self.refresh_entry(slot, request.now, scratch);
-            let Some(live) = scratch.entries.get(slot, request.now) else { return };
-            let entry = &live.entry;
-            let cell = match entry.cell(entry.action(has_broker, broker)) {
-                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
-                    let pair = live.pairs.get(&broker).copied();
-                    pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
-                }
-                cell => cell,
-            };
-            request.check_name_and_follow_picks(row, cell, &live.cells, &mut number)
+            return self.look_up_live(request, row, slot, number, stages, scratch, answers);
+        }
+        let cell = match entry.cell(entry.action(has_broker, broker)) {
+            cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
+                Some(pair) => pair.cell(),
+                None => self.other_cell(entry, &self.cells, broker),
+            },
+            cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
+            cell => cell,
         };
+        let cell = request.check_name_and_follow_picks(row, cell, &self.cells, &mut number);
+        stages.slots[row] = slot;
+        self.finish(request, row, cell, number, stages, scratch, answers);
+    }
+
+    /// Decides a conversation by the entry that was compiled again for a slot.
+    #[allow(clippy::too_many_arguments)]
+    fn look_up_live<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        slot: u32,
+        mut number: Option<TieNumber>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
+        let Some(live) = scratch.entries.get(slot, request.now) else { return };
+        let entry = &live.entry;
+        let cell = match entry.cell(entry.action(has_broker, broker)) {
+            cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
+                let pair = live.pairs.get(&broker).copied();
+                pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
+            }
+            cell => cell,
+        };
+        let cell = request.check_name_and_follow_picks(row, cell, &live.cells, &mut number);
         stages.slots[row] = slot;
         self.finish(request, row, cell, number, stages, scratch, answers);
     }
@@ -516,7 +623,8 @@ impl RouteIndex {
         answers: &mut Answers,
     ) {
         if let Some(next @ (Next::Unknown | Next::MaybeUnknown | Next::ReEnter)) = cell.action.next_of() {
-            return self.look_up_other_entry(request, row, next, number, stages, scratch, answers);
+            let other = self.other_entry(request, row, next, stages, answers);
+            return self.look_up_other_entry(request, row, next, other, number, stages, scratch, answers);
         }
         stages.actions[row] = cell.action;
         answers.route_ids[row] = cell.target.route_id;

@@ -180,17 +180,9 @@ impl RouteIndex {
 
     /// Whether a slot holds a name's entry in a source.
     #[inline]
-    fn is_in_slot(&self, slot: u32, source: Source, name: &[u8]) -> bool {
+    pub(crate) fn is_in_slot(&self, slot: u32, source: Source, name: &[u8]) -> bool {
         let entry = &self.entries[slot as usize];
         entry.service != NONE && entry.source() == source && self.catalog.name(entry.service) == name
-    }
-
-    /// Whether a name without an entry in a source is known.
-    pub(crate) fn is_known(&self, source: Source, name: &[u8]) -> bool {
-        // Replies have an entry for each name of a database's service or a pending request, and no other entries; the
-        // entries for the routes of `msdb` are those of messages from outside.
-        self.slot(self.replies(), name).is_some()
-            || source == self.catalog.msdb && self.slot(self.outside(), name).is_some()
     }
 
     /// Returns the slot of a service name in a table, and the positions of its routes.
