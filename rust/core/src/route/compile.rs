@@ -23,8 +23,8 @@ use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
-/// The most entries for names without a route in the table, of all sources together; more only for replies. In the
-/// sources beyond, a service that no route names is left to `decide` if a database has it.
+/// The most entries for names without a route in the table, of all sources together, and for the routes of `msdb` again;
+/// more only for replies. In the sources beyond, a service that no route names is left to `decide` if a database has it.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;
@@ -127,7 +127,7 @@ impl RouteIndex {
                 entries.push(compiler.entry(&subject, entries.len() as u32));
                 routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
             }
-            for service in others.iter().flat_map(|others| others.iter().copied()) {
+            for &service in &others.names {
                 if names.is_excluded(source, service) {
                     continue;
                 }
@@ -139,7 +139,7 @@ impl RouteIndex {
             let unknown = compiler.entry(&subject, 0);
             let maybe_unknown =
                 Entry { actions: [Action::next(Next::MaybeUnknown); 3], ..Compiler::undecided(&subject) };
-            defaults[usize::from(source)] = if others.is_some() { unknown } else { maybe_unknown };
+            defaults[usize::from(source)] = if others.are_all { unknown } else { maybe_unknown };
             defaults[sources + usize::from(source)] = unknown;
         }
         for service in self.service_databases.names() {
@@ -239,14 +239,23 @@ impl RouteIndex {
 }
 
 /// The names that need an entry in a source although no route of its table names them: what happens to them depends on
-/// the databases that have the service, or on pending requests.
+/// the databases that have the service, or on pending requests. In `msdb`, the names of its routes are among them.
 struct OtherNames<'a> {
     index: &'a RouteIndex,
     hosted_or_pending: Vec<NameId>,
     /// For each name, the last source from which it was excluded, counted from 1.
     excluded: Vec<u32>,
+    /// The number of hosted or pending names, once for each source that lists them.
     count: usize,
     limit: usize,
+}
+
+/// The names to list in a source.
+#[derive(Default)]
+struct Listed {
+    names: Vec<NameId>,
+    /// No name is omitted because of the limit.
+    are_all: bool,
 }
 
 impl<'a> OtherNames<'a> {
@@ -260,25 +269,34 @@ impl<'a> OtherNames<'a> {
         Self { index, count: names.len(), hosted_or_pending: names, excluded, limit }
     }
 
-    /// Returns the names; `None` if there are too many. For replies all are returned, since their entries show which
-    /// names are known.
-    fn of(&mut self, source: Source) -> Option<Vec<NameId>> {
-        let (catalog, mut names) = (&self.index.catalog, Vec::new());
+    /// Returns the names to list. For replies these are all, since their entries show which names are known.
+    fn of(&mut self, source: Source) -> Listed {
+        let catalog = &self.index.catalog;
+        let mut listed = Listed { names: Vec::new(), are_all: true };
         if catalog.databases.get(usize::from(source)).is_some_and(|database| !database.enabled) {
-            return Some(names);
+            return listed;
         }
-        names.clone_from(&self.hosted_or_pending);
         if source == catalog.msdb {
             let routes = self.index.tables[usize::from(source)].named.clone();
-            names.extend(routes.map(|position| self.index.route(position).service));
-            names.sort_unstable();
-            names.dedup();
+            // Sorted, because the routes are.
+            listed.names.extend(routes.map(|position| self.index.route(position).service));
+            listed.names.dedup();
+            if listed.names.len() > self.limit {
+                listed = Listed::default();
+            }
         }
+        let count = self.count + self.hosted_or_pending.len();
         if source == self.index.replies() {
-            return Some(names);
+            listed.names.clone_from(&self.hosted_or_pending);
+        } else if count <= self.limit {
+            self.count = count;
+            listed.names.extend(&self.hosted_or_pending);
+            listed.names.sort_unstable();
+            listed.names.dedup();
+        } else {
+            listed.are_all = false;
         }
-        self.count += names.len();
-        (self.count <= self.limit).then_some(names)
+        listed
     }
 
     fn exclude(&mut self, source: Source, service: NameId) {
@@ -341,7 +359,14 @@ impl<'a> Compiler<'a> {
         }
         self.add_hop(subject);
         let mut ids = std::mem::take(&mut self.scratch.brokers);
-        self.index.live_brokers(subject.routes.clone(), self.now, &mut ids);
+        if subject.source == self.index.replies() {
+            // A reply names the broker id of its database (R7).
+            let hosts = subject.service.into_iter().flat_map(|service| self.index.service_databases.by_broker(service));
+            ids.clear();
+            ids.extend(hosts.map(|(broker, _)| (0, broker)));
+        } else {
+            self.index.live_brokers(subject.routes.clone(), self.now, &mut ids);
+        }
         let entry = self.entry_with_ids(subject, owner, &ids);
         self.scratch.brokers = ids;
         entry
@@ -400,6 +425,9 @@ impl<'a> Compiler<'a> {
 
     /// Returns the kind of the databases that have the service and whose broker ids no live route names.
     fn host_kind(&self, subject: &Subject<'_>) -> Option<Kind> {
+        if subject.source == self.index.replies() {
+            return None; // replies have pairs for them
+        }
         let is_live = |position| self.index.route(position).is_live(self.now);
         let is_named = |id| self.index.rows_with(subject.routes.clone(), Some(id)).any(is_live);
         let mut ids = self.index.service_databases.by_broker(subject.service?).map(|(id, _)| id);
