@@ -140,6 +140,10 @@ class BrokerEndpoint:
     message_forwarding_size: int
 
 
+PRIORITY_DEFAULT: Final = 5
+"""The priority of an endpoint without a matching broker priority."""
+
+
 @dataclass(frozen=True)
 class Objects:
     """Objects of a database at one version.
@@ -187,6 +191,23 @@ class Objects:
     def services_of(self, queue: Queue) -> tuple[Service, ...]:
         """Returns the services of a queue."""
         return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
+
+    def priority_of_endpoint(self, *, service_contract_id: int, service_id: int, far_service: str) -> int:
+        """Returns the priority of a new endpoint: the level of the most specific broker priority that matches."""
+        best, best_level = -1, PRIORITY_DEFAULT
+        for one in self.priorities.values():
+            criteria = (
+                (one.service_contract_id, service_contract_id),
+                (one.local_service_id, service_id),
+                (one.remote_service_name, far_service),
+            )
+            if any(expected not in (None, actual) for expected, actual in criteria):
+                continue
+            # The contract weighs more than the local service, which weighs more than the remote service.
+            weight = sum(rank for rank, (expected, _) in zip((4, 2, 1), criteria, strict=True) if expected is not None)
+            if weight > best:
+                best, best_level = weight, one.priority
+        return best_level
 
 
 def version_of(connection: Connection) -> int:

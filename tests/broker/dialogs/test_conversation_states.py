@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
-from ssbroker.broker.dialogs.sender_update import apply_outcome
+from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker._well_known import END_DIALOG
-from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
+from ssbroker.broker.dialogs import message_validation
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
 from ssbroker.broker.dialogs.message import (
@@ -117,7 +116,7 @@ class EndpointDelivery:
         if message_type is None:
             objects, endpoint = self._work.objects, self._endpoint
             contract = objects.contracts_by_id[endpoint.service_contract_id]
-            message_type = contract_rules.receivable_type(
+            message_type = message_validation.receivable_type(
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
             self._checked_types[message.message_type_name] = message_type
@@ -125,7 +124,7 @@ class EndpointDelivery:
             return message_type
         if message_type.validation == "N" or (self._is_first_validated and message.message_sequence_number == 0):
             return None
-        return contract_rules.validation_error(message_type, message.message_body)
+        return message_validation.validation_error(message_type, message.message_body)
 
     def refuse(self, refused: ConversationError) -> DeliveryOutcome:
         """Ends the conversation because of a rejected message; if no message was complete before, removes the endpoint instead."""
@@ -314,8 +313,7 @@ def create_target_endpoint(
         is_encrypted=header.is_encrypted,
         state=STATE_AFTER_FIRST_MESSAGE if has_first_message else STATE_AFTER_FIRST_FRAGMENT,
         lifetime=header.lifetime,
-        priority=priority_of_endpoint(
-            work.objects,
+        priority=work.objects.priority_of_endpoint(
             service_contract_id=contract.service_contract_id,
             service_id=service.service_id,
             far_service=header.from_service_name,
@@ -330,13 +328,13 @@ def create_target_endpoint(
 
 
 def _first_message_error(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
-    message_type = contract_rules.receivable_type(
+    message_type = message_validation.receivable_type(
         work.objects, contract, message.message_type_name, from_initiator=True
     )
     return (
         message_type
         if isinstance(message_type, ConversationError)
-        else contract_rules.validation_error(message_type, message.message_body)
+        else message_validation.validation_error(message_type, message.message_body)
     )
 
 
@@ -400,7 +398,7 @@ def _unvalidated_type(
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        message_type = contract_rules.receivable_type(
+        message_type = message_validation.receivable_type(
             work.objects, contract, name, from_initiator=not endpoint.is_initiator
         )
         accepted[key] = (

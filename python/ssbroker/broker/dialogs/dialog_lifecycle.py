@@ -7,7 +7,6 @@ from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker._well_known import END_DIALOG, ERROR
-from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
@@ -67,8 +66,7 @@ def begin(
         is_encrypted=encryption,
         state=INITIAL_STATE,
         lifetime=expires,
-        priority=priority_of_endpoint(
-            objects,
+        priority=objects.priority_of_endpoint(
             service_contract_id=contract_row.service_contract_id,
             service_id=service.service_id,
             far_service=to_service,

@@ -10,8 +10,7 @@ import uuid
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
+from ssbroker.broker.dialogs import message_validation
 from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
@@ -43,8 +42,8 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
     if is_secured or not is_stored_directly or service_name not in services_routed_locally(objects):
         return None
     contract_id = contract.service_contract_id
-    priority = priority_of_endpoint(
-        objects, service_contract_id=contract_id, service_id=service.service_id, far_service=service_name
+    priority = objects.priority_of_endpoint(
+        service_contract_id=contract_id, service_id=service.service_id, far_service=service_name
     )
     return DialogPlan(objects, service, contract, queue, priority)
 
@@ -52,7 +51,7 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
 def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> bytes | None:
     """Begins a dialog and sends its first message; returns the conversation group of the target, or None if the general path must do it."""
     objects, service, contract, queue, priority = planned
-    queued_type = contract_rules.receivable_type(objects, contract, message_type, from_initiator=True)
+    queued_type = message_validation.receivable_type(objects, contract, message_type, from_initiator=True)
     if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
         return None
     now = work.now()

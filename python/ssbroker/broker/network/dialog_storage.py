@@ -15,9 +15,8 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs import message_validation
 from ssbroker.broker.dialogs.arrival import find_target
-from ssbroker.broker.dialogs.broker_priorities import priority_of_endpoint
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.unit_of_work import database_transaction
@@ -57,8 +56,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
     service, contract = target
     if not objects.security.may_send(service.service_id, endpoint.far_certificate, owner=service.principal_id):
         return _refusal(failure(8494, service=service.name))
-    priority = priority_of_endpoint(
-        objects,
+    priority = objects.priority_of_endpoint(
         service_contract_id=contract.service_contract_id,
         service_id=service.service_id,
         far_service=endpoint.far_service_name,
@@ -82,7 +80,7 @@ def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
         contract = objects.contracts.get(contract_name)
         if contract is None:
             return False
-        kind = contract_rules.receivable_type(objects, contract, name, from_initiator=from_initiator)
+        kind = message_validation.receivable_type(objects, contract, name, from_initiator=from_initiator)
         if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
@@ -112,9 +110,9 @@ def refused_messages(
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:
-                kinds[key] = contract_rules.receivable_type(objects, contract, name, from_initiator=side)
+                kinds[key] = message_validation.receivable_type(objects, contract, name, from_initiator=side)
             kind = kinds[key]
-        error = kind if isinstance(kind, ConversationError) else contract_rules.validation_error(kind, body or None)
+        error = kind if isinstance(kind, ConversationError) else message_validation.validation_error(kind, body or None)
         if error is not None:
             refusals[row] = _refusal(error)
     return refusals
