@@ -325,7 +325,7 @@ def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance:
             transported.extend(conversations)
             return {}
 
-        def announce_more(
+        def send_more(
             self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
         ) -> Collection[int]:
             return endpoint_ids

@@ -34,16 +34,15 @@ class Transport(Protocol):
     def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.
 
-        It is called after each commit that sends on a conversation, unless `announce_more` suffices, after changes that may affect its route, and again after the
-        retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns problems that are known already, by sender id.
+        It is called after each commit that sends on a conversation, unless `send_more` suffices, after changes that may affect its route,
+        and again after the retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns
+        problems that are known already, by sender id.
         """
 
-    def announce_more(
-        self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
-    ) -> Collection[int]:
-        """Announces new messages of conversations; returns those that still need `send_waiting`, which is more expensive.
+    def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> Collection[int]:
+        """Sends new messages of conversations that `send_waiting` already sends for, in the calling thread or soon after.
 
-        It may send them in the calling thread. `messages` is their number.
+        Returns the other conversations, which need `send_waiting`. `messages` is the number of new messages of all.
         """
 
 
@@ -81,7 +80,7 @@ class Delivery:
         if self.transport is None:
             self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
         elif not self._instance.events.wants(MessageClassify):
-            endpoint_ids = self.transport.announce_more(database, endpoint_ids, messages=messages)
+            endpoint_ids = self.transport.send_more(database, endpoint_ids, messages=messages)
             if not endpoint_ids:
                 return False
         now = epoch_microseconds(self._instance.clock())

@@ -30,7 +30,7 @@ def is_reentrant_call() -> bool:
 
 
 LONGEST_WAIT: Final = 5.0
-"""Maximum seconds between two calls, because other processes may have written to the files."""
+"""Maximum seconds between two calls, unless a thread is created with another: other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
 REENTRANT_TIMEOUT: Final = 1.0
 """Seconds to wait for a thread that may itself wait for a call further up the stack."""

@@ -73,7 +73,7 @@ class Wake(Protocol):
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    `send_waiting`, `announce_more`, `receive`, `finish` and `close` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
+    `send_waiting`, `send_more`, `receive`, `finish` and `close` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class MessageExchange:
         self._wake()
         return blocked
 
-    def announce_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
+    def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
         """See `Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
         needs_turn = True
         try:
