@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import doctest
+import importlib
+import inspect
 import pkgutil
 from pathlib import Path
 
@@ -64,3 +67,32 @@ def test_everything_public_has_an_example(name: str) -> None:
 def test_every_function_of_the_spark_room_has_an_example(name: str) -> None:
     module = f"ssbroker.spark.{name.partition('.')[0]}"
     assert any(test.name == f"ssbroker.spark.{name}" for test in examples_of(module))
+
+
+def _free_names(test: doctest.DocTest) -> set[str]:
+    """Returns the names that an example uses and does not define."""
+    used: set[str] = set()
+    defined = set(dir(builtins))
+    for example in test.examples:
+        for node in ast.walk(ast.parse(example.source)):
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.arg):
+                defined.add(node.arg)
+    return used - defined
+
+
+@pytest.mark.parametrize("name", ["ssbroker", "ssbroker.diagnose", "ssbroker.testing", "ssbroker.spark"])
+def test_examples_import_what_they_use(name: str) -> None:
+    """An example can be copied; only the session `spark` is given."""
+    module = importlib.import_module(name)
+    for public in dir(module):
+        item = getattr(module, public)
+        if public.startswith("_") or not (inspect.isclass(item) or inspect.isfunction(item)):
+            continue
+        for test in doctest.DocTestFinder(exclude_empty=True).find(item, public):
+            assert _free_names(test) <= {"spark"}, test.name
