@@ -155,6 +155,7 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
         MalformedDataError: The Arrow data are corrupt.
 
     Examples:
+        >>> from ssbroker import md5
         >>> import pyarrow as pa
         >>> [digest and digest.hex() for digest in md5(pa.array([b"abc", None])).to_pylist()]
         ['900150983cd24fb0d6963f7d28e17f72', None]
@@ -193,6 +194,7 @@ def fragment(
         InputError: A value is invalid; the error names column, row and value.
 
     Examples:
+        >>> from ssbroker import fragment
         >>> import pyarrow as pa
         >>> messages = pa.table({"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [0],
         ...                      "message_body": [b"Hello, world"]})

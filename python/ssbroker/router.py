@@ -563,6 +563,7 @@ def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
         InvalidGuidError: A value is not a GUID.
 
     Examples:
+        >>> from ssbroker import tie_break_hash
         >>> import pyarrow as pa
         >>> tie_break_hash(pa.array(["00000000-0000-0000-0000-000000000000", None])).to_pylist()
         [-3510225485978208079, None]

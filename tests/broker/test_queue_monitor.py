@@ -7,7 +7,7 @@ import pytest
 from ssbroker.broker.queue_monitor import (
     CHECK_EVERY,
     READERS_WITHOUT_PROGRESS_MAX,
-    TABLE,
+    TRANSITIONS,
     MonitorInput,
     MonitorState,
     QueueMonitor,
@@ -144,8 +144,8 @@ def test_a_message_at_the_maximum_of_readers_counts_as_limited() -> None:
 
 
 def test_every_state_handles_every_input() -> None:
-    assert set(TABLE) == set(MonitorInput)
-    assert all(set(row) == set(MonitorState) for row in TABLE.values())
+    assert set(TRANSITIONS) == set(MonitorInput)
+    assert all(set(row) == set(MonitorState) for row in TRANSITIONS.values())
 
 
 def test_a_receive_of_an_application_leaves_the_monitor_inactive() -> None:

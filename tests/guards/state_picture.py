@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Final
 from xml.sax.saxutils import escape
 
-from ssbroker.protocol.states import DESCRIPTIONS, TABLE, ConversationInput, ConversationState
+from ssbroker.protocol.states import DESCRIPTIONS, TRANSITIONS, ConversationInput, ConversationState
 from tests.guards.repository import ROOT
 
 PICTURE: Final = ROOT / "docs" / "concepts" / "dialog-states.svg"
@@ -50,7 +50,7 @@ _LABEL_POSITIONS: Final = {
 def picture() -> str:
     """Returns an SVG with every transition to another state except CLEANUP, which leads from each state to the end."""
     transitions: dict[tuple[ConversationState, ConversationState], list[ConversationInput]] = defaultdict(list)
-    for inputs, row in TABLE.items():
+    for inputs, row in TRANSITIONS.items():
         for source, target in row.items():
             if (
                 isinstance(target, ConversationState)
@@ -82,7 +82,7 @@ def table() -> str:
         f"| {inputs} | "
         + " | ".join("-" if row[state] == state else str(row[state]) for state in ConversationState)
         + " |\n"
-        for inputs, row in TABLE.items()
+        for inputs, row in TRANSITIONS.items()
     )
 
 

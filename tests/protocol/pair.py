@@ -16,7 +16,7 @@ from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import CorruptedMessage, Event, EventLog, MessageUndeliverable
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
-from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, ExchangedKeys, Key, Refusal
+from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey, ExchangedKeys, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory
 
@@ -40,7 +40,7 @@ class Side:
     session_keys: dict[bytes, bytes | ExchangedKeys]
     events: list[Event] = field(default_factory=list)
 
-    def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:
+    def send(self, key: EndpointKey, *bodies: bytes, message_type: str = "Order") -> None:
         """Commits messages, and notifies the engine."""
         for body in bodies:
             self.storage.send(key, body, message_type=message_type)
@@ -65,12 +65,12 @@ class Side:
         self.dialogs.confirm(effects, now=now)
         return effects
 
-    def queue(self, key: Key) -> list[bytes]:
+    def queue(self, key: EndpointKey) -> list[bytes]:
         """Returns the bodies in the application's queue."""
         state = self.storage.accounts.get(key)
         return [] if state is None else [message.body for message in state.queue]
 
-    def waiting(self, key: Key) -> list[int]:
+    def waiting(self, key: EndpointKey) -> list[int]:
         """Returns the sequence numbers in its transmission queue."""
         return list(self.storage.accounts[key].outgoing)
 
@@ -92,10 +92,10 @@ class Pair:
     b: Side
     engine: EngineFactory
     settings: ProtocolSettings
-    outgoing: Key = (CONVERSATION, True)
-    incoming: Key = (CONVERSATION, False)
+    outgoing: EndpointKey = (CONVERSATION, True)
+    incoming: EndpointKey = (CONVERSATION, False)
 
-    def begin(self, *, conversation: bytes = CONVERSATION, **options: Any) -> Key:
+    def begin(self, *, conversation: bytes = CONVERSATION, **options: Any) -> EndpointKey:
         """Starts a dialog at the initiator."""
         fixed = {"service_name": "Shop", "far_service_name": "Bank", "broker_instance": A}
         endpoint = DialogEndpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})

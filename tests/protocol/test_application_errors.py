@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ssbroker import _well_known
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, Pair, established_pair, numbers, pair
 
@@ -94,7 +94,7 @@ def test_messages_behind_a_full_window_are_read_once_per_turn(engine: EngineFact
     read_keys: list[int] = []
     ended = engines.a.storage.ending_errors
 
-    def counted(keys: Sequence[Key]) -> dict[Key, int]:
+    def counted(keys: Sequence[EndpointKey]) -> dict[EndpointKey, int]:
         read_keys.append(len(keys))
         return ended(keys)
 

@@ -18,7 +18,7 @@ from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
-from ssbroker.protocol.storage import BatchChanges, Key, Refusal
+from ssbroker.protocol.storage import BatchChanges, EndpointKey, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from tests.protocol.pair import (
     CERTIFICATE_A,
@@ -120,7 +120,7 @@ class Twins:
         assert self.quick.storage.accounts == self.slow.storage.accounts
         assert sorted(map(repr, self.quick.events)) == sorted(map(repr, self.slow.events))
 
-    def reply(self, keys: list[Key], body: bytes) -> None:
+    def reply(self, keys: list[EndpointKey], body: bytes) -> None:
         """Sends a message back in each conversation that has arrived; further messages acknowledge it."""
         for key in ((conversation, False) for conversation, _ in keys):
             for side in (self.quick, self.slow):
@@ -135,7 +135,7 @@ class Twins:
 
 def content_of(effects: BatchChanges) -> dict[str, Any]:
     """Returns the content of effects in a comparable form; messages by endpoint."""
-    messages: dict[Key, list[Row]] = defaultdict(list)
+    messages: dict[EndpointKey, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
         messages[row["conversation_id"], not row["is_initiator"]].append(row)
     names = ("at", "created", "bound", "received", "dropped", "acknowledged", "errors", "refusals", "lost_by_peer")

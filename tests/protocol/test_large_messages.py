@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import sender
-from ssbroker.protocol.storage import Key, MessageRange
+from ssbroker.protocol.storage import EndpointKey, MessageRange
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, established_pair, numbers, pair
 
@@ -48,7 +48,7 @@ def read_by(engines: Pair) -> list[int]:
 
     parts = engines.a.storage.read_body_slices
 
-    def counted_parts(key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def counted_parts(key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         found = parts(key, sequence, spans)
         read.append(sum(len(part) for part in found or []))
         return found

@@ -14,7 +14,7 @@ from ssbroker.protocol.mirroring import (
     CHECK_INTERVAL,
     PRINCIPALS,
     ROUND_WAITS,
-    TABLE,
+    TRANSITIONS,
     AnswerState,
     MirroredRoute,
     MirroredRouteState,
@@ -54,7 +54,7 @@ def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
 )
 def test_every_transition_follows_r54(state: MirroredRouteState, address: AnswerState, mirror: AnswerState) -> None:
     """Each sentence of R54, for the whole table."""
-    after = TABLE[state][address][mirror]
+    after = TRANSITIONS[state][address][mirror]
     claims = {A: address is AnswerState.CLAIMS, M: mirror is AnswerState.CLAIMS}
     if all(claims.values()):
         assert after is MirroredRouteState.CONTESTED
@@ -80,8 +80,8 @@ def test_every_transition_follows_r54(state: MirroredRouteState, address: Answer
 )
 def test_neither_address_is_preferred(state: MirroredRouteState, address: AnswerState, mirror: AnswerState) -> None:
     """The table with both sides swapped is the same table."""
-    after = TABLE[state][address][mirror]
-    assert TABLE[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
+    after = TRANSITIONS[state][address][mirror]
+    assert TRANSITIONS[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
 
 
 @pytest.mark.rule("R51")

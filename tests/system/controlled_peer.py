@@ -19,7 +19,7 @@ from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import WIRE, DropReason, OwnIdentity
 from tests.system.proxy import HOST
 
@@ -137,7 +137,7 @@ class ControlledPeer:
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `Receiver`."""
 
-    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `Receiver`."""
 
 

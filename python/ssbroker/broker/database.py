@@ -292,6 +292,8 @@ class Database:
     def deactivate(self, queue: str) -> None:
         """Stops the activation that `activate` started. Calls that are running finish normally.
 
+        Does nothing if `activate` was not called. Activation by ALTER QUEUE continues.
+
         Args:
             queue: The name of the queue; the default schema is `dbo`.
 

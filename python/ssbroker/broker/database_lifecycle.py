@@ -212,7 +212,11 @@ def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     except LockTimeoutError:
         raise
     except StorageError as error:
-        raise refusal(f"{path} is not a database file that can be attached: {error}", 5171) from error
+        raise refusal(
+            f"{path} is not a database file that can be attached: {error}; "
+            "to use the tables of another SQLite file, create a database, and copy them into it",
+            5171,
+        ) from error
     with file.read() as connection:
         is_msdb = database_registry.is_msdb(connection)
     if is_msdb:

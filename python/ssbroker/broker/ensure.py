@@ -35,6 +35,7 @@ class ObjectChange:
         text: The properties that were changed, with their values before and after, or why the object is unchanged.
 
     Examples:
+        >>> from ssbroker import ObjectChange
         >>> print(ObjectChange("altered", "queue", "[dbo].[Orders]", "Sales", "retention: off -> on"))
         altered queue [dbo].[Orders] in Sales: retention: off -> on
     """

@@ -645,7 +645,7 @@ class Instance:
             allow_unencrypted: Whether to serve without TLS. Anyone who can reach the port can then send messages.
             addresses: Additional addresses by which other instances reach this one, such as `TCP://shop.example.com:4022`.
             dial_only: The only networks (`10.0.0.0/8`), addresses, host names and domains (`*.example.com`) to connect to; empty means all.
-            limits: Timeouts and limits of connections; None means the defaults.
+            limits: Timeouts, in microseconds, and limits of connections; None means the defaults.
             settings: Settings of the dialog protocol; None means the defaults. `max_fragment_bytes` is from 2,048 to 1,048,576.
             close_timeout: The maximum number of seconds that `close` waits for queued messages to be sent.
 

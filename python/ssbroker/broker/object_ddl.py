@@ -64,7 +64,7 @@ def drop_message_type(connection: Connection, objects: Objects, *, name: str) ->
         contract.name for contract in objects.contracts.values() if message_type.message_type_id in contract.messages
     ]
     if users:
-        raise refusal(f"message type {name!r} is used by contract {users[0]!r}")
+        raise refusal(f"message type {name!r} is used by contract {users[0]!r}; drop the contract first")
     if changes.is_message_type_queued(connection, message_type_id=message_type.message_type_id):
         raise refusal(f"message type {name!r} is used by messages in queues; receive them, or end their conversations")
     changes.drop(connection, "ssb_message_types", message_type.message_type_id)
@@ -77,7 +77,9 @@ def create_contract(connection: Connection, objects: Objects, *, name: str, mess
     contents = []
     for message_type, sent_by in messages.items():
         if sent_by not in get_args(SentBy):
-            raise OptionError(f"SENT BY: expected INITIATOR, TARGET or ANY, got {sent_by!r}")
+            raise OptionError(
+                f"message type {message_type!r}: expected to be sent by INITIATOR, TARGET or ANY, got {sent_by!r}"
+            )
         number = existing(objects.message_types, message_type, kind="message type").message_type_id
         contents.append(contract_message(number, sent_by))
     if not any(message.is_sent_by_initiator for message in contents):
@@ -98,7 +100,7 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
         if priority.service_contract_id == number
     ]
     if users:
-        raise refusal(f"contract {name!r} is used by {users[0]}")
+        raise refusal(f"contract {name!r} is used by {users[0]}; change or drop that first")
     _remove_closed_conversations(connection, by="service_contract_id", number=number, used=f"contract {name!r}")
     changes.drop(connection, "ssb_contracts", number)
 
@@ -234,7 +236,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
         )
     for other in objects.queues.values():
         if other.poison_queue_id == queue.queue_id:
-            raise refusal(f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it")
+            raise refusal(
+                f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it; change that with ALTER QUEUE first"
+            )
     if poison_messages.has_groups_moved_to(connection, queue.queue_id):
         raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
     poison_messages.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
@@ -290,7 +294,7 @@ def drop_service(connection: Connection, objects: Objects, *, name: str) -> None
     service = existing(objects.services, name, kind="service")
     for priority in objects.priorities.values():
         if priority.local_service_id == service.service_id:
-            raise refusal(f"service {name!r} is used by broker priority {priority.name!r}")
+            raise refusal(f"service {name!r} is used by broker priority {priority.name!r}; drop the priority first")
     _remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"service {name!r}")
     changes.drop(connection, "ssb_services", service.service_id)
 

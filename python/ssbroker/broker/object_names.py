@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
-from ssbroker.ddl.parser_base import check_name
+from ssbroker.ddl.parser_base import check_name, most_similar
 from ssbroker.ddl.statements import QueueName
 from ssbroker.protocol.errors import refusal
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
@@ -27,8 +27,10 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:
         found = None
     if found is None:
         name = _display_name(key)
-        similar = [_display_name(other) for other in objects if _display_name(other).casefold() == name.casefold()]
-        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        known = [_display_name(other) for other in objects]
+        same = [other for other in known if other.casefold() == name.casefold()]
+        similar = same[0] if same else most_similar(name, known)
+        hint = "" if similar is None else f"; did you mean {similar!r}?"
         raise refusal(f"{kind} {name!r} does not exist{hint}", 15151)
     return found
 

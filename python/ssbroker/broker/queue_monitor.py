@@ -42,7 +42,7 @@ class MonitorInput(StrEnum):
 _INACTIVE, _NOTIFIED, _OCCURRING = MonitorState
 
 # fmt: off
-TABLE: Final[dict[MonitorInput, dict[MonitorState, MonitorState]]] = {
+TRANSITIONS: Final[dict[MonitorInput, dict[MonitorState, MonitorState]]] = {
     MonitorInput.RESET:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
     MonitorInput.STARTED:    {_INACTIVE: _NOTIFIED, _NOTIFIED: _NOTIFIED,  _OCCURRING: _NOTIFIED},
     MonitorInput.RECEIVED:   {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
@@ -149,4 +149,4 @@ class QueueMonitor:
         return self._held_until is not None and now < self._held_until <= now + CHECK_EVERY
 
     def _apply(self, event: MonitorInput) -> None:
-        self.state = TABLE[event][self.state]
+        self.state = TRANSITIONS[event][self.state]

@@ -189,7 +189,10 @@ def drop_master_key(connection: Connection, objects: Objects) -> None:
     _master_key(objects)
     certificates = [one.name for one in objects.security.certificates.values() if one.private_key is not None]
     if certificates:
-        raise refusal(f"the master key encrypts the private key of certificate {certificates[0]!r}", 15580)
+        raise refusal(
+            f"the master key encrypts the private key of certificate {certificates[0]!r}; drop the certificate first",
+            15580,
+        )
     changes.drop_master_key(connection)
 
 

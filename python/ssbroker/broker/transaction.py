@@ -269,7 +269,7 @@ class Transaction:
         """Sends a batch of messages. Messages of the same conversation keep their order.
 
         Args:
-            messages: An Arrow table, record batch or stream with the columns `conversation_handle` (GUID as 16 bytes),
+            messages: An Arrow table, record batch or stream with the columns `conversation_handle` (GUID as 16 bytes or text),
                 `message_body` (binary) and, optionally, `message_type_name` (string; the default is `DEFAULT`).
 
         Raises:
@@ -319,7 +319,7 @@ class Transaction:
 
         Args:
             queue: The name of the queue; the default schema is `dbo`.
-            top: The maximum number of messages; None means all messages of the group.
+            top: The maximum number of messages; None means all messages of the group, up to 1 GiB of bodies in one call.
             groups: The number of conversation groups to receive from, as that many consecutive calls would; None means all.
             timeout: Seconds to wait for a message. A transaction that has already read or written something holds the write lock, so
                 no message can arrive; it does not wait.
@@ -454,7 +454,8 @@ class Transaction:
 
         Args:
             dialog: The conversation handle of the endpoint to end.
-            error: An error to send to the other side: a code above 0 and a description. None ends the conversation without an error.
+            error: An error to send to the other side: a code above 0, and a description of up to 3,000 characters. None ends the
+                conversation without an error.
             cleanup: Remove all traces of this side without notifying the other side. Intended for administrators.
 
         Raises:
@@ -517,7 +518,7 @@ class Transaction:
 
         Args:
             dialog: The conversation handle.
-            timeout: Seconds until the message arrives.
+            timeout: Seconds until the message arrives, an integer from 1 to 2,147,483,647.
 
         Raises:
             BrokerError: The conversation does not exist (8426), is in a state that does not allow a timer (8458), the timeout is out of

@@ -101,7 +101,11 @@ def read_tables(connection: DbApiConnection) -> SqlServerTables:
     services: list[dict[str, Any]] = []
     for database in (str(row["name"]) for row in databases):
         routes += [
-            {**_with_guid(row, "broker_instance"), "database": database, "lifetime": _utc(row["lifetime"])}
+            {
+                **_with_guid(row, "broker_instance"),
+                "database": database,
+                "lifetime": _utc(row["lifetime"], name="sys.routes.lifetime"),
+            }
             for row in _rows(connection, ROUTES_QUERY.format(database=_quoted(database)))
         ]
         services += [
@@ -138,7 +142,7 @@ def read_transmission_queue(connection: DbApiConnection) -> pa.Table:
                     "database": database,
                     "conversation_id": row["conversation_id"] or row["conversation_handle"],
                     "is_initiator": row["is_initiator"] is None or bool(row["is_initiator"]),
-                    "enqueue_time": _utc(row["enqueue_time"]),
+                    "enqueue_time": _utc(row["enqueue_time"], name="sys.transmission_queue.enqueue_time"),
                 }
             )
     return pa.Table.from_pylist(messages, schema=TRANSMISSION_QUEUE)
@@ -180,12 +184,14 @@ def _with_guid(row: dict[str, Any], name: str) -> dict[str, Any]:
     return {**row, name: guid.bytes}
 
 
-def _utc(value: object) -> datetime | None:
+def _utc(value: object, *, name: str) -> datetime | None:
     """Adds the time zone UTC to a datetime, which SQL Server stores without one."""
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise MalformedDataError(f"expected a datetime, got {value!r:.80}", value=repr(value), expected="a datetime")
+        raise MalformedDataError(
+            f"{name}: expected a datetime, got {value!r:.80}", column=name, value=repr(value), expected="a datetime"
+        )
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 

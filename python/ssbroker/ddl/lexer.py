@@ -417,7 +417,10 @@ def _match_separator(source: ScriptSource, token: Token, *, space_start: int) ->
 
 def _repeat_count(source: ScriptSource, token: Token, digits: str) -> int:
     if len(digits.lstrip("0")) > _COUNT_DIGITS_MAX:
-        raise source.error(token.start, f"the count of GO is too large: {digits[:_COUNT_DIGITS_MAX]}...")
+        raise source.error(
+            token.start,
+            f"the count of GO is too large: {digits[:_COUNT_DIGITS_MAX]}...; it may have at most {_COUNT_DIGITS_MAX} digits",
+        )
     return int(digits[-_COUNT_DIGITS_MAX:] or 1)
 
 

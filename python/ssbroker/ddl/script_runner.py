@@ -380,8 +380,10 @@ class ScriptRunner:
             self._note_undone(source, parsed, statements_in_value(text), why, kind=kind)
             return
         self._texts_left -= 1
-        if frame.depth >= _EXEC_DEPTH_MAX or self._texts_left < 0:
-            raise RefusalError(f"EXEC runs text in more than {_EXEC_DEPTH_MAX} levels, or too many texts", 217)
+        if frame.depth >= _EXEC_DEPTH_MAX:
+            raise RefusalError(f"EXEC runs texts that run texts in more than {_EXEC_DEPTH_MAX} levels", 217)
+        if self._texts_left < 0:
+            raise RefusalError(f"EXEC runs more than {_TEXTS_MAX:,} texts", 217)
         inner = ScriptSource(text, None, outer=source.position(parsed.start))
         batch = self.parse(inner, text_batch(inner))
         variables = _parameters(statement, scope)

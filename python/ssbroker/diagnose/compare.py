@@ -521,6 +521,7 @@ class Comparer:
         OptionError: An option is invalid, or a time is not a datetime.
 
     Examples:
+        >>> from ssbroker.diagnose import Comparer
         >>> from ssbroker import Catalog, schemas
         >>> comparer = Comparer(Catalog(schemas.ROUTES.empty_table()), Catalog(schemas.ROUTES.empty_table()))
         >>> comparer.result()

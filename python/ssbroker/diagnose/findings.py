@@ -398,6 +398,7 @@ class Findings(Sequence[Finding]):
         findings: The findings, in any order.
 
     Examples:
+        >>> from ssbroker.diagnose import Findings
         >>> found = Findings([])
         >>> len(found), found.table.num_rows, found.counts
         (0, 0, {'error': 0, 'warning': 0, 'info': 0})

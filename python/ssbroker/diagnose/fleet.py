@@ -109,6 +109,7 @@ class Fleet(Mapping[str, Catalog]):
             SchemaError: `what` is neither a fleet nor a catalog.
 
         Examples:
+            >>> from ssbroker.diagnose import Fleet
             >>> from ssbroker import Catalog, schemas
             >>> list(Fleet.of(Catalog(schemas.ROUTES.empty_table())))
             ['instance']
@@ -150,6 +151,7 @@ class Fleet(Mapping[str, Catalog]):
             OptionError: `now` is not a datetime.
 
         Examples:
+            >>> from ssbroker.diagnose import Fleet
             >>> import tempfile
             >>> from pathlib import Path
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -192,6 +194,7 @@ class Fleet(Mapping[str, Catalog]):
             DuplicateError: Two instances have the same name.
 
         Examples:
+            >>> from ssbroker.diagnose import Fleet
             >>> import tempfile
             >>> from pathlib import Path
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -244,6 +247,7 @@ class Fleet(Mapping[str, Catalog]):
             The name of the instance; None if no instance of the fleet has the address.
 
         Examples:
+            >>> from ssbroker.diagnose import Fleet
             >>> from ssbroker import Catalog, schemas
             >>> one, other = (Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://localhost"]) for _ in range(2))
             >>> fleet = Fleet({"NORTH": one, "SOUTH": other})

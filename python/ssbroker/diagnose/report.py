@@ -68,6 +68,7 @@ def html_report(
         OptionError: `at` is not a datetime.
 
     Examples:
+        >>> from ssbroker.diagnose import html_report
         >>> from ssbroker import Catalog, schemas
         >>> page = html_report(Catalog(schemas.ROUTES.empty_table()))
         >>> page.startswith("<!doctype html>"), "default-src 'none'" in page

@@ -52,6 +52,7 @@ class ProtocolSettings:
         OptionError: A value is invalid.
 
     Examples:
+        >>> from ssbroker import ProtocolSettings
         >>> ProtocolSettings(window_fragments=0)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024, got 0

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.ack_ranges import ACK_RANGES_MAX, AckRange, bit_ranges, fragments_in_range, lowest_bits
 from ssbroker.protocol.config import ProtocolSettings
-from ssbroker.protocol.storage import DialogEndpoint, Key
+from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.security import SecuredDirection
 
 
@@ -63,7 +63,7 @@ class Transmission:
         window_bytes: How many bytes of a message of several fragments may be in flight; 0 means the initial value.
     """
 
-    key: Key
+    key: EndpointKey
     acked: int = -1
     head: int = 0
     cursor: int = 0
@@ -419,7 +419,7 @@ class InboundDirection:
         pending_bytes: The number of bytes in these fragments.
     """
 
-    key: Key
+    key: EndpointKey
     next: int
     pending: dict[int, PendingMessage] = field(default_factory=dict)
     ranges: FragmentRanges = field(default_factory=FragmentRanges)
@@ -529,7 +529,7 @@ class OpenedFragment:
     kind: tuple[str, bytes | None, bool, bool]
 
     @property
-    def sender(self) -> Key:
+    def sender(self) -> EndpointKey:
         """The key of the sending endpoint."""
         conversation_id, is_initiator = self.incoming.key
         return (conversation_id, not is_initiator)
@@ -566,7 +566,7 @@ class Dialog:
         unacked_bytes: How many bytes were received since the last acknowledgement.
     """
 
-    key: Key
+    key: EndpointKey
     endpoint: DialogEndpoint
     transmission: Transmission
     knows_queue_start: bool = False
@@ -629,7 +629,7 @@ def make_dialog(endpoint: DialogEndpoint, transmission: Transmission | None = No
     return dialog
 
 
-def make_inbound_cipher(key: Key, session_key: bytes) -> SecuredDirection:
+def make_inbound_cipher(key: EndpointKey, session_key: bytes) -> SecuredDirection:
     """Returns the cipher that opens what the peer of an endpoint sends, sealed with the given session key."""
     return SecuredDirection(session_key, conversation_id=key[0], is_initiator=not key[1])
 

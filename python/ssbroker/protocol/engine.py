@@ -30,7 +30,7 @@ from ssbroker.protocol.receiver import (
     emit_acknowledgements,
 )
 from ssbroker.protocol.sender import Sender, SendTurn, TurnPacing
-from ssbroker.protocol.storage import BatchChanges, DialogStorage, Key, SessionKeys
+from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
 
 IDLE_AFTER: Final = 10_000_000
 """An endpoint leaves memory after this many microseconds without a change."""
@@ -61,20 +61,20 @@ class DialogCache:
     def __init__(self, storage: DialogStorage, *, honor_priority: bool) -> None:
         self._storage = storage
         self._honor_priority = honor_priority
-        self._ready: dict[int, dict[Key, None]] = {}
+        self._ready: dict[int, dict[EndpointKey, None]] = {}
         self._timers: list[tuple[int, bytes, bool]] = []
         # Endpoints that may have something to send and are still to be loaded.
-        self._unloaded: dict[Key, None] = {}
+        self._unloaded: dict[EndpointKey, None] = {}
         # Whether each became ready while it was held.
-        self._held: dict[Key, bool] = {}
+        self._held: dict[EndpointKey, bool] = {}
         # Removed endpoints: their rows in the work table are outdated.
-        self._stale_saved: set[Key] = set()
+        self._stale_saved: set[EndpointKey] = set()
         # Endpoints whose transmission objects have been clean since they were loaded, and how many became dirty and are not reported yet.
-        self._clean: set[Key] = set()
+        self._clean: set[EndpointKey] = set()
         self._newly_dirty = 0
-        self.loaded: dict[Key, Dialog] = {}
+        self.loaded: dict[EndpointKey, Dialog] = {}
 
-    def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
+    def load(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, Dialog]:
         """Returns the existing endpoints of the given keys, loading those that are not in memory."""
         keys = list(keys)
         missing = [key for key in keys if key not in self.loaded]
@@ -89,10 +89,10 @@ class DialogCache:
         known = self.loaded
         return {key: known[key] for key in keys if key in known}
 
-    def reload(self, keys: Iterable[Key]) -> list[Key]:
+    def reload(self, keys: Iterable[EndpointKey]) -> list[EndpointKey]:
         """Reads the rows of endpoints in memory again, and returns the endpoints that no longer exist."""
         loaded = [key for key in keys if key in self.loaded]
-        missing: list[Key] = []
+        missing: list[EndpointKey] = []
         if not loaded:
             return missing
         for key, endpoint in zip(loaded, self._storage.endpoints(loaded), strict=True):
@@ -126,7 +126,7 @@ class DialogCache:
         for dialog in dialogs:
             self.mark_ready(dialog)
 
-    def mark_keys_ready(self, keys: Iterable[Key]) -> None:
+    def mark_keys_ready(self, keys: Iterable[EndpointKey]) -> None:
         """Records that endpoints may have something to send; those not in memory are loaded when they get a turn."""
         for key in keys:
             if key in self.loaded:
@@ -162,7 +162,7 @@ class DialogCache:
         for dialog in owing:
             self.schedule(dialog.key, now)
 
-    def hold(self, keys: Iterable[Key]) -> None:
+    def hold(self, keys: Iterable[EndpointKey]) -> None:
         """Prevents endpoints from sending."""
         for key in keys:
             if key not in self._held:
@@ -175,7 +175,7 @@ class DialogCache:
         """Returns whether a dialog is prevented from sending."""
         return dialog.key in self._held
 
-    def release(self, keys: Iterable[Key]) -> list[Dialog]:
+    def release(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
         """Lets endpoints send again and returns those that are in memory."""
         was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
         self.mark_keys_ready([key for key, ready in was_ready.items() if ready])
@@ -186,7 +186,7 @@ class DialogCache:
         """Whether a dialog may have something to send."""
         return bool(self._unloaded) or any(self._ready.values())
 
-    def schedule(self, key: Key, due: int) -> None:
+    def schedule(self, key: EndpointKey, due: int) -> None:
         """Schedules a check of an endpoint."""
         heapq.heappush(self._timers, (due, *key))
 
@@ -207,7 +207,7 @@ class DialogCache:
 
     def take_due(self, now: int) -> list[Dialog]:
         """Removes and returns the dialogs whose check is due."""
-        keys: dict[Key, None] = {}
+        keys: dict[EndpointKey, None] = {}
         while self._timers and self._timers[0][0] <= now:
             _, conversation_id, is_initiator = heapq.heappop(self._timers)
             keys[conversation_id, is_initiator] = None
@@ -245,7 +245,7 @@ class DialogCache:
             del self.loaded[dialog.key]
             self._clean.discard(dialog.key)
 
-    def remove(self, keys: Iterable[Key]) -> list[Dialog]:
+    def remove(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
         """Removes deleted endpoints."""
         gone = [self.loaded.pop(key) for key in keys if key in self.loaded]
         self._count_newly_dirty(gone)
@@ -506,18 +506,18 @@ class DialogEngine:
         self._cache.evict(idle)
         return len(idle)
 
-    def notify_queued(self, keys: Iterable[Key]) -> None:
+    def notify_queued(self, keys: Iterable[EndpointKey]) -> None:
         """Records that endpoints have committed messages to send; after a restart, call it for all that have any."""
         keys = list(keys)
         for dialog in [self._cache.loaded[key] for key in keys if key in self._cache.loaded]:
             dialog.is_drained, dialog.has_new_messages = False, True
         self._cache.mark_keys_ready(keys)
 
-    def hold(self, keys: Iterable[Key]) -> None:
+    def hold(self, keys: Iterable[EndpointKey]) -> None:
         """Prevents endpoints from sending until `release`, because their next hop accepts no more for now."""
         self._cache.hold(keys)
 
-    def release(self, keys: Iterable[Key]) -> None:
+    def release(self, keys: Iterable[EndpointKey]) -> None:
         """Lets endpoints send again."""
         for dialog in self._cache.release(keys):
             due = [dialog.ack_due, dialog.transmission.next_due()]
@@ -525,7 +525,7 @@ class DialogEngine:
                 if due_time is not None:
                     self._cache.schedule(dialog.key, due_time)
 
-    def retransmit(self, keys: Iterable[Key]) -> None:
+    def retransmit(self, keys: Iterable[EndpointKey]) -> None:
         """Records that what endpoints have in flight was lost, so that it is sent again immediately (P17)."""
         for key in keys:
             dialog = self._cache.loaded.get(key)
@@ -533,7 +533,7 @@ class DialogEngine:
                 dialog.transmission.expire_all()
                 self._cache.mark_ready(dialog)
 
-    def reload(self, keys: Iterable[Key]) -> None:
+    def reload(self, keys: Iterable[EndpointKey]) -> None:
         """Reads the rows of endpoints again, and sends again immediately what they have in flight, because it may go elsewhere.
 
         Acknowledgements of what was sent before still count.
@@ -542,7 +542,7 @@ class DialogEngine:
         self.forget(self._cache.reload(keys))
         self.retransmit(keys)
 
-    def is_loaded(self, key: Key) -> bool:
+    def is_loaded(self, key: EndpointKey) -> bool:
         """Returns whether an endpoint is in memory."""
         return key in self._cache.loaded
 
@@ -550,7 +550,7 @@ class DialogEngine:
         """Returns how many transmission objects became dirty, for the first time in memory, since the last call (P32)."""
         return self._cache.take_newly_dirty()
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Iterable[EndpointKey]) -> None:
         """Removes deleted endpoints, such as after END CONVERSATION WITH CLEANUP."""
         gone = self._cache.remove(keys)
         self._loader.unload(gone)

@@ -69,7 +69,7 @@ _UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
 _PENDING, _CLAIMS, _DENIES, _SILENT = AnswerState
 
 # fmt: off
-TABLE: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
+TRANSITIONS: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
     # The answer of the address selects the row, the answer of the mirror the column.
     _UN: {
         _PENDING: {_PENDING: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
@@ -236,7 +236,7 @@ class MirroredRoute:
         answering.queried_at = None
         before = self.state
         answers = self._answers()
-        self.state = TABLE[before][answers[0]][answers[1]]
+        self.state = TRANSITIONS[before][answers[0]][answers[1]]
         principal = self.principal
         if principal is not None:
             self._rounds = 0

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment
 from ssbroker.protocol.states import ConversationState
-from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, Key, fragments_table
+from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, EndpointKey, fragments_table
 from ssbroker.reassembly import Reassembler
 
 Rejected: TypeAlias = dict[int, tuple[OpenedFragment, str]]
@@ -44,8 +44,8 @@ class ReassemblyPush:
         self._bases: Final = {part.sender: (part.incoming, part.incoming.next) for part in parts}
         self.messages: Final[list[pa.Table]] = []
         self.rejected: Final[Rejected] = {}
-        self.dropped: Final[list[tuple[Key, int]]] = []
-        self.broken: Final[list[Key]] = []
+        self.dropped: Final[list[tuple[EndpointKey, int]]] = []
+        self.broken: Final[list[EndpointKey]] = []
 
     def push(self, table: pa.Table) -> None:
         """Adds fragments (`STORED_FRAGMENTS`), with message numbers relative to the next expected one."""
@@ -95,7 +95,7 @@ class ReassemblyPush:
                 self.drop(incoming, number)
 
 
-def sender_keys(table: pa.Table) -> Iterator[Key]:
+def sender_keys(table: pa.Table) -> Iterator[EndpointKey]:
     """Returns the key of the sending endpoint of each row."""
     return zip(column_values(table["conversation_id"]), column_values(table["is_initiator"]), strict=True)
 
@@ -138,8 +138,8 @@ class AssemblyResult:
     messages: pa.Table
     to_store: list[OpenedFragment]
     rejected: list[tuple[OpenedFragment, str]]
-    dropped: list[tuple[Key, int]]
-    broken: list[Key]
+    dropped: list[tuple[EndpointKey, int]]
+    broken: list[EndpointKey]
 
 
 class Assembler:
@@ -298,10 +298,10 @@ class DirectionLoader:
         self._storage: Final = storage
         self._max_bytes: Final = max_bytes
         # Dialogs with pending fragments, least recently used first.
-        self._sizes: Final[dict[Key, tuple[Dialog, int]]] = {}
+        self._sizes: Final[dict[EndpointKey, tuple[Dialog, int]]] = {}
         self._total_bytes = 0
 
-    def load(self, dialogs: Mapping[Key, Dialog], *, new_dialogs: Mapping[Key, Dialog]) -> None:
+    def load(self, dialogs: Mapping[EndpointKey, Dialog], *, new_dialogs: Mapping[EndpointKey, Dialog]) -> None:
         """Loads the receive state of dialogs; `new_dialogs` have no stored fragments."""
         missing = {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None}
         known = [key for key in missing if key not in new_dialogs]
@@ -315,7 +315,7 @@ class DirectionLoader:
         for key, dialog in missing.items():
             dialog.incoming = found[key]
 
-    def account(self, dialogs: Mapping[Key, Dialog]) -> None:
+    def account(self, dialogs: Mapping[EndpointKey, Dialog]) -> None:
         """Updates the memory use of dialogs, and unloads the least recently used ones if it exceeds the limit."""
         for key, dialog in dialogs.items():
             self._remove(key)
@@ -331,6 +331,6 @@ class DirectionLoader:
             self._remove(dialog.key)
             dialog.incoming = None
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: EndpointKey) -> None:
         _, weight = self._sizes.pop(key, (None, 0))
         self._total_bytes -= weight

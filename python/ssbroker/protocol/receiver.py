@@ -30,8 +30,8 @@ from ssbroker.protocol.storage import (
     BatchChanges,
     DialogEndpoint,
     DialogStorage,
+    EndpointKey,
     ExchangedKeys,
-    Key,
     MessageKind,
     MessageRun,
     Refusal,
@@ -84,10 +84,10 @@ class OpenedBatch:
 
     peer: bytes | None
     messages: list[tuple[Dialog, EnvelopeRow, bytes]] = field(default_factory=list)
-    acknowledgements: dict[Key, list[tuple[int, list[AckRange]]]] = field(default_factory=dict)
-    errors: dict[Key, bytes] = field(default_factory=dict)
-    created: dict[Key, Dialog] = field(default_factory=dict)
-    bound: dict[Key, DialogEndpoint] = field(default_factory=dict)
+    acknowledgements: dict[EndpointKey, list[tuple[int, list[AckRange]]]] = field(default_factory=dict)
+    errors: dict[EndpointKey, bytes] = field(default_factory=dict)
+    created: dict[EndpointKey, Dialog] = field(default_factory=dict)
+    bound: dict[EndpointKey, DialogEndpoint] = field(default_factory=dict)
     notices: list[ErrorNotice] = field(default_factory=list)
 
     @property
@@ -110,7 +110,7 @@ class RowOpener:
 
     def __init__(
         self,
-        dialogs: Mapping[Key, Dialog],
+        dialogs: Mapping[EndpointKey, Dialog],
         *,
         session_keys: SessionKeys,
         integrity: Integrity,
@@ -125,7 +125,7 @@ class RowOpener:
         self._now = now
         self._log = log
         self._opened = OpenedBatch(peer)
-        self._peer_keys: dict[Key, tuple[ExchangedKeys, SecuredDirection]] = {}
+        self._peer_keys: dict[EndpointKey, tuple[ExchangedKeys, SecuredDirection]] = {}
 
     def open(self, rows: list[EnvelopeRow]) -> OpenedBatch:
         """Opens a batch; damaged, forged and misdirected rows are omitted and logged."""
@@ -278,7 +278,7 @@ class RowOpener:
             bound = replace(bound, far_session_key=answer.far_session_key, far_certificate=answer.far_certificate)
         self._opened.bound[endpoint.key] = bound
 
-    def _add_acknowledgement(self, row: EnvelopeRow, key: Key, runs: list[AckRange] | None) -> None:
+    def _add_acknowledgement(self, row: EnvelopeRow, key: EndpointKey, runs: list[AckRange] | None) -> None:
         acked = -1 if row.acked is None else row.acked
         self._opened.acknowledgements.setdefault(key, []).append((acked, runs or []))
 
@@ -362,7 +362,7 @@ class _FoundRun(NamedTuple):
     acked: list[int]
 
     @property
-    def key(self) -> Key:
+    def key(self) -> EndpointKey:
         """The receiving endpoint."""
         return (self.conversation_id, not self.is_initiator)
 
@@ -377,7 +377,13 @@ class FastInboundFinder:
         self._max_message_bytes: Final = max_message_bytes
 
     def find(
-        self, table: pa.Table, known: Mapping[Key, Dialog], *, peer: bytes | None, session_keys: SessionKeys, now: int
+        self,
+        table: pa.Table,
+        known: Mapping[EndpointKey, Dialog],
+        *,
+        peer: bytes | None,
+        session_keys: SessionKeys,
+        now: int,
     ) -> FastInbound:
         """Splits a batch into runs for the fast path and other rows, without changing state.
 
@@ -485,12 +491,12 @@ class ReceivedBatch:
 
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
     stored: pa.Table = field(default_factory=lambda: NO_FRAGMENTS)
-    received: dict[Key, int] = field(default_factory=dict)
-    dropped: list[tuple[Key, int]] = field(default_factory=list)
-    due_acknowledgements: dict[Key, DueAcknowledgement] = field(default_factory=dict)
+    received: dict[EndpointKey, int] = field(default_factory=dict)
+    dropped: list[tuple[EndpointKey, int]] = field(default_factory=list)
+    due_acknowledgements: dict[EndpointKey, DueAcknowledgement] = field(default_factory=dict)
     notices: list[ErrorNotice] = field(default_factory=list)
     dialogs_to_reload: list[Dialog] = field(default_factory=list)
-    refusals: dict[Key, Refusal] = field(default_factory=dict)
+    refusals: dict[EndpointKey, Refusal] = field(default_factory=dict)
 
     def add_fast(self, fast: FastInbound) -> None:
         """Adds the fast path's messages before the others, and advances the receive state of their dialogs."""
@@ -520,7 +526,11 @@ class BatchReceiver:
         self._log = log
 
     def receive(
-        self, opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], *, new_dialogs: Mapping[Key, Dialog], now: int
+        self,
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]],
+        *,
+        new_dialogs: Mapping[EndpointKey, Dialog],
+        now: int,
     ) -> ReceivedBatch:
         """Receives fragments and updates the receive state of their dialogs; `DirectionLoader.unload` reverts that."""
         result = ReceivedBatch()
@@ -543,7 +553,7 @@ class BatchReceiver:
     def _with_digests(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
         """Returns fragments with digests instead of signatures; a secured message must have a signature (P21)."""
         parts: list[OpenedFragment] = []
-        secured: dict[Key, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
+        secured: dict[EndpointKey, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
             incoming, message_type = dialog.incoming, row.message_type
             if (
@@ -566,7 +576,7 @@ class BatchReceiver:
         return parts
 
     def _report_rejected(
-        self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch, now: int
+        self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch, now: int
     ) -> None:
         for part, reason in assembled.rejected:
             dialog = dialogs[part.incoming.key]
@@ -579,10 +589,10 @@ class BatchReceiver:
                 self._emit_undeliverable(dialog, part, reason, now)
         result.dropped += assembled.dropped
 
-    def _release(self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
+    def _release(self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch) -> None:
         """Sets the messages and fragments of the result; after a refused message, everything else of its dialog is omitted."""
         messages = assembled.messages
-        stopped: dict[Key, int] = {}
+        stopped: dict[EndpointKey, int] = {}
         if messages.num_rows:
             of_each = [dialogs[conversation_id, not side] for conversation_id, side in sender_keys(messages)]
             refusals = self._storage.validate(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
@@ -594,7 +604,9 @@ class BatchReceiver:
             result.received[key] = sequence
 
     @staticmethod
-    def _reply_to_broken(assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
+    def _reply_to_broken(
+        assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch
+    ) -> None:
         """Notifies the sender of every message that arrives for a broken conversation."""
         for dialog in [dialogs[key] for key in assembled.broken]:
             result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
@@ -611,7 +623,7 @@ class BatchReceiver:
         dialogs: Sequence[Dialog],
         refusals: Mapping[int, Refusal],
         result: ReceivedBatch,
-        stopped: dict[Key, int],
+        stopped: dict[EndpointKey, int],
     ) -> pa.Table:
         sequences: list[Any] = messages["message_sequence_number"].to_pylist()
         is_kept: list[bool] = []
@@ -654,10 +666,10 @@ class BatchReceiver:
 
 
 def _new_fragments(
-    opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed_of: dict[Key, DueAcknowledgement]
+    opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed_of: dict[EndpointKey, DueAcknowledgement]
 ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
     """Yields fragments that have not arrived before, and records what to acknowledge for all of them."""
-    seen: set[tuple[Key, int, int]] = set()
+    seen: set[tuple[EndpointKey, int, int]] = set()
     for item in opened:
         dialog, row, body = item
         incoming = dialog.incoming
@@ -726,7 +738,9 @@ def emit_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now:
             )
 
 
-def false_acknowledgement_event(key: Key, acked: int, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
+def false_acknowledgement_event(
+    key: EndpointKey, acked: int, now: int, *, peer: bytes | None = None
+) -> MessageUndeliverable:
     """Returns the event of an acknowledgement that names unsent messages; `acked` is -1 for no message."""
     return MessageUndeliverable(
         at=now,
@@ -739,13 +753,13 @@ def false_acknowledgement_event(key: Key, acked: int, now: int, *, peer: bytes |
     )
 
 
-def undeliverable_event(key: Key, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
+def undeliverable_event(key: EndpointKey, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
     """Returns the event of a first message that its service refuses."""
     conversation = uuid.UUID(bytes=key[0])
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)
 
 
-Acknowledgements: TypeAlias = dict[Key, list[tuple[int, list[AckRange]]]]
+Acknowledgements: TypeAlias = dict[EndpointKey, list[tuple[int, list[AckRange]]]]
 """The acknowledgements for each endpoint: the last number received in order, and the ranges beyond it."""
 
 
@@ -783,7 +797,9 @@ class ReceivePlanner:
         self._receiver = receiver
         self._log = log
 
-    def plan(self, opened: OpenedBatch, fast: FastInbound, known: Mapping[Key, Dialog], now: int) -> ReceivePlan:
+    def plan(
+        self, opened: OpenedBatch, fast: FastInbound, known: Mapping[EndpointKey, Dialog], now: int
+    ) -> ReceivePlan:
         """Plans a batch; the receive state of its dialogs is changed already."""
         self._admit(opened, now)
         received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now)
@@ -800,7 +816,7 @@ class ReceivePlanner:
         if not opened.created:
             return
         candidates = list(opened.created.values())
-        refused: set[Key] = set()
+        refused: set[EndpointKey] = set()
         for dialog, answer in zip(candidates, self._storage.admit([each.endpoint for each in candidates]), strict=True):
             if isinstance(answer, Refusal):
                 del opened.created[dialog.key]
@@ -815,7 +831,9 @@ class ReceivePlanner:
         if refused:
             opened.messages = [message for message in opened.messages if message[0].key not in refused]
 
-    def _valid_acknowledgements(self, opened: OpenedBatch, known: Mapping[Key, Dialog], now: int) -> Acknowledgements:
+    def _valid_acknowledgements(
+        self, opened: OpenedBatch, known: Mapping[EndpointKey, Dialog], now: int
+    ) -> Acknowledgements:
         """Returns the acknowledgements, limited to what was sent; false ones are logged."""
         valid: Acknowledgements = {}
         for key, acknowledgements in opened.acknowledgements.items():
@@ -834,7 +852,7 @@ class ReceivePlanner:
         fast: FastInbound,
         received: ReceivedBatch,
         acknowledged: Acknowledgements,
-        known: Mapping[Key, Dialog],
+        known: Mapping[EndpointKey, Dialog],
         now: int,
     ) -> BatchChanges:
         refused = {dialog.key for dialog in received.dialogs_to_reload}

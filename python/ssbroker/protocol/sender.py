@@ -18,7 +18,7 @@ from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, Transmission
 from ssbroker.protocol.envelope import SEQUENCE_MAX
-from ssbroker.protocol.storage import DialogStorage, Key, MessageRange
+from ssbroker.protocol.storage import DialogStorage, EndpointKey, MessageRange
 
 
 @dataclass(slots=True)
@@ -152,10 +152,10 @@ class FragmentCache:
     __slots__ = ("_fragments", "_messages")
 
     def __init__(self) -> None:
-        self._messages: OrderedDict[tuple[Key, int], pa.Table] = OrderedDict()
+        self._messages: OrderedDict[tuple[EndpointKey, int], pa.Table] = OrderedDict()
         self._fragments = 0
 
-    def put(self, key: Key, sequence: int, fragments: pa.Table) -> None:
+    def put(self, key: EndpointKey, sequence: int, fragments: pa.Table) -> None:
         """Caches all fragments of a message and evicts the least recently used messages if necessary."""
         self.drop(key, sequence)
         while self._messages and self._fragments + _counted_fragments(fragments) > CACHED_FRAGMENTS_MAX:
@@ -165,14 +165,14 @@ class FragmentCache:
         self._messages[key, sequence] = fragments.remove_column(_BODY).take(pa.array(range(fragments.num_rows)))
         self._fragments += _counted_fragments(fragments)
 
-    def has(self, key: Key, sequence: int) -> bool:
+    def has(self, key: EndpointKey, sequence: int) -> bool:
         """Returns whether a message is cached, and marks it as recently used."""
         if (key, sequence) not in self._messages:
             return False
         self._messages.move_to_end((key, sequence))
         return True
 
-    def fragments_of(self, key: Key, sequence: int, first: int, body: bytes, *, size: int) -> pa.Table:
+    def fragments_of(self, key: EndpointKey, sequence: int, first: int, body: bytes, *, size: int) -> pa.Table:
         """Returns consecutive fragments of a cached message.
 
         Args:
@@ -186,12 +186,12 @@ class FragmentCache:
         rows = self._messages[key, sequence].slice(first, len(column))
         return rows.add_column(_BODY, schemas.FRAGMENTS.field(_BODY), column)
 
-    def drop(self, key: Key, sequence: int) -> None:
+    def drop(self, key: EndpointKey, sequence: int) -> None:
         """Removes the cached fragments of a message."""
         dropped = self._messages.pop((key, sequence), None)
         self._fragments -= 0 if dropped is None else _counted_fragments(dropped)
 
-    def drop_dialog(self, key: Key) -> None:
+    def drop_dialog(self, key: EndpointKey) -> None:
         """Drops all messages of an endpoint."""
         for place in [place for place in self._messages if place[0] == key]:
             self.drop(*place)
@@ -224,10 +224,10 @@ class LargeMessageQueue:
 
     def __init__(self, fragment_bytes: Callable[[Dialog], int]) -> None:
         self._fragment_bytes: Final = fragment_bytes
-        self._in_flight: Final[dict[Key, tuple[Dialog, int, int]]] = {}
-        self._waiting: Final[dict[Key, Dialog]] = {}
+        self._in_flight: Final[dict[EndpointKey, tuple[Dialog, int, int]]] = {}
+        self._waiting: Final[dict[EndpointKey, Dialog]] = {}
         # The times at which each dialog started waiting and last asked, the longest waiting first.
-        self._waiting_since: Final[dict[Key, tuple[int, int]]] = {}
+        self._waiting_since: Final[dict[EndpointKey, tuple[int, int]]] = {}
         self.next_check: int | None = None
 
     def choose(self, dialogs: Sequence[Dialog], now: int) -> int:
@@ -247,7 +247,7 @@ class LargeMessageQueue:
         taken = sum(size for _, size, _ in self._in_flight.values())
         return max(LARGE_IN_FLIGHT_MAX - taken, CACHED_BYTES_MIN) if taken else 2**63 - 1
 
-    def _overdue(self, now: int) -> Key | None:
+    def _overdue(self, now: int) -> EndpointKey | None:
         """Returns the dialog that has waited longest, if it is overdue and still waits."""
         for key, (since, last) in list(self._waiting_since.items()):
             if last + 4 * _RECHECK_INTERVAL >= now:
@@ -272,7 +272,7 @@ class LargeMessageQueue:
         elif self._in_flight.pop(dialog.key, None) is not None and self._waiting:
             self.next_check = now  # the next message need not wait
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: EndpointKey) -> None:
         """Records that a dialog has no message in progress any more."""
         self._in_flight.pop(key, None)
         self._waiting_since.pop(key, None)
@@ -409,7 +409,7 @@ class FastOutbound:
     read_bytes: int
 
 
-def take_fast(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key, int]) -> FastOutbound | None:
+def take_fast(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[EndpointKey, int]) -> FastOutbound | None:
     """Takes whole messages for the turns and marks them as sent; None, without changes, if the fast path does not apply to all."""
     if not all(turn.is_fast for turn in turns) or (found := _core.outgoing_runs(messages)) is None:
         return None
@@ -600,7 +600,7 @@ class Sender:
                 turn.byte_budget = self._window_bytes(transmission) - transmission.bytes_in_flight
 
     @staticmethod
-    def _exclude_held(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key, int]) -> pa.Table:
+    def _exclude_held(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[EndpointKey, int]) -> pa.Table:
         """Returns the messages that were read; those that were too long to start make their dialogs wait."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))

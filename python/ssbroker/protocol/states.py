@@ -66,7 +66,7 @@ DESCRIPTIONS: Final = {
 _SO, _SI, _CO, _DI, _DO, _ER, _CD = ConversationState
 
 # fmt: off
-TABLE: Final[dict[ConversationInput, dict[ConversationState, ConversationState | int]]] = {
+TRANSITIONS: Final[dict[ConversationInput, dict[ConversationState, ConversationState | int]]] = {
     #                    started out started in  conversing  ended there ended here  broken      closed
     ConversationInput.SEND:         {_SO: _CO,   _SI: 8429,  _CO: _CO,   _DI: 8429,  _DO: 8429,  _ER: 8429,  _CD: 8429},
     ConversationInput.END:          {_SO: _CD,   _SI: 8427,  _CO: _DO,   _DI: _CD,   _DO: 8427,  _ER: _CD,   _CD: 8427},
@@ -98,4 +98,4 @@ def next_state(state: ConversationState, event: ConversationInput) -> Conversati
         >>> next_state(ConversationState.SO, ConversationInput.SEND), next_state(ConversationState.DO, ConversationInput.SEND)
         (<ConversationState.CO: 'CO'>, 8429)
     """
-    return TABLE[event][state]
+    return TRANSITIONS[event][state]

@@ -27,7 +27,7 @@ class MessageRun(NamedTuple):
     """The message type of all of them."""
 
 
-Key: TypeAlias = tuple[bytes, bool]
+EndpointKey: TypeAlias = tuple[bytes, bool]
 """An endpoint: the conversation id, and whether it is the initiator."""
 
 
@@ -124,7 +124,7 @@ class DialogEndpoint:
         return self.far_broker_instance or self.route_broker_instance
 
     @property
-    def key(self) -> Key:
+    def key(self) -> EndpointKey:
         """The key of the endpoint."""
         return (self.conversation_id, self.is_initiator)
 
@@ -153,7 +153,7 @@ SessionKeys: TypeAlias = Mapping[bytes, bytes | ExchangedKeys]
 class MessageRange(NamedTuple):
     """A range of messages to read from a transmission queue."""
 
-    key: Key
+    key: EndpointKey
     """The sending endpoint."""
     first: int
     """The first message number."""
@@ -170,7 +170,7 @@ class MessageRange(NamedTuple):
 class StoredFragmentInfo(NamedTuple):
     """A fragment that is stored until its message is complete and next in order (P14)."""
 
-    key: Key
+    key: EndpointKey
     """The receiving endpoint."""
     position: tuple[int, int]
     """Its message number and fragment number."""
@@ -221,12 +221,12 @@ class BatchChanges:
     bound: tuple[DialogEndpoint, ...]
     messages: pa.Table
     stored: pa.Table
-    received: Mapping[Key, int]
-    dropped: tuple[tuple[Key, int], ...]
-    acknowledged: Mapping[Key, int]
-    errors: Mapping[Key, bytes]
-    refusals: Mapping[Key, Refusal] = field(default_factory=dict)
-    lost_by_peer: tuple[Key, ...] = ()
+    received: Mapping[EndpointKey, int]
+    dropped: tuple[tuple[EndpointKey, int], ...]
+    acknowledged: Mapping[EndpointKey, int]
+    errors: Mapping[EndpointKey, bytes]
+    refusals: Mapping[EndpointKey, Refusal] = field(default_factory=dict)
+    lost_by_peer: tuple[EndpointKey, ...] = ()
     runs: tuple[MessageRun, ...] = ()
 
     @property
@@ -256,10 +256,10 @@ class DialogStorage(Protocol):
     def sync(self) -> None:
         """Makes durable what the caller has committed. The engine calls it before it returns rows to send."""
 
-    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
+    def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
         """Returns the endpoints, None for missing ones. Recently closed ones are included, to recognize replays."""
 
-    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
         """Stores the fragment size durably; each engine calls it once when it starts.
 
         Returns:
@@ -274,10 +274,12 @@ class DialogStorage(Protocol):
         were dropped.
         """
 
-    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
         """Returns the numbers of queued errors with which applications ended dialogs and dropped the earlier messages."""
 
-    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(
+        self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes] | None:
         """Reads slices of the body of a committed message in a transmission queue.
 
         Args:
@@ -289,10 +291,10 @@ class DialogStorage(Protocol):
             The bytes of each slice; None if the message does not exist.
         """
 
-    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
+    def list_stored(self, keys: Sequence[EndpointKey]) -> Iterable[StoredFragmentInfo]:
         """Lists the stored fragments of endpoints in any order, without reading their bodies."""
 
-    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """Reads stored fragments of an endpoint in order (`STORED_FRAGMENTS`); none have to exist for one in ER or CD.
 
         Args:
@@ -314,8 +316,8 @@ class DialogStorage(Protocol):
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """Returns the refused messages (`MESSAGES`) by row, checking message type, direction and validation against the contracts."""
 
-    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         """Writes transmission objects to the work table (P32), replacing older ones. Empty the table when the instance starts."""
 
-    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
         """Reads transmission objects from the work table."""

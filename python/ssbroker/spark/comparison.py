@@ -79,7 +79,8 @@ def compare(
         at: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         before_at: The time at which routes of `before` expire; None for `at`.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
 
     Returns:
         Both decisions, side by side. No job has run yet.

@@ -71,7 +71,8 @@ def pipeline(
         catalog: The instance's databases, services and routing tables.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         strategy: See `reassemble`, also for the options below.
         shard_by: See `reassemble`.
         in_order: See `reassemble`.
@@ -89,6 +90,7 @@ def pipeline(
         OptionError: An option has an invalid value.
 
     Examples:
+        >>> import pyarrow as pa
         >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
         >>> from ssbroker import Catalog

@@ -76,7 +76,8 @@ def route(
         catalog: The instance's databases, services and routing tables.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         engine: `native` joins the rows with the decisions for each service name, without Python in the executors. `arrow` routes in
             Python, and its error messages name the row too. `auto` uses the faster one, which `route_engine` returns.
         errors: What to do with a row that has a null service name or direction, an invalid GUID or an unknown database: `raise` fails the
@@ -95,6 +96,7 @@ def route(
             route for all services has the address TRANSPORT and a mirror address.
 
     Examples:
+        >>> import pyarrow as pa
         >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
         >>> from ssbroker import Catalog, schemas
@@ -197,6 +199,7 @@ def route_engine(
         OptionError: See `route`.
 
     Examples:
+        >>> import pyarrow as pa
         >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
         >>> from ssbroker import Catalog
@@ -264,7 +267,8 @@ def route_udf(
         catalog: The instance's databases, services and routing tables.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
 
     Returns:
         The function, for `Column` arguments or `spark.udf.register`.

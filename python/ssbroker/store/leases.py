@@ -60,7 +60,7 @@ def next_end(connection: Connection, queue_id: int | None, *, now: int) -> int |
     return end
 
 
-def has_ready_messages(connection: Connection, group: bytes) -> bool:
+def group_has_messages(connection: Connection, group: bytes) -> bool:
     """Whether a conversation group has messages that could be received if it is not leased."""
     return connection.execute(_GROUP_HAS_READY, (group,)).fetchone() is not None
 

@@ -167,26 +167,26 @@ _OTHER_SIZES: Final = """
     SELECT conversation_id, is_initiator, fragment_bytes FROM ssb_other_lengths JOIN ssb_conversation_endpoints USING (endpoint_id)"""
 
 
-def write_objects(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
-    """Inserts or replaces transmission objects; rows of endpoint id and object."""
+def save_transmissions(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
+    """Saves transmissions that the engine does not need now: rows of endpoint id and packed transmission."""
     connection.executemany("INSERT OR REPLACE INTO ssb_transmission_objects VALUES (?, ?)", rows)
 
 
-def read_object(connection: Connection, endpoint_id: int) -> bytes | None:
-    """Returns the transmission object of an endpoint; None if there is none."""
+def load_transmission(connection: Connection, endpoint_id: int) -> bytes | None:
+    """Returns the saved transmission of an endpoint; None if there is none."""
     row = connection.execute(
         "SELECT packed FROM ssb_transmission_objects WHERE endpoint_id = ?", (endpoint_id,)
     ).fetchone()
     return None if row is None else row[0]
 
 
-def has_no_objects(connection: Connection) -> bool:
-    """Whether there are no transmission objects."""
+def has_no_saved_transmissions(connection: Connection) -> bool:
+    """Whether no transmission is saved."""
     return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is None
 
 
-def remove_objects(connection: Connection) -> None:
-    """Deletes all transmission objects; only the process that wrote them can use them."""
+def remove_saved_transmissions(connection: Connection) -> None:
+    """Deletes all saved transmissions; only the process that saved them can use them."""
     connection.execute("DELETE FROM ssb_transmission_objects")
 
 

@@ -14,7 +14,7 @@ from ssbroker.protocol.storage import (
     BatchChanges,
     DialogEndpoint,
     DialogStorage,
-    Key,
+    EndpointKey,
     MessageKind,
     MessageRange,
     Refusal,
@@ -52,25 +52,25 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
     def broker_instance(self) -> bytes:
         """The broker id of the database."""
 
-    def begin(self, endpoint: DialogEndpoint) -> Key:
+    def begin(self, endpoint: DialogEndpoint) -> EndpointKey:
         """Starts a dialog from the initiator's endpoint and returns its key."""
 
-    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
+    def send(self, key: EndpointKey, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
         """Sends a message and returns its number."""
 
-    def waiting(self) -> list[Key]:
+    def waiting(self) -> list[EndpointKey]:
         """Returns the endpoints whose transmission queues hold messages."""
 
-    def is_waiting(self, key: Key) -> bool:
+    def is_waiting(self, key: EndpointKey) -> bool:
         """Returns whether the transmission queue holds messages of an endpoint."""
 
-    def can_send(self, key: Key) -> bool:
+    def can_send(self, key: EndpointKey) -> bool:
         """Returns whether an endpoint exists and its application may send."""
 
-    def received(self, key: Key) -> Sequence[StoredMessage]:
+    def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
         """Returns what the application of an endpoint has received, in order."""
 
-    def failed(self, key: Key) -> str | None:
+    def failed(self, key: EndpointKey) -> str | None:
         """Returns the broker error that ended an endpoint; None if none did."""
 
     def commit(self, effects: BatchChanges) -> object:
@@ -120,6 +120,8 @@ class MemoryDialogStorage:
         refuses: Called with message type and body; returns why a message is refused, or None. By default, no message is refused.
 
     Examples:
+        >>> from ssbroker.protocol.storage import DialogEndpoint
+        >>> from ssbroker.testing import MemoryDialogStorage
         >>> storage = MemoryDialogStorage(bytes(16))
         >>> key = storage.begin(DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
         ...                              broker_instance=bytes(16), far_service_name="Bank"))
@@ -131,13 +133,13 @@ class MemoryDialogStorage:
         self, broker_instance: bytes, *, refuses: Callable[[str, bytes], Refusal | None] | None = None
     ) -> None:
         self.broker_instance = broker_instance
-        self.accounts: dict[Key, EndpointRecord] = {}
-        self.work_table: dict[Key, bytes] = {}
+        self.accounts: dict[EndpointKey, EndpointRecord] = {}
+        self.work_table: dict[EndpointKey, bytes] = {}
         self.fragment_bytes: int | None = None
-        self.other_lengths: dict[Key, int] = {}
+        self.other_lengths: dict[EndpointKey, int] = {}
         self._refuses = refuses
 
-    def begin(self, endpoint: DialogEndpoint) -> Key:
+    def begin(self, endpoint: DialogEndpoint) -> EndpointKey:
         """Starts and commits a dialog.
 
         Args:
@@ -149,7 +151,7 @@ class MemoryDialogStorage:
         self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
+    def send(self, key: EndpointKey, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
         """Sends and commits a message.
 
         Args:
@@ -172,23 +174,23 @@ class MemoryDialogStorage:
         )
         return number
 
-    def waiting(self) -> list[Key]:
+    def waiting(self) -> list[EndpointKey]:
         """Returns the keys of the endpoints whose transmission queues hold messages."""
         return [key for key, account in self.accounts.items() if account.outgoing]
 
-    def is_waiting(self, key: Key) -> bool:
+    def is_waiting(self, key: EndpointKey) -> bool:
         """See `SimulatedInstanceStorage`."""
         return bool(key in self.accounts and self.accounts[key].outgoing)
 
-    def can_send(self, key: Key) -> bool:
+    def can_send(self, key: EndpointKey) -> bool:
         """See `SimulatedInstanceStorage`."""
         return key in self.accounts
 
-    def received(self, key: Key) -> Sequence[StoredMessage]:
+    def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
         """See `SimulatedInstanceStorage`."""
         return self.accounts[key].queue if key in self.accounts else []
 
-    def failed(self, key: Key) -> str | None:
+    def failed(self, key: EndpointKey) -> str | None:
         """See `SimulatedInstanceStorage`."""
         error = self.accounts[key].error if key in self.accounts else None
         return None if error is None else repr(error)
@@ -239,12 +241,12 @@ class MemoryDialogStorage:
         """Discards the work table, as a restart of the instance does."""
         self.work_table.clear()
 
-    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
+    def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
         """See `DialogStorage`."""
         accounts = [self.accounts.get(key) for key in keys]
         return [None if each is None else replace(each.endpoint, send_sequence=each.next) for each in accounts]
 
-    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
         """See `DialogStorage`."""
         if self.fragment_bytes is None:
             self.fragment_bytes = max_fragment_bytes
@@ -289,18 +291,20 @@ class MemoryDialogStorage:
                 )
         return messages_table(rows)
 
-    def ending_errors(self, keys: Sequence[Key]) -> dict[Key, int]:
+    def ending_errors(self, keys: Sequence[EndpointKey]) -> dict[EndpointKey, int]:
         """See `DialogStorage`."""
         outgoing = {key: self.accounts[key].outgoing for key in keys if key in self.accounts}
         return {key: number for key, each in outgoing.items() for number, message in each.items() if message.is_error}
 
-    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(
+        self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes] | None:
         """See `DialogStorage`."""
         account = self.accounts.get(key)
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
-    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
+    def list_stored(self, keys: Sequence[EndpointKey]) -> Iterable[StoredFragmentInfo]:
         """See `DialogStorage`."""
         return [
             StoredFragmentInfo(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
@@ -308,7 +312,7 @@ class MemoryDialogStorage:
             for place, row in self.accounts[key].stored.items()
         ]
 
-    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `DialogStorage`."""
         stored = self.accounts[key].stored
         rows: list[tuple[Any, ...]] = []
@@ -342,11 +346,11 @@ class MemoryDialogStorage:
     def sync(self) -> None:
         """See `DialogStorage`."""
 
-    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         """See `DialogStorage`."""
         self.work_table.update(objects)
 
-    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
         """See `DialogStorage`."""
         return {key: self.work_table[key] for key in keys if key in self.work_table}
 

@@ -42,6 +42,7 @@ class Faults:
         OptionError: A share is not a number from 0 to 1, or another value is not from 0 to 86,400.
 
     Examples:
+        >>> from ssbroker.testing import Faults
         >>> Faults(loss=0.3).loss
         0.3
     """
@@ -81,6 +82,7 @@ class Faults:
             partitions and clock jumps, and sometimes a periodic outage.
 
         Examples:
+            >>> from ssbroker.testing import Faults
             >>> Faults.from_seed(7) == Faults.from_seed(7) != Faults.from_seed(8)
             True
         """
@@ -140,7 +142,9 @@ class Network:
         random: The random number generator.
 
     Examples:
+        >>> from random import Random
         >>> import pyarrow as pa
+        >>> from ssbroker.testing import Faults, Network
         >>> network = Network(Faults(), Random(7))
         >>> network.send(pa.table({"number": [1, 2]}), source="A", target="B", now=0)
         >>> [(target, table.num_rows) for source, target, table in network.arriving(now=network.next_arrival)]

@@ -43,6 +43,7 @@ def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) 
         The simulations as they finish.
 
     Examples:
+        >>> from ssbroker.testing import run_seeds
         >>> [run.result.is_correct for run in run_seeds(7, 1, dialogs=2, messages=4)]
         [True]
     """
@@ -66,6 +67,7 @@ def run_messages(
         The simulations as they finish.
 
     Examples:
+        >>> from ssbroker.testing import run_messages
         >>> list(run_messages(7, 0))
         []
     """

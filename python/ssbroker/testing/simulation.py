@@ -15,7 +15,7 @@ from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import EventLog
-from ssbroker.protocol.storage import DialogEndpoint, Key
+from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.testing.memory_storage import MemoryDialogStorage, SimulatedInstanceStorage, StoredMessage
 from ssbroker.testing.network import TICK, Faults, Network
 
@@ -39,6 +39,9 @@ class SimulatedInstance:
         storage: Creates the storage from the name; by default, in memory.
 
     Examples:
+        >>> from random import Random
+        >>> from ssbroker import ProtocolSettings
+        >>> from ssbroker.testing import SimulatedInstance
         >>> instance = SimulatedInstance("A", ProtocolSettings(), Random(7))
         >>> instance.data_to_send(now=0) is None
         True
@@ -200,6 +203,7 @@ class SimulationResult:
             what: A description of the direction, for the report.
 
         Examples:
+            >>> from ssbroker.testing import SimulationResult, StoredMessage
             >>> result = SimulationResult()
             >>> result.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [StoredMessage(1, b"b")], what="A to B")
             >>> result.lost, result.out_of_order
@@ -229,6 +233,7 @@ class SimulationResult:
             other: The other result.
 
         Examples:
+            >>> from ssbroker.testing import SimulationResult
             >>> total = SimulationResult(messages=1, drained=3.0)
             >>> total.add(SimulationResult(messages=2, drained=1.0))
             >>> total.messages, total.drained
@@ -276,7 +281,7 @@ class SendPlan:
     """
 
     node: SimulatedInstance
-    key: Key
+    key: EndpointKey
     bursts: list[tuple[int, int]]
     sent: list[Sent] = field(default_factory=list)
 
@@ -299,6 +304,7 @@ class Simulation:
         OptionError: There is nothing to send, sending takes longer than the faults, or another argument is invalid.
 
     Examples:
+        >>> from ssbroker.testing import Simulation
         >>> result = Simulation(7, dialogs=2, messages=5).run()
         >>> result.is_correct, result.messages
         (True, 20)

@@ -81,7 +81,7 @@ impl fmt::Display for Invalid {
             InvalidKind::Address => "is not a valid address",
             InvalidKind::Duplicate => "occurs twice",
             InvalidKind::Guid => "is not a valid GUID",
-            InvalidKind::Limit => "exceeds a limit",
+            InvalidKind::Limit => "is out of range",
             InvalidKind::Null => "is not allowed here",
             InvalidKind::UnknownDatabase => "is not a database of the catalog",
         };

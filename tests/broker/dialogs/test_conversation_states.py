@@ -20,7 +20,7 @@ from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import ERROR_TEXTS
-from ssbroker.protocol.states import TABLE, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.states import TRANSITIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import dialog_calls
@@ -205,7 +205,7 @@ def process_arrival(work: Work, near: ConversationEndpoint, state_input: Convers
 
 
 def test_the_table_is_complete() -> None:
-    assert {*TABLE} == {*ConversationInput}
-    for row in TABLE.values():
+    assert {*TRANSITIONS} == {*ConversationInput}
+    for row in TRANSITIONS.values():
         assert list(row) == list(ConversationState)
         assert {number for number in row.values() if isinstance(number, int)} <= set(ERROR_TEXTS)

@@ -21,7 +21,7 @@ from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import Event
-from ssbroker.protocol.storage import BatchChanges, Key
+from ssbroker.protocol.storage import BatchChanges, EndpointKey
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker.conftest import Clock
@@ -114,7 +114,7 @@ class Side:
         """Processes a batch and commits its changes."""
         return self.commit_or_undo(self.process(rows))
 
-    def key(self, handle: uuid.UUID) -> Key:
+    def key(self, handle: uuid.UUID) -> EndpointKey:
         """The key of a handle's endpoint."""
         row = self.row(handle)
         assert row is not None
@@ -127,7 +127,7 @@ class Side:
             ).fetchone()
         return None if found is None else ConversationEndpoint._make(found)
 
-    def endpoint_row(self, key: Key) -> ConversationEndpoint | None:
+    def endpoint_row(self, key: EndpointKey) -> ConversationEndpoint | None:
         """The row of an endpoint."""
         with database_context(self.database).file.read() as connection:
             return endpoints.by_sides(connection, [key]).get(key)

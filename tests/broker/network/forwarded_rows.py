@@ -17,7 +17,7 @@ from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.storage import Key as Endpoint
+from ssbroker.protocol.storage import EndpointKey as Endpoint
 from ssbroker.protocol.wire.frames import WIRE, DropReason
 
 TARGET_SERVICE = "//Stock"

@@ -18,7 +18,7 @@ from ssbroker.broker.network.instance_server import ServeOptions, Server
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.message_exchange import EndpointEvents
 from ssbroker.protocol.events import Event
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
 from tests.broker.conftest import Clock
 from tests.internals import background_of
@@ -120,7 +120,7 @@ class MemoryEndpoint:
         ((role, number),) = self.network.network[address].receiver.mirroring_roles([broker_instance])
         self.receiver.role_received(address, broker_instance, role, number)
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `interfaces.NetworkEndpoint`."""
         for sender in self.network.network.values():
             if sender.name.encode().ljust(16) == instance_id:

@@ -24,7 +24,7 @@ from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
 from ssbroker.security.certificates import CertificateWithKey, Validity, make_authority, make_certificate
 
@@ -64,7 +64,7 @@ class RecordingEndpoint:
         self.drained: Final[list[str]] = []
         self.own_addresses: Final[list[str]] = []
         self.roles: Final[list[tuple[str, bytes, MirroringRole, int]]] = []
-        self.drops: Final[list[tuple[str, dict[Key, DropReason]]]] = []
+        self.drops: Final[list[tuple[str, dict[EndpointKey, DropReason]]]] = []
         self.events: Final[list[ConnectionEvent]] = []
         self.role: tuple[MirroringRole, int] = ("unknown", 0)
         self.role_reads = 0
@@ -141,7 +141,7 @@ class RecordingEndpoint:
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         self._record(self.roles, (address, broker_instance, role, number))
 
-    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
         self._record(self.drops, (address, dict(reasons)))
 
     def advance(self, microseconds: int) -> None:

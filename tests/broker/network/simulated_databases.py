@@ -24,7 +24,7 @@ from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import (
     BatchChanges,
     DialogEndpoint,
-    Key,
+    EndpointKey,
     MessageKind,
     MessageRange,
     Refusal,
@@ -49,7 +49,7 @@ class SimulatedDatabase:
         self._folder = folder / name
         self._random = random.Random(name)
         self._now = _START
-        self._received: dict[Key, list[StoredMessage]] = {}
+        self._received: dict[EndpointKey, list[StoredMessage]] = {}
         with self._open_instance(is_new=True) as instance:
             database = instance.create_database("Sales")
             for kind in TYPES:
@@ -78,7 +78,7 @@ class SimulatedDatabase:
     def broker_instance(self) -> bytes:
         return self.storage.broker_instance
 
-    def begin(self, endpoint: DialogEndpoint) -> Key:
+    def begin(self, endpoint: DialogEndpoint) -> EndpointKey:
         with database_context(self.database).file.write() as connection:
             objects = database_context(self.database).objects(connection)
             row = endpoints.insert(
@@ -104,7 +104,7 @@ class SimulatedDatabase:
             )
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
+    def send(self, key: EndpointKey, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
         kind = BYE if message_type == _well_known.END_DIALOG else message_type
         row = self._row(key)
         assert row is not None
@@ -112,19 +112,19 @@ class SimulatedDatabase:
             t.send(uuid.UUID(bytes=row.conversation_handle), body, message_type=kind)
         return row.send_sequence
 
-    def waiting(self) -> list[Key]:
+    def waiting(self) -> list[EndpointKey]:
         return self.storage.waiting()
 
-    def is_waiting(self, key: Key) -> bool:
+    def is_waiting(self, key: EndpointKey) -> bool:
         with database_context(self.database).file.read() as connection:
             row = endpoints.by_sides(connection, [key]).get(key)
             return row is not None and transmission_queue.has_outgoing(connection, row.endpoint_id)
 
-    def can_send(self, key: Key) -> bool:
+    def can_send(self, key: EndpointKey) -> bool:
         row = self._row(key)
         return row is not None and row.state in ("SO", "CO")
 
-    def received(self, key: Key) -> Sequence[StoredMessage]:
+    def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
         """All messages that RECEIVE has returned so far."""
         with self.database.transaction() as t:
             while (table := t.receive("Inbox", top=100)).num_rows:
@@ -137,7 +137,7 @@ class SimulatedDatabase:
                     self._received.setdefault(endpoint_key, []).append(message)
         return self._received.get(key, [])
 
-    def failed(self, key: Key) -> str | None:
+    def failed(self, key: EndpointKey) -> str | None:
         row = self._row(key)
         return "the endpoint is in state ER" if row is not None and row.state == ConversationState.ER else None
 
@@ -152,25 +152,27 @@ class SimulatedDatabase:
     def sync(self) -> None:
         self.storage.sync()
 
-    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
+    def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
         return self.storage.endpoints(keys)
 
-    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
         return self.storage.set_fragment_bytes(max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         return self.storage.outgoing(wanted)
 
-    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
         return self.storage.ending_errors(keys)
 
-    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(
+        self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes] | None:
         return self.storage.read_body_slices(key, sequence, spans)
 
-    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
+    def list_stored(self, keys: Sequence[EndpointKey]) -> Iterable[StoredFragmentInfo]:
         return self.storage.list_stored(keys)
 
-    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         return self.storage.read_stored(key, first, end, most_bytes=most_bytes)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
@@ -182,13 +184,13 @@ class SimulatedDatabase:
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         return self.storage.validate(messages, contracts)
 
-    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         self.storage.save_transmissions(objects)
 
-    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
         return self.storage.load_transmissions(keys)
 
-    def _row(self, key: Key) -> Row | None:
+    def _row(self, key: EndpointKey) -> Row | None:
         with database_context(self.database).file.read() as connection:
             return endpoints.by_sides(connection, [key]).get(key)
 
@@ -231,7 +233,7 @@ class LeasedDatabase(SimulatedDatabase):
         self.close()
         self._open()
 
-    def received(self, key: Key) -> Sequence[StoredMessage]:
+    def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
         """Lets the workers do the rest, and returns what they have processed of a conversation."""
         self._now += _DAY
         self.instance.run_due()

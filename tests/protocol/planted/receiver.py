@@ -14,7 +14,7 @@ from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
 from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, OpenedBatch, ReceivedBatch, ReceivePlanner
-from ssbroker.protocol.storage import BatchChanges, Key
+from ssbroker.protocol.storage import BatchChanges, EndpointKey
 
 
 def acknowledgements_precede_storing(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def duplicates_are_received(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._new_fragments
 
     def everything(
-        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[Key, DueAcknowledgement]
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[EndpointKey, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         for dialog, row, _ in opened:
             if dialog.incoming is not None and row.sequence < dialog.incoming.next:
@@ -60,7 +60,7 @@ def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None
     """Changes each direction when it is loaded."""
     load = DirectionLoader.load
 
-    def loads(self: DirectionLoader, dialogs: Mapping[Key, Dialog], **options: Any) -> None:
+    def loads(self: DirectionLoader, dialogs: Mapping[EndpointKey, Dialog], **options: Any) -> None:
         missing = [dialog for dialog in dialogs.values() if dialog.incoming is None]
         load(self, dialogs, **options)
         for dialog in missing:
@@ -116,7 +116,7 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._new_fragments
 
     def no_answer(
-        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[Key, DueAcknowledgement]
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], due_acknowledgements: dict[EndpointKey, DueAcknowledgement]
     ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         kept = list(fresh(opened, due_acknowledgements))
         taken = {dialog.key for dialog, _, _ in kept}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ssbroker.protocol.wire.frames import PeerIdentity
 from ssbroker.protocol.wire.link import (
-    TABLE,
+    TRANSITIONS,
     EstablishedConnection,
     KeptConnection,
     LinkInput,
@@ -31,12 +31,12 @@ def test_every_phase_handles_every_input(phase: Phase, happened: LinkInput) -> N
         Phase.LEFT: {LinkInput.HELLO, LinkInput.FRAME, LinkInput.GOODBYE},
         Phase.OVER: {LinkInput.HELLO, LinkInput.FRAME, LinkInput.GOODBYE},
     }
-    assert (happened in TABLE[phase]) is (happened not in missing[phase])
+    assert (happened in TRANSITIONS[phase]) is (happened not in missing[phase])
 
 
 def test_phases_never_go_back() -> None:
     order = list(Phase)
-    for phase, inputs in TABLE.items():
+    for phase, inputs in TRANSITIONS.items():
         for after in inputs.values():
             assert order.index(after) >= order.index(phase)
         assert inputs[LinkInput.END] is Phase.OVER

@@ -20,7 +20,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.storage import DialogEndpoint, Key
+from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.store import endpoints
 from ssbroker.testing import MemoryDialogStorage
 from tests.system.power.cutting import Cut
@@ -184,7 +184,7 @@ def _open(folder: Path, *, is_new: bool = False, vfs: str | None = None) -> Inst
     return Instance.open(folder, clock=lambda: _BEGINNING, random=random.Random(8), background=False, vfs=vfs)
 
 
-def _prepare(pair: _Pair) -> list[Key]:
+def _prepare(pair: _Pair) -> list[EndpointKey]:
     """Starts a dialog in each instance, and creates the endpoints in the remote one."""
     database = pair.database
     for name in ("Orders", "Replies"):
@@ -251,7 +251,7 @@ def _recorded(database: Database, word: str) -> set[int]:
         return {number for (number,) in connection.execute(f"SELECT id FROM {word}")}
 
 
-def _bodies(database: Database, word: str, key: Key) -> list[bytes]:
+def _bodies(database: Database, word: str, key: EndpointKey) -> list[bytes]:
     with database_context(database).file.read() as connection:
         return [
             body

@@ -181,7 +181,7 @@ def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> No
         raise refused_in_state(state, endpoint)
     fires_at = work.now() + seconds(timeout, name="timeout") * SECOND
     if fires_at > endpoint.lifetime:
-        raise broker_error(8410, timeout=timeout)
+        raise broker_error(8410, timeout=timeout, handle=uuid.UUID(bytes=endpoint.conversation_handle))
     endpoints.set_timer(work.connection, endpoint.endpoint_id, fires_at)
     work.effects.set_due(fires_at)
 

@@ -167,5 +167,5 @@ def _make_available(work: Work, lease: Lease) -> None:
 
 
 def _announce_ready(work: Work, lease: Lease) -> None:
-    if leases.has_ready_messages(work.connection, lease.conversation_group_id):
+    if leases.group_has_messages(work.connection, lease.conversation_group_id):
         work.effects.arrived.add(lease.queue_id)

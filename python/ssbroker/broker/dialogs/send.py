@@ -15,7 +15,7 @@ from ssbroker.broker.dialogs.message_validation import check_sendable
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.config import BODY_MAX
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.errors import broker_error, refusal
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints, queues, transmission_queue
@@ -27,17 +27,26 @@ SentMessages: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
 
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
 
+_HINTS: Final = {
+    ConversationState.SI: "its first message has not arrived completely",
+    ConversationState.DO: "this side has ended it",
+    ConversationState.DI: "the other side has ended it; end it here, too",
+    ConversationState.ER: "it has failed; end it here, too",
+    ConversationState.CD: "both sides have ended it",
+}
+"""Why a conversation does not allow a call."""
+
 
 def body_bytes(body: object) -> bytes | None:
     """Validates a message body, and returns it as stored: None if empty."""
     if body is None:
-        raise broker_error(8433)
+        raise broker_error(8433, name="body")
     if not isinstance(body, bytes | bytearray | memoryview):
         actual = type(body).__name__
         raise SchemaError(f"body: expected {_ACCEPTED}, got {actual}", column="body", expected=_ACCEPTED, actual=actual)
     length = memoryview(body).nbytes
     if length > BODY_MAX:
-        raise broker_error(8459, length=length, maximum=BODY_MAX)
+        raise broker_error(8459, name="body", length=length, maximum=BODY_MAX)
     return bytes(body) or None
 
 
@@ -51,7 +60,8 @@ def check_may_send(
     for name in message_types:
         check_sendable(work.objects, endpoint, name)
     if endpoint.lifetime <= now:
-        raise broker_error(8489)
+        handle = uuid.UUID(bytes=endpoint.conversation_handle)
+        raise refusal(f"cannot send on conversation {handle}: its lifetime has ended; begin another one", 8489)
     queue = queue_of(work, endpoint)
     if queue.is_retention_enabled and not queue.is_enqueue_enabled:
         raise broker_error(9618, queue=queue.name)
@@ -166,10 +176,10 @@ def end_with_broker_error(work: Work, endpoint: ConversationEndpoint, body: byte
 
 def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
     """Returns the error for a call that the endpoint's state does not allow."""
+    state = ConversationState(endpoint.state)
+    hint = f" ({_HINTS[state]})" if state in _HINTS else ""
     return broker_error(
-        number,
-        handle=uuid.UUID(bytes=endpoint.conversation_handle),
-        state=f"{endpoint.state}, {DESCRIPTIONS[ConversationState(endpoint.state)]}",
+        number, handle=uuid.UUID(bytes=endpoint.conversation_handle), state=f"{state}, {DESCRIPTIONS[state]}{hint}"
     )
 
 

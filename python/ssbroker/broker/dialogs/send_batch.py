@@ -62,11 +62,11 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
             is_guid_bytes = type(handle) is bytes and len(handle) == _GUID_BYTES
             run = known[handle] = runs.setdefault(handle if is_guid_bytes else _handle(handle, row), [])
         if body is None:
-            raise broker_error(8433)
+            raise broker_error(8433, name=f"{_BODY}: row {row}")
         if message_type is None:
             raise NullError(f"{_TYPE}: row {row} is null", column=_TYPE, row=row, expected=_STRING)
         if len(body) > BODY_MAX:
-            raise broker_error(8459, length=len(body), maximum=BODY_MAX)
+            raise broker_error(8459, name=f"{_BODY}: row {row}", length=len(body), maximum=BODY_MAX)
         run.append((message_type, body or None))
     return runs
 

@@ -18,7 +18,7 @@ from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
 from ssbroker.protocol.wire.link import (
     EstablishedConnection,
@@ -128,7 +128,7 @@ class ConnectionManager:
             case RowsDropped(reasons=reasons):
                 self.dialer.rows_dropped(connection, reasons)
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Tells a connected instance why its rows are not acknowledged."""
         for peer_key in self._by_peer:
             if peer_key[0] == instance_id and (connection := self.usable_connection(peer_key)) is not None:

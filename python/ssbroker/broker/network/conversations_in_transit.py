@@ -22,7 +22,7 @@ from ssbroker.broker.dialogs.transmission_status import (
 from ssbroker.broker.network.database_dialogs import FAILED_DATABASE_RETRY_INTERVAL, LOCK_TIMEOUT
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class ConversationsInTransit:
     def __init__(self, *, principal: Callable[[str, str, bytes | None], str | None]) -> None:
         self._principal: Final = principal
         self._guard: Final = threading.RLock()
-        self._conversations: dict[tuple[int, Key], ConversationInTransit] = {}
-        self._new: dict[int, dict[Key, OutgoingConversation]] = {}
-        self._keys: dict[tuple[int, int], Key] = {}
+        self._conversations: dict[tuple[int, EndpointKey], ConversationInTransit] = {}
+        self._new: dict[int, dict[EndpointKey, OutgoingConversation]] = {}
+        self._keys: dict[tuple[int, int], EndpointKey] = {}
         self.unreachable: dict[str, str] = {}
 
     def add(self, conversations: Sequence[OutgoingConversation], *, now: int) -> dict[int, TransmissionStatus]:
@@ -123,7 +123,7 @@ class ConversationsInTransit:
                     new.setdefault(key, conversation.outgoing)
         return others
 
-    def take(self) -> dict[int, dict[Key, OutgoingConversation]]:
+    def take(self) -> dict[int, dict[EndpointKey, OutgoingConversation]]:
         """Removes and returns what was added since the last call, by database."""
         with self._guard:
             new, self._new = self._new, {}
@@ -146,7 +146,7 @@ class ConversationsInTransit:
                 if number == database_id
             }
 
-    def set_blocked(self, database_id: int, key: Key, status: TransmissionStatus | None) -> None:
+    def set_blocked(self, database_id: int, key: EndpointKey, status: TransmissionStatus | None) -> None:
         """Sets the status that blocks a conversation, or removes it."""
         conversation = self._conversations.get((database_id, key))
         if status is None and (conversation is None or conversation.blocked_by is None):
@@ -156,7 +156,9 @@ class ConversationsInTransit:
             if conversation is not None:
                 conversation.blocked_by = status
 
-    def set_drop_reasons(self, database_id: int, address: str, reasons: Mapping[Key, DropReason], *, now: int) -> None:
+    def set_drop_reasons(
+        self, database_id: int, address: str, reasons: Mapping[EndpointKey, DropReason], *, now: int
+    ) -> None:
         """Notes why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
         with self._guard:
             for key, reason in reasons.items():
@@ -167,7 +169,7 @@ class ConversationsInTransit:
                 if address in (decision.next_hop_address, decision.mirror_address):
                     conversation.drop_reason, conversation.dropped_at = reason, now
 
-    def acknowledged(self, database_id: int, keys: Iterable[Key], *, now: int) -> None:
+    def acknowledged(self, database_id: int, keys: Iterable[EndpointKey], *, now: int) -> None:
         """Notes that conversations were acknowledged."""
         with self._guard:
             for key in keys:

@@ -24,7 +24,7 @@ from ssbroker.exceptions import StorageError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
-from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
+from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import transmission_queue
 from ssbroker.store.database_file import FileWatch
@@ -53,10 +53,10 @@ class DialogsByNextHop:
     def __init__(self, dialogs: DialogEngine, closed: set[NextHop]) -> None:
         self._dialogs: Final = dialogs
         self._closed: Final = closed
-        self._next_hop_of: dict[Key, NextHop] = {}
-        self._keys: dict[NextHop, set[Key]] = {}
+        self._next_hop_of: dict[EndpointKey, NextHop] = {}
+        self._keys: dict[NextHop, set[EndpointKey]] = {}
 
-    def assign(self, key: Key, next_hop: NextHop) -> None:
+    def assign(self, key: EndpointKey, next_hop: NextHop) -> None:
         """Assigns a dialog to a next hop."""
         previous = self._next_hop_of.get(key)
         if previous == next_hop:
@@ -70,11 +70,11 @@ class DialogsByNextHop:
         elif previous is not None and previous in self._closed:
             self._dialogs.release([key])
 
-    def next_hop_of(self, key: Key) -> NextHop | None:
+    def next_hop_of(self, key: EndpointKey) -> NextHop | None:
         """Returns the next hop of a dialog, if known."""
         return self._next_hop_of.get(key)
 
-    def keys(self, next_hop: NextHop) -> set[Key]:
+    def keys(self, next_hop: NextHop) -> set[EndpointKey]:
         """Returns the dialogs of a next hop."""
         return self._keys.get(next_hop, set())
 
@@ -90,7 +90,7 @@ class DialogsByNextHop:
         """Retransmits everything in transit to a next hop."""
         self._dialogs.retransmit(self.keys(next_hop))
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Iterable[EndpointKey]) -> None:
         """Removes dialogs whose next hop has to be determined again."""
         for key in keys:
             next_hop = self._next_hop_of.pop(key, None)
@@ -99,7 +99,7 @@ class DialogsByNextHop:
                 if next_hop in self._closed:
                     self._dialogs.release([key])
 
-    def retain(self, is_kept: Callable[[Key], bool]) -> None:
+    def retain(self, is_kept: Callable[[EndpointKey], bool]) -> None:
         """Removes the dialogs that are no longer in memory."""
         self.forget([key for key in self._next_hop_of if not is_kept(key)])
         self._keys = {next_hop: keys for next_hop, keys in self._keys.items() if keys}
@@ -133,7 +133,7 @@ class OutboundRows:
 
     next_hop: NextHop
     rows: pa.Table
-    keys: set[Key]
+    keys: set[EndpointKey]
 
 
 class DatabaseDialogs:
@@ -161,7 +161,7 @@ class DatabaseDialogs:
         self._background: Final = background
         self.database: Final = database
         self.storage: Final = SqliteDialogStorage(database, route_brokers=self._route_brokers)
-        self._unbound: dict[Key, tuple[RouteQuery, bytes | None]] = {}
+        self._unbound: dict[EndpointKey, tuple[RouteQuery, bytes | None]] = {}
         # Only for jitter, drawn for each batch; the operating system's generator would be too slow.
         random = Random(instance.random.getrandbits(64))  # noqa: S311
         self.engine: Final = DialogEngine(self.storage, random=random.random, settings=settings, log=instance.events)
@@ -214,12 +214,12 @@ class DatabaseDialogs:
         self.key_exchanges.confirm((*changes.acknowledged, *(endpoint.key for endpoint in changes.bound)))
         return changes
 
-    def without_route(self, keys: Iterable[Key]) -> set[Key]:
+    def without_route(self, keys: Iterable[EndpointKey]) -> set[EndpointKey]:
         """Returns the endpoints whose last rows found no route."""
         held = self.next_hops.keys(NO_ROUTE)
         return held.intersection(keys) if held else set()
 
-    def change_certificates(self, keys: Iterable[Key]) -> None:
+    def change_certificates(self, keys: Iterable[EndpointKey]) -> None:
         """Handles changed certificates of remote endpoints."""
         keys = list(keys)
         self.key_exchanges.discard(keys)
@@ -336,7 +336,7 @@ class DatabaseDialogs:
         self.next_hops.assign(key, address)
         return address
 
-    def _hold(self, key: Key, next_hop: NextHop) -> None:
+    def _hold(self, key: EndpointKey, next_hop: NextHop) -> None:
         """Holds a dialog behind a closed next hop; its last rows are sent again when that opens."""
         self._closed.add(next_hop)
         self.next_hops.assign(key, next_hop)

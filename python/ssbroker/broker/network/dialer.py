@@ -26,7 +26,7 @@ from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
 
 _NEXT_ADDRESS_DELAY: Final = 2.0
@@ -274,7 +274,7 @@ class Dialer:
                 )
                 call_listener(report)
 
-    def rows_dropped(self, connection: PeerConnection, reasons: Mapping[Key, DropReason]) -> None:
+    def rows_dropped(self, connection: PeerConnection, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Passes to the listener why a peer does not acknowledge rows."""
         for destination in self._by_connection.get(connection, ()):
             call_listener(partial(self._context.listener.rows_dropped, destination.address, reasons))

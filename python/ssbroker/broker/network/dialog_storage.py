@@ -27,7 +27,7 @@ from ssbroker.protocol.storage import (
     MESSAGES,
     BatchChanges,
     DialogEndpoint,
-    Key,
+    EndpointKey,
     MessageKind,
     MessageRange,
     Refusal,
@@ -87,7 +87,7 @@ def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
 
 
 def refused_messages(
-    objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, ConversationState]]
+    objects: Objects, messages: pa.Table, contracts: Mapping[EndpointKey, tuple[Contract, ConversationState]]
 ) -> Mapping[int, Refusal]:
     """Returns the messages that must be refused, by row.
 
@@ -153,10 +153,10 @@ class BodyReader:
     """Reads parts of bodies, and buffers what follows them; drops the least recently read messages first. For one thread."""
 
     def __init__(self) -> None:
-        self._buffered: Final[OrderedDict[Key, _BufferedBody]] = OrderedDict()
+        self._buffered: Final[OrderedDict[EndpointKey, _BufferedBody]] = OrderedDict()
 
     def read(
-        self, connection: Connection, key: Key, sequence: int, spans: Sequence[tuple[int, int]]
+        self, connection: Connection, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
     ) -> list[bytes] | None:
         """Returns byte ranges of the body of a message; None if the message is gone.
 
@@ -187,7 +187,7 @@ class BodyReader:
         """Drops all buffered parts."""
         self._buffered.clear()
 
-    def _buffer(self, key: Key, buffered: _BufferedBody) -> None:
+    def _buffer(self, key: EndpointKey, buffered: _BufferedBody) -> None:
         self._buffered[key] = buffered
         while sum(len(each.data) for each in self._buffered.values()) > 2 * READ_AHEAD_MAX:
             self._buffered.popitem(last=False)
@@ -204,7 +204,7 @@ class StalePlan:
         is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id): its dialogs are to be created again.
     """
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[EndpointKey, ...] = ()
     is_database_changed: bool = False
 
 
@@ -224,24 +224,24 @@ class SqliteDialogStorage:
         self._database: Final = database
         self._route_brokers: Final = route_brokers
         self._broker_instance: Final = database.objects().broker.service_broker_guid
-        self._admitted: dict[Key, DialogEndpoint] = {}
+        self._admitted: dict[EndpointKey, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
-        if not database.file.query(transmission_queue.has_no_objects):
+        if not database.file.query(transmission_queue.has_no_saved_transmissions):
             with database.file.write() as connection:
-                transmission_queue.remove_objects(connection)
+                transmission_queue.remove_saved_transmissions(connection)
 
     @property
     def broker_instance(self) -> bytes:
         """The broker id that its endpoints send under; commits are stale once the database has another."""
         return self._broker_instance
 
-    def waiting(self) -> list[Key]:
+    def waiting(self) -> list[EndpointKey]:
         """Returns all endpoints with messages in the transmission queue."""
         with self._database.file.read() as connection:
             return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
 
-    def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
+    def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, EndpointKey]:
         """Returns endpoints by their ids, without those that are gone."""
         with self._database.file.read() as connection:
             return endpoints.sides_by_id(connection, endpoint_ids)
@@ -270,7 +270,7 @@ class SqliteDialogStorage:
             self._database.file.sync()
             self._is_unsynced = False
 
-    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
+    def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
@@ -284,7 +284,7 @@ class SqliteDialogStorage:
                 found[key] = replace(found[key], route_broker_instance=broker)
         return [found.get(key) for key in keys]
 
-    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+    def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
@@ -310,12 +310,14 @@ class SqliteDialogStorage:
                 found += connection.statements.read_transmission_queue([_range_query(each) for each in errors])[0]
         return _messages(found)
 
-    def ending_errors(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             return endpoints.error_sequence_numbers(connection, keys)
 
-    def read_body_slices(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+    def read_body_slices(
+        self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
+    ) -> Sequence[bytes] | None:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             return self._body_reader.read(connection, key, sequence, spans)
@@ -324,7 +326,7 @@ class SqliteDialogStorage:
         """Drops the buffered parts of bodies."""
         self._body_reader.clear()
 
-    def list_stored(self, keys: Sequence[Key]) -> Iterable[StoredFragmentInfo]:
+    def list_stored(self, keys: Sequence[EndpointKey]) -> Iterable[StoredFragmentInfo]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             return [
@@ -334,7 +336,7 @@ class SqliteDialogStorage:
                 )
             ]
 
-    def read_stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+    def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `DialogStorage`."""
         sender = (key[0], not key[1])
         with self._database.file.read() as connection:
@@ -364,7 +366,7 @@ class SqliteDialogStorage:
         conversations: list[Any] = column_values(messages["conversation_id"])
         sides: list[Any] = messages["is_initiator"].to_pylist()
         keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
-        contracts: dict[Key, tuple[Contract, ConversationState]] = {}
+        contracts: dict[EndpointKey, tuple[Contract, ConversationState]] = {}
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
             for key, (contract_id, state) in endpoints.contracts_of(connection, keys).items():
@@ -376,22 +378,24 @@ class SqliteDialogStorage:
                 contracts[key] = (contract, INITIAL_STATE)
         return refused_messages(objects, messages, contracts)
 
-    def save_transmissions(self, objects: Mapping[Key, bytes]) -> None:
+    def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         """See `DialogStorage`."""
         start = time.perf_counter()
         with self._database.file.write() as connection:
             rows = endpoints.by_sides(connection, objects)
-            transmission_queue.write_objects(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
+            transmission_queue.save_transmissions(
+                connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()]
+            )
         self._database.instance.counters.objects_written(len(objects), seconds=time.perf_counter() - start)
 
-    def load_transmissions(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+    def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
         """See `DialogStorage`."""
-        found: dict[Key, bytes] = {}
+        found: dict[EndpointKey, bytes] = {}
         with self._database.file.read() as connection:
-            if transmission_queue.has_no_objects(connection):
+            if transmission_queue.has_no_saved_transmissions(connection):
                 return found
             for key, row in endpoints.by_sides(connection, keys).items():
-                packed = transmission_queue.read_object(connection, row.endpoint_id)
+                packed = transmission_queue.load_transmission(connection, row.endpoint_id)
                 if packed is not None:
                     found[key] = packed
         self._database.instance.counters.objects_read(len(found))
@@ -431,7 +435,7 @@ def _range_query(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int,
 
 
 @lru_cache(maxsize=4096)
-def _first_message_id(key: Key) -> bytes:
+def _first_message_id(key: EndpointKey) -> bytes:
     """Returns the id of an endpoint's first message: a GUID of version 8 derived from the conversation and the side, so that it never changes.
 
     The ids of further messages differ from it in the last bits.

@@ -17,7 +17,7 @@ from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE, DropReason
 
 ROW_BYTES: Final = 512
@@ -247,7 +247,7 @@ class ForwardingBuffer:
         self,
         *,
         max_bytes: Callable[[], int],
-        report_drops: Callable[[bytes, Mapping[Key, DropReason]], None],
+        report_drops: Callable[[bytes, Mapping[EndpointKey, DropReason]], None],
         events: EventLog,
     ) -> None:
         self._report_drops: Final = report_drops

@@ -28,7 +28,7 @@ from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
-from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
+from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
@@ -66,8 +66,8 @@ class InboundRows:
 
     dialogs: DatabaseDialogs
     rows: pa.Table
-    keys: Sequence[Key]
-    new: set[Key]
+    keys: Sequence[EndpointKey]
+    new: set[EndpointKey]
 
 
 class InboundRouter:
@@ -81,7 +81,7 @@ class InboundRouter:
         all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
         dialogs_by_name: Callable[[str], DatabaseDialogs | None],
         forwards: ForwardingService,
-        report_drops: Callable[[Peer, Mapping[Key, DropReason]], None],
+        report_drops: Callable[[Peer, Mapping[EndpointKey, DropReason]], None],
     ) -> None:
         self.report_drops: Final = report_drops
         self._instance: Final = instance
@@ -118,15 +118,15 @@ class InboundRouter:
             _conversations(rows).combine_chunks(), now=self._instance.clock()
         )
 
-    def _owners(self, endpoints: Mapping[Key, bytes | None]) -> dict[Key, DatabaseDialogs]:
+    def _owners(self, endpoints: Mapping[EndpointKey, bytes | None]) -> dict[EndpointKey, DatabaseDialogs]:
         """Finds the databases that hold endpoints.
 
         A row that names another broker id than the endpoint's database belongs to a copy of that database, perhaps elsewhere.
         """
-        owners: dict[Key, DatabaseDialogs] = {}
+        owners: dict[EndpointKey, DatabaseDialogs] = {}
         all_dialogs = list(self._all_dialogs())
 
-        def add(dialogs: DatabaseDialogs, keys: Iterable[Key]) -> None:
+        def add(dialogs: DatabaseDialogs, keys: Iterable[EndpointKey]) -> None:
             for key in keys:
                 if endpoints[key] in (None, dialogs.storage.broker_instance):
                     owners.setdefault(key, dialogs)
@@ -140,7 +140,12 @@ class InboundRouter:
         return owners
 
     def _route_new(
-        self, peer: Peer, rows: pa.Table, keys: Sequence[Key], new: set[Key], owners: dict[Key, DatabaseDialogs]
+        self,
+        peer: Peer,
+        rows: pa.Table,
+        keys: Sequence[EndpointKey],
+        new: set[EndpointKey],
+        owners: dict[EndpointKey, DatabaseDialogs],
     ) -> None:
         """Routes rows without an endpoint here: with the routes of msdb, or to the database that a reply names."""
         positions = [position for position, key in enumerate(keys) if key in new]
@@ -149,7 +154,7 @@ class InboundRouter:
         outcomes: list[Any] = decisions["outcome"].to_pylist()
         databases: list[Any] = decisions["target_database"].to_pylist()
         forwarded: list[int] = []
-        dropped: dict[Key, int] = {}
+        dropped: dict[EndpointKey, int] = {}
         for number, (position, outcome, database) in enumerate(zip(positions, outcomes, databases, strict=True)):
             key = keys[position]
             if outcome == "LOCAL":
@@ -165,7 +170,7 @@ class InboundRouter:
             self._forwards.forward(peer, unrouted.take(chosen), decisions.take(chosen))
         if dropped:
             self._request_routes(peer, unrouted, decisions, dropped.values())
-        reasons: dict[Key, DropReason] = {}
+        reasons: dict[EndpointKey, DropReason] = {}
         for key, number in dropped.items():
             reason = decisions["reason"][number].as_py()
             reasons[_sender(key)] = (
@@ -233,14 +238,14 @@ class InboundRouter:
         )
 
 
-def _receivers(rows: pa.Table) -> list[Key]:
+def _receivers(rows: pa.Table) -> list[EndpointKey]:
     """Returns the receiving endpoint of each row."""
     sides: list[Any] = rows["is_initiator"].to_pylist()
     conversations: list[Any] = column_values(rows["conversation_id"])
     return [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
 
 
-def _sender(receiver: Key) -> Key:
+def _sender(receiver: EndpointKey) -> EndpointKey:
     """Returns the other endpoint of a conversation."""
     return receiver[0], not receiver[1]
 
@@ -258,7 +263,7 @@ def _conversations(rows: pa.Table) -> pa.Table:
 
 
 def _split(
-    rows: pa.Table, keys: Sequence[Key], owners: Mapping[Key, DatabaseDialogs], new: set[Key]
+    rows: pa.Table, keys: Sequence[EndpointKey], owners: Mapping[EndpointKey, DatabaseDialogs], new: set[EndpointKey]
 ) -> Iterable[InboundRows]:
     by_database: dict[int, tuple[DatabaseDialogs, list[int]]] = {}
     for position, key in enumerate(keys):
@@ -304,7 +309,7 @@ class FirstRowCheck:
         self._update_certificates(peer, part, established)
         first_rows = _first_rows(peer, rows, directions)
         answers = self._keys.accept_directions(part.dialogs.database, first_rows)
-        refused: set[Key] = set()
+        refused: set[EndpointKey] = set()
         keys: dict[bytes, ExchangedKeys] = {}
         for (key, position), first_row, answer in zip(directions.items(), first_rows, answers, strict=True):
             if isinstance(answer, RefusedDirection):
@@ -330,9 +335,9 @@ class FirstRowCheck:
             dialogs.change_certificates(renewed)
 
     @staticmethod
-    def _directions_to_check(part: InboundRows) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
+    def _directions_to_check(part: InboundRows) -> tuple[dict[EndpointKey, int], dict[DialogEndpoint, int]]:
         """Returns the directions to check, and the established targets that sent a blob; each with a row, one with a blob if there is any."""
-        directions: dict[Key, int] = {}
+        directions: dict[EndpointKey, int] = {}
         if part.new:
             for position, key in enumerate(part.keys):
                 if key in part.new:
@@ -340,7 +345,7 @@ class FirstRowCheck:
         blobs = part.rows["key_exchange"]
         if blobs.null_count == len(blobs):
             return directions, {}
-        with_blob: dict[Key, int] = {}
+        with_blob: dict[EndpointKey, int] = {}
         for position, (key, blob) in enumerate(zip(part.keys, blobs.to_pylist(), strict=True)):
             if blob is not None:
                 with_blob.setdefault(key, position)
@@ -361,7 +366,7 @@ class FirstRowCheck:
         }
 
 
-def _first_rows(peer: Peer, rows: pa.Table, positions: Mapping[Key, int]) -> list[FirstRow]:
+def _first_rows(peer: Peer, rows: pa.Table, positions: Mapping[EndpointKey, int]) -> list[FirstRow]:
     columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
     return [
         FirstRow(

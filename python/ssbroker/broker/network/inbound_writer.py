@@ -22,7 +22,7 @@ from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, Key
+from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
 from ssbroker.store import endpoints, fragments
 from ssbroker.store.endpoints import ConversationEndpoint
 
@@ -62,7 +62,7 @@ class StalePlanError(Exception):
         keys: The changed endpoints.
     """
 
-    def __init__(self, keys: tuple[Key, ...]) -> None:
+    def __init__(self, keys: tuple[EndpointKey, ...]) -> None:
         super().__init__(keys)
         self.keys = keys
 
@@ -71,7 +71,7 @@ class StalePlanError(Exception):
 class _StoredFragment:
     """A fragment of an incomplete message, to be stored."""
 
-    key: Key
+    key: EndpointKey
     number: int
     columns: tuple[Any, ...]
 
@@ -104,7 +104,7 @@ class InboundWriter:
         self._acknowledge()
         self._end_failed()
 
-    def _keys(self) -> set[Key]:
+    def _keys(self) -> set[EndpointKey]:
         changes = self._changes
         keys = {stored.key for stored in self._stored}
         keys.update(endpoint.key for endpoint in (*changes.created, *changes.bound))
@@ -113,12 +113,12 @@ class InboundWriter:
         keys.update(changes.lost_by_peer)
         return keys
 
-    def _check(self, keys: set[Key]) -> None:
+    def _check(self, keys: set[EndpointKey]) -> None:
         wrong = tuple(key for key in keys if not self._is_as_planned(key))
         if wrong:
             raise StalePlanError(wrong)
 
-    def _is_as_planned(self, key: Key) -> bool:
+    def _is_as_planned(self, key: EndpointKey) -> bool:
         """Whether an endpoint is still as planned, as far as the changes depend on it."""
         row = self._rows.get(key)
         if (row is None) != (key in self._created):
@@ -173,7 +173,7 @@ class InboundWriter:
             self._work, self._changes.messages, [each for each in arrivals if each[0].endpoint_id in without_early]
         )
 
-    def _deliver(self, key: Key, messages: list[DialogMessage]) -> None:
+    def _deliver(self, key: EndpointKey, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
         if EndpointDelivery(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
             raise StalePlanError((key,))
@@ -238,7 +238,7 @@ class InboundWriter:
                     ConversationError(why.code, why.description)
                 )
 
-    def _reread(self, key: Key) -> ConversationEndpoint | None:
+    def _reread(self, key: EndpointKey) -> ConversationEndpoint | None:
         """Returns an endpoint as changed so far; None if it was removed."""
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
@@ -253,9 +253,9 @@ class _Arrival:
     """Whether one of them is an Error or EndDialog message."""
 
 
-def _arrivals(changes: BatchChanges) -> dict[Key, _Arrival]:
+def _arrivals(changes: BatchChanges) -> dict[EndpointKey, _Arrival]:
     """Returns the messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
-    found: dict[Key, _Arrival] = {}
+    found: dict[EndpointKey, _Arrival] = {}
     start = 0
     for key, first, rows, name in changes.runs:
         found[key] = _Arrival([PlacedRun(start, rows, first, name)])
@@ -279,9 +279,9 @@ def _arrivals(changes: BatchChanges) -> dict[Key, _Arrival]:
     return found
 
 
-def _messages(table: pa.Table, arrivals: Mapping[Key, _Arrival]) -> dict[Key, list[DialogMessage]]:
+def _messages(table: pa.Table, arrivals: Mapping[EndpointKey, _Arrival]) -> dict[EndpointKey, list[DialogMessage]]:
     """Returns the messages of each endpoint, in order."""
-    found: dict[Key, list[DialogMessage]] = {key: [] for key in arrivals}
+    found: dict[EndpointKey, list[DialogMessage]] = {key: [] for key in arrivals}
     if not arrivals:
         return found
     rows = [row for each in arrivals.values() for run in each.runs for row in range(run.start, run.start + run.rows)]

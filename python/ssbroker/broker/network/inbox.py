@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import size_of
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class LargeMessageBuffer:
     """
 
     def __init__(self) -> None:
-        self._held: Final[dict[tuple[uuid.UUID, Key], _HeldRows]] = {}
-        self._released: Final[OrderedDict[tuple[uuid.UUID, Key], int]] = OrderedDict()
+        self._held: Final[dict[tuple[uuid.UUID, EndpointKey], _HeldRows]] = {}
+        self._released: Final[OrderedDict[tuple[uuid.UUID, EndpointKey], int]] = OrderedDict()
         self._bytes = 0
 
     @property
@@ -129,7 +129,7 @@ class LargeMessageBuffer:
         return [batch for key in list(self._held) for batch in self._release_incomplete(key)]
 
     @staticmethod
-    def _fragments(rows: pa.Table) -> Iterator[tuple[Key, int, int, int, bool]]:
+    def _fragments(rows: pa.Table) -> Iterator[tuple[EndpointKey, int, int, int, bool]]:
         """Yields the receiving endpoint, message, fragment and fragment count of each row, and whether it may be held."""
         columns: list[list[Any]] = [column_values(rows[name]) for name in _FRAGMENT_COLUMNS]
         has_broker_id = rows["to_broker_instance"].is_valid().to_pylist()
@@ -139,7 +139,7 @@ class LargeMessageBuffer:
         ):
             yield (conversation, not side), sequence, number, count, names_broker and sequenced
 
-    def _may_hold(self, peer: Peer, key: Key, sequence: int, rows: pa.Table, position: int, count: int) -> bool:
+    def _may_hold(self, peer: Peer, key: EndpointKey, sequence: int, rows: pa.Table, position: int, count: int) -> bool:
         if count == 1 or self._released.get((peer.connection_id, key)) == sequence:
             return False
         return count * max(len(rows["message_body"][position].as_buffer()), 1) <= HELD_BYTES_MAX
@@ -157,13 +157,13 @@ class LargeMessageBuffer:
             holder.bytes += size
             self._bytes += size
 
-    def _release(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
+    def _release(self, key: tuple[uuid.UUID, EndpointKey]) -> list[Batch]:
         held = self._held.pop(key)
         self._bytes -= held.bytes
         whole = concatenated([rows for _, rows in held.batches])  # one batch, for one transaction
         return [(held.batches[0][0], whole)]
 
-    def _release_incomplete(self, key: tuple[uuid.UUID, Key]) -> list[Batch]:
+    def _release_incomplete(self, key: tuple[uuid.UUID, EndpointKey]) -> list[Batch]:
         """Releases the rows of an incomplete message; the rest of it will not be held."""
         self._released[key] = self._held[key].sequence
         self._released.move_to_end(key)

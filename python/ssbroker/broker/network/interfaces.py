@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key
+from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys
 from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class EndpointListener(Protocol):
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Handles the reply of an address to a role query."""
 
-    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Handles the reasons why the instance at an address does not acknowledge the rows of endpoints."""
 
 
@@ -124,7 +124,7 @@ class NetworkEndpoint(Protocol):
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for the mirroring role of a database; `role_received` or `connection_failed` follows."""
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Tells a connected instance why rows of its endpoints are not acknowledged.
 
         Reasons are best effort: they are lost if it is not connected or many are waiting. Its next retransmission causes them again.

@@ -38,10 +38,11 @@ class EndpointLimits:
         OptionError: A value is out of range.
 
     Examples:
+        >>> from ssbroker import EndpointLimits
         >>> limits = EndpointLimits()
-        >>> [limits.dial_backoff(failures, jitter=0.5) // SECOND for failures in range(1, 9)]
+        >>> [limits.dial_backoff(failures, jitter=0.5) // 1_000_000 for failures in range(1, 9)]
         [1, 2, 4, 8, 16, 32, 60, 60]
-        >>> limits.dial_backoff(1, jitter=0.0) / SECOND
+        >>> limits.dial_backoff(1, jitter=0.0) / 1_000_000
         0.875
     """
 
@@ -60,8 +61,9 @@ class EndpointLimits:
     stable_after: int = 10 * SECOND
 
     def __post_init__(self) -> None:
-        for name in ("login_timeout", "dial_wait", "max_dial_wait"):
-            integer_argument(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
+        integer_argument(self.login_timeout, name="login_timeout, in microseconds", minimum=1_000, maximum=_HOUR)
+        for name in ("dial_wait", "max_dial_wait"):
+            integer_argument(getattr(self, name), name=f"{name}, in microseconds", minimum=1, maximum=_HOUR)
         integer_argument(self.stable_after, name="stable_after", minimum=0, maximum=_HOUR)
         integer_argument(
             self.max_unauthenticated_bytes, name="max_unauthenticated_bytes", minimum=4 << 10, maximum=1 << 20
@@ -88,7 +90,8 @@ class EndpointLimits:
             The wait in microseconds, with jitter.
 
         Examples:
-            >>> EndpointLimits().dial_backoff(20, jitter=0.5) // SECOND
+            >>> from ssbroker import EndpointLimits
+            >>> EndpointLimits().dial_backoff(20, jitter=0.5) // 1_000_000
             60
         """
         base = min(self.dial_wait << min(failures - 1, 32), self.max_dial_wait)
@@ -101,6 +104,7 @@ class EndpointLimits:
             `max_connections_per_principal`, or a quarter of the files that the process may open if that is less.
 
         Examples:
+            >>> from ssbroker import EndpointLimits
             >>> EndpointLimits(max_connections_per_principal=1).connections_per_principal_limit()
             1
         """
@@ -113,6 +117,7 @@ class EndpointLimits:
             `max_unauthenticated`, or a quarter of the files that the process may open if that is less.
 
         Examples:
+            >>> from ssbroker import EndpointLimits
             >>> EndpointLimits(max_unauthenticated=1).unauthenticated_limit()
             1
         """

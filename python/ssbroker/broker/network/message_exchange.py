@@ -30,7 +30,7 @@ from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNE
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, size_of
 from ssbroker.store.database_file import WriteLock
 
@@ -440,7 +440,7 @@ class MessageExchange:
                 ready = [key for key, outgoing in conversations.items() if self._may_send(dialogs, key, outgoing)]
                 dialogs.engine.notify_queued(ready)
 
-    def _may_send(self, dialogs: DatabaseDialogs, key: Key, outgoing: OutgoingConversation) -> bool:
+    def _may_send(self, dialogs: DatabaseDialogs, key: EndpointKey, outgoing: OutgoingConversation) -> bool:
         database = dialogs.database
         try:
             blocked_by = dialogs.prepare_keys(outgoing.sender)
@@ -452,7 +452,7 @@ class MessageExchange:
             self._status_writer.mark_changed()
         return blocked_by is None
 
-    def _rows_dropped(self, address: str, reasons: Mapping[Key, DropReason], *, now: int) -> None:
+    def _rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason], *, now: int) -> None:
         for dialogs in self._dialogs.all():
             self._in_transit.set_drop_reasons(dialogs.database.database_id, address, reasons, now=now)
         self._status_writer.mark_changed([address])
@@ -501,7 +501,7 @@ class EndpointEvents:
         self._wake: Final = wake
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume, holds_large_messages=holds_large_messages)
         self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
-        self.drops: Final[deque[tuple[str, Mapping[Key, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
+        self.drops: Final[deque[tuple[str, Mapping[EndpointKey, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """See `EndpointListener`."""
@@ -531,7 +531,7 @@ class EndpointEvents:
         """See `EndpointListener`."""
         self.post(lambda _: self.mirrors.role_received(address, broker_instance, role, number))
 
-    def rows_dropped(self, address: str, reasons: Mapping[Key, DropReason]) -> None:
+    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `EndpointListener`."""
         self.drops.append((address, reasons))
         self._wake()

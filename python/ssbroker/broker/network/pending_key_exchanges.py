@@ -12,7 +12,7 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.envelope import Protection
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.store import endpoints
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class PendingKeyExchanges:
     def __init__(self, database: DatabaseContext, keys: KeyExchange) -> None:
         self._database: Final = database
         self._keys: Final = keys
-        self._offers: dict[Key, KeyOffer] = {}
-        self._confirmed: set[Key] = set()
+        self._offers: dict[EndpointKey, KeyOffer] = {}
+        self._confirmed: set[EndpointKey] = set()
 
     def prepare(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
@@ -43,7 +43,7 @@ class PendingKeyExchanges:
         self._store(key, answer)
         return None
 
-    def has_blob(self, key: Key) -> bool:
+    def has_blob(self, key: EndpointKey) -> bool:
         """Whether the rows of an endpoint carry a blob."""
         offer = self._offers.get(key)
         return offer is not None and offer.key_exchange is not None
@@ -53,19 +53,19 @@ class PendingKeyExchanges:
         levels: list[Any] = rows["security"].to_pylist()
         conversations: list[Any] = column_values(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
-        senders: list[Key] = list(zip(conversations, sides, strict=True))
+        senders: list[EndpointKey] = list(zip(conversations, sides, strict=True))
         secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
         self._renew([sender for sender in secured if not self._is_current(sender, now)])
         blobs = {sender: offer.key_exchange for sender in secured if (offer := self._offers.get(sender)) is not None}
         return pa.array([blobs.get(sender) for sender in senders], pa.binary())
 
-    def confirm(self, keys: Iterable[Key]) -> None:
+    def confirm(self, keys: Iterable[EndpointKey]) -> None:
         """Notes that remote endpoints have shown that they have the keys."""
         for key in keys:
             self._offers.pop(key, None)
             self._confirmed.add(key)
 
-    def discard(self, keys: Iterable[Key]) -> None:
+    def discard(self, keys: Iterable[EndpointKey]) -> None:
         """Discards blobs, because the certificates of the remote endpoints have changed."""
         for key in keys:
             self._offers.pop(key, None)
@@ -74,18 +74,18 @@ class PendingKeyExchanges:
         """Discards all unconfirmed blobs, because the catalog has changed."""
         self._offers.clear()
 
-    def retain(self, is_kept: Callable[[Key], bool]) -> None:
+    def retain(self, is_kept: Callable[[EndpointKey], bool]) -> None:
         """Removes the endpoints that are no longer in memory."""
         self._offers = {key: offer for key, offer in self._offers.items() if is_kept(key)}
         self._confirmed = {key for key in self._confirmed if is_kept(key)}
 
-    def _is_current(self, key: Key, now: int) -> bool:
+    def _is_current(self, key: EndpointKey, now: int) -> bool:
         if key in self._confirmed:
             return True
         offer = self._offers.get(key)
         return offer is not None and (offer.valid_until is None or now < offer.valid_until)
 
-    def _renew(self, keys: list[Key]) -> None:
+    def _renew(self, keys: list[EndpointKey]) -> None:
         if not keys:
             return
         with self._database.file.read() as connection:
@@ -96,7 +96,7 @@ class PendingKeyExchanges:
             if isinstance(answer, KeyOffer):  # without a blob the remote endpoint rejects the row
                 self._store(key, answer)
 
-    def _store(self, key: Key, offer: KeyOffer) -> None:
+    def _store(self, key: EndpointKey, offer: KeyOffer) -> None:
         if offer == KeyOffer():
             self._confirmed.add(key)
         else:

@@ -16,7 +16,7 @@ from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity
 from ssbroker.protocol.wire.link import Link, LinkEvent
 
@@ -125,9 +125,12 @@ class SecureLink:
         link = self._open_link(now)
         events = link.receive(decrypted, now=now) if decrypted and link is not None else []
         if self.bytes_to_read == 0:
-            raise PeerError(f"the peer sent {self._unauthenticated_bytes} bytes without authenticating: limit exceeded")
+            limit = self._limits.max_unauthenticated_bytes
+            raise PeerError(
+                f"the peer sent {self._unauthenticated_bytes:,} bytes without authenticating; at most {limit:,} are read"
+            )
         if self.channel.unsent_bytes > _UNREAD_REPLIES_MAX:
-            raise PeerError("the peer does not read its replies: send buffer limit exceeded")
+            raise PeerError(f"the peer does not read its replies: more than {_UNREAD_REPLIES_MAX:,} bytes wait for it")
         return events
 
     def data_to_send(self, *, now: int) -> bytes | None:
@@ -192,7 +195,7 @@ class SecureLink:
         if self._link is not None and self.is_usable:
             self._link.reply_role(broker_instance, role, number)
 
-    def report_drops(self, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Tells the peer why rows are not acknowledged."""
         if self._link is not None and self.is_usable:
             self._link.report_drops(reasons)

@@ -19,7 +19,7 @@ from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, check_rows
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -109,7 +109,7 @@ class SocketEndpoint:
         """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.dialer.query_role(address, broker_instance))
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.report_drops(instance_id, reasons))
 

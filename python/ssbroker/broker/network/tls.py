@@ -39,6 +39,8 @@ class Trust:
         OptionError: The values do not fit together, or no peer could be authenticated.
 
     Examples:
+        >>> from pathlib import Path
+        >>> from ssbroker import Trust
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"), authority=Path("authority.pem"))
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: names: required with an authority; give at least one principal that it may issue certificates for

@@ -17,7 +17,7 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import MalformedDataError, OptionError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 
 MAGIC: Final = b"SSBW"
 TLS_PREFIX: Final = b"\x16\x03"
@@ -358,7 +358,7 @@ DROPS_MAX: Final = 1 << 10
 _DROP: Final = struct.Struct(">16s?B")
 
 
-def pack_drops(drops: Mapping[Key, DropReason]) -> bytes:
+def pack_drops(drops: Mapping[EndpointKey, DropReason]) -> bytes:
     """Packs the body of DROPPED: 18 bytes for each endpoint of the peer, at most `DROPS_MAX`.
 
     Examples:
@@ -368,7 +368,7 @@ def pack_drops(drops: Mapping[Key, DropReason]) -> bytes:
     return b"".join(_DROP.pack(*key, reason) for key, reason in drops.items())
 
 
-def unpack_drops(body: bytes) -> dict[Key, DropReason]:
+def unpack_drops(body: bytes) -> dict[EndpointKey, DropReason]:
     """Unpacks the body of DROPPED.
 
     Raises:

@@ -16,7 +16,7 @@ from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.storage import Key
+from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import (
     BYTES_MAX,
@@ -73,7 +73,7 @@ class LinkInput(StrEnum):
 
 _G, _O, _L, _N, _F, _V = Phase.GREETING, Phase.OPEN, Phase.LEAVING, Phase.GONE, Phase.LEFT, Phase.OVER
 
-TABLE: Final[dict[Phase, dict[LinkInput, Phase]]] = {
+TRANSITIONS: Final[dict[Phase, dict[LinkInput, Phase]]] = {
     _G: {LinkInput.HELLO: _O, LinkInput.LEAVE: _V, LinkInput.END: _V},
     _O: {LinkInput.FRAME: _O, LinkInput.GOODBYE: _F, LinkInput.LEAVE: _L, LinkInput.END: _V},
     _L: {LinkInput.FRAME: _L, LinkInput.GOODBYE: _F, LinkInput.LEAVE: _L, LinkInput.WRITTEN: _N, LinkInput.END: _V},
@@ -101,6 +101,7 @@ class LinkLimits:
         OptionError: A value is invalid.
 
     Examples:
+        >>> from ssbroker import LinkLimits
         >>> LinkLimits(idle_timeout=0)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: idle_timeout: expected an integer from 1 to 9223372036854775807, got 0
@@ -308,7 +309,7 @@ class RowsDropped:
         reasons: The reason for each sending endpoint.
     """
 
-    reasons: Mapping[Key, DropReason]
+    reasons: Mapping[EndpointKey, DropReason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +509,7 @@ class Link:
         self._frames = FrameReader(body_max=limits.hello_bytes_max)
         self._frame_queue = FrameQueue(first_bytes=FIRST_FRAME_BYTES)
         self._role_queries = OpenRoleQueries()
-        self._drops: dict[Key, DropReason] = {}
+        self._drops: dict[EndpointKey, DropReason] = {}
         self._ping = self._pong = False
         self._hello: bytes | None = encode_frame(FrameKind.HELLO, frames.pack_hello(own))
         self._goodbye: bytes | None = None
@@ -562,7 +563,7 @@ class Link:
         if not self.is_leaving:
             self._role_queries.reply(broker_instance, role, number)
 
-    def report_drops(self, reasons: Mapping[Key, DropReason]) -> None:
+    def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Tells the peer why rows of its endpoints are not acknowledged; does nothing beyond `DROPS_MAX`, or if the link is leaving."""
         if not self.is_leaving:
             self._drops |= islice(reasons.items(), DROPS_MAX - len(self._drops))
@@ -581,7 +582,7 @@ class Link:
         if self._phase is Phase.GREETING:
             self._frame_queue.clear()
             self._role_queries.clear()
-        self._phase = TABLE[self._phase][LinkInput.LEAVE]
+        self._phase = TRANSITIONS[self._phase][LinkInput.LEAVE]
 
     def data_to_send(self, *, now: int) -> list[Data]:
         """Returns what to write next: control frames and at most one frame of rows, a little over 1 MiB at most.
@@ -601,7 +602,7 @@ class Link:
             parts.append(self._goodbye)
             self._goodbye = None
             self._deadlines.progressed(now)
-            self._phase = TABLE[self._phase][LinkInput.WRITTEN]
+            self._phase = TRANSITIONS[self._phase][LinkInput.WRITTEN]
         return parts
 
     def next_timeout(self) -> int | None:
@@ -671,7 +672,7 @@ class Link:
             raise ProtocolError(f"the link cannot send: it is {self._phase}; expected GREETING or OPEN")
 
     def _handle_frame(self, kind: FrameKind, body: bytes, now: int) -> LinkEvent | None:
-        phase = TABLE[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))
+        phase = TRANSITIONS[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))
         if phase is None:
             raise PeerError(f"{kind.name}: not allowed while the connection is {self._phase}")
         self._phase = phase
@@ -726,7 +727,7 @@ class Link:
         self._frame_queue.clear()
         self._role_queries.clear()
         self._hello = self._goodbye = None
-        self._phase = TABLE[self._phase][LinkInput.END]
+        self._phase = TRANSITIONS[self._phase][LinkInput.END]
 
 
 class KeptConnection(StrEnum):

@@ -277,7 +277,8 @@ def reassemble_files(
         catalog: Routes the messages too; the result then has the decision columns. None for no routing.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         in_order: Whether a message waits for earlier ones of its direction; the messages of a direction are then in one file, in order.
         session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys (which messages omit).
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
@@ -298,6 +299,7 @@ def reassemble_files(
         OutputError: `target` exists or cannot be written.
 
     Examples:
+        >>> from pathlib import Path
         >>> import tempfile
         >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> from pyspark.sql import SparkSession

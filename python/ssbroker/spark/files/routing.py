@@ -101,7 +101,8 @@ def route_files(
         catalog: The instance's databases, services and routing tables.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         partition_by: The decision column whose values partition the files into folders `column=value`; None for no partitioning.
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
         split_bytes: The approximate number of bytes that one task reads; a row group is never split.
@@ -118,6 +119,8 @@ def route_files(
         OutputError: `target` exists or cannot be written.
 
     Examples:
+        >>> from pathlib import Path
+        >>> import pyarrow as pa
         >>> import tempfile
         >>> import pyarrow.parquet as pq
         >>> from pyspark.sql import SparkSession

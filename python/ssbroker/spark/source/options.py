@@ -103,7 +103,10 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     folder = _folder(given)
     view, queue = given.get("view"), given.get("queue")
     if (view is None) == (queue is None):
-        raise OptionError("expected either option view, such as sys.routes, or option queue, such as dbo.Orders")
+        given_options = "neither" if view is None else "both"
+        raise OptionError(
+            f"view and queue: expected either a view, such as sys.routes, or a queue, such as dbo.Orders, got {given_options}"
+        )
     if view is not None and view not in DATABASE_VIEWS and view not in INSTANCE_VIEWS:
         known = ", ".join(sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS}))
         raise InputError(f"view: unknown view {view!r}; expected one of {known}", value=view)

@@ -43,12 +43,13 @@ def route_stream(
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
             whose changes the stream follows.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
         max_delayed_bytes: The maximum size in bytes of the rows of one bucket that wait for a route; beyond it, the oldest ones are
             emitted as DELAYED.
-        catalog_patience: How long the last catalog stays in use when the path becomes unreadable.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable; by default five minutes.
         observe: The name under which each micro-batch reports metrics, None for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 

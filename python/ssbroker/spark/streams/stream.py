@@ -171,7 +171,8 @@ def stream(
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
             whose changes the stream follows. None for no routing.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
-        pending_request: What step 4 does while a request for routing information is pending: `continue` or `delay`.
+        pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
+            the routes that name no service; `delay` delays the conversation.
         in_order: Whether a message waits for earlier ones of its direction.
         session_keys: See `reassemble`.
         acknowledgements: Whether acknowledgements are emitted.
@@ -187,7 +188,7 @@ def stream(
             DELAYED.
         max_message_bytes: The maximum message size, at most 2**30.
         max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
-        catalog_patience: How long the last catalog stays in use when the path becomes unreadable.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable; by default five minutes.
         observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress), None for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With another value, Spark 4.1 and
             newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on Spark 4.0 it has no effect.
