@@ -138,5 +138,24 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def differs_by_one_edit(one: str, other: str) -> bool:
+    """Returns whether one letter is missing, added or changed, or two adjacent letters are swapped; also true for equal texts.
+
+    Examples:
+        >>> [differs_by_one_edit("Stock", other) for other in ("Stokc", "Stocks", "Stick", "Store")]
+        [True, True, True, False]
+    """
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    edits = (
+        (one[same + 1 :], other[same + 1 :]),
+        (one[same + 1 :], other[same:]),
+        (one[same:], other[same + 1 :]),
+        (one[same : same + 2][::-1] + one[same + 2 :], other[same:]),
+    )
+    return any(mine == theirs for mine, theirs in edits)
+
+
 def _protect_spaces(text: str) -> str:
     return text.replace(" ", _NO_BREAK_SPACE)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
+from ssbroker._text import bracketed, differs_by_one_edit, quoted, restore_spaces, route_name, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 
 _LISTED_MAX: Final = 3
@@ -411,10 +411,7 @@ class SimilarNames:
         near = self._by_folded.get(folded, [])
         if not near and len(folded) >= _ONE_EDIT_LENGTH_MIN:
             near = [
-                name
-                for other, names in self._by_folded.items()
-                if _differs_by_one_edit(folded, other)
-                for name in names
+                name for other, names in self._by_folded.items() if differs_by_one_edit(folded, other) for name in names
             ]
         return [] if wanted in near else sorted(near)[:_LISTED_MAX]
 
@@ -432,17 +429,3 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
 
 def _folded(name: str) -> str:
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
-
-
-def _differs_by_one_edit(one: str, other: str) -> bool:
-    """Returns whether one letter is missing, added or changed, or two adjacent letters are swapped."""
-    if abs(len(one) - len(other)) > 1:
-        return False
-    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    edits = (
-        (one[same + 1 :], other[same + 1 :]),
-        (one[same + 1 :], other[same:]),
-        (one[same:], other[same + 1 :]),
-        (one[same : same + 2][::-1] + one[same + 2 :], other[same:]),
-    )
-    return any(mine == theirs for mine, theirs in edits)

@@ -354,3 +354,10 @@ def test_route_ids_run_out() -> None:
 def test_lifetime_beyond_the_year_9999_is_refused() -> None:
     with pytest.raises(DdlError, match="error 9746: LIFETIME = 5 ends after the year 9999"):
         read("USE Sales CREATE ROUTE R WITH LIFETIME = 5, ADDRESS = 'LOCAL'", now=NOW.replace(9999, 12, 31, 23, 59, 59))
+
+
+def test_a_similar_name_is_suggested_among_thousands() -> None:
+    """`lint` continues after errors, and each of them looks for a similar name."""
+    services = [f"CREATE SERVICE [//shop/Service/{number:05}] ON QUEUE Q;" for number in range(20_000)]
+    error = refused("CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q;", *services, "DROP SERVICE [//shop/Servic/00042];")
+    assert "has no service //shop/Servic/00042; did you mean //shop/Service/00042?" in str(error)

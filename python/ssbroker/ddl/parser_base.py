@@ -6,12 +6,15 @@ import difflib
 from collections.abc import Iterable
 from typing import Final, NoReturn
 
+from ssbroker._text import differs_by_one_edit
 from ssbroker.ddl import lexer
 from ssbroker.ddl.lexer import RefusalError, ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
 _SIMILARITY_MIN: Final = 0.75
+_COMPARED_MAX: Final = 500
+"""Of more names, only one with a single difference is suggested: comparing 20,000 takes a second, for each error of a script."""
 _DIGITS_MAX: Final = 30  # more are always out of range, and very many exceed the limit of int()
 
 # Words that start a statement. They are names only in brackets or quotes.
@@ -263,7 +266,13 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def most_similar(given: str, known: Iterable[str]) -> str | None:
     """Returns the known word that is most similar to a word; None if none is similar."""
-    similar = difflib.get_close_matches(given, list(known), 1, cutoff=_SIMILARITY_MIN) if len(given) > 1 else []
+    names = list(known)
+    if len(given) <= 1:
+        return None
+    if len(names) > _COMPARED_MAX:
+        folded = given.casefold()
+        return next((name for name in names if differs_by_one_edit(folded, name.casefold())), None)
+    similar = difflib.get_close_matches(given, names, 1, cutoff=_SIMILARITY_MIN)
     return similar[0] if similar else None
 
 
