@@ -84,6 +84,10 @@ TRANSITIONS: Final[dict[Phase, dict[LinkInput, Phase]]] = {
 """Missing entries are not allowed; for the first three inputs, they are protocol violations of the peer."""
 
 
+_TIMEOUT_MIN: Final = 1_000
+"""A millisecond; a number of seconds would be less."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
     """Timeouts of a link in microseconds, and its size limit.
@@ -102,9 +106,9 @@ class LinkLimits:
 
     Examples:
         >>> from ssbroker import LinkLimits
-        >>> LinkLimits(idle_timeout=0)
+        >>> LinkLimits(idle_timeout=30)
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: idle_timeout: expected an integer from 1 to 9223372036854775807, got 0
+        ssbroker.exceptions.OptionError: idle_timeout, in microseconds: expected an integer from 1000 to 9223372036854775807, got 30
     """
 
     hello_bytes_max: int = 4 << 10
@@ -116,8 +120,18 @@ class LinkLimits:
     goodbye_timeout: int = 5 * SECOND
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            integer_argument(getattr(self, name), name=name, minimum=1, maximum=2**63 - 1)
+        integer_argument(self.hello_bytes_max, name="hello_bytes_max", minimum=1, maximum=2**63 - 1)
+        for name in (
+            "hello_timeout",
+            "ping_after",
+            "silence_timeout",
+            "keepalive_interval",
+            "idle_timeout",
+            "goodbye_timeout",
+        ):
+            integer_argument(
+                getattr(self, name), name=f"{name}, in microseconds", minimum=_TIMEOUT_MIN, maximum=2**63 - 1
+            )
         integer_argument(self.silence_timeout, name="silence_timeout", minimum=self.ping_after + 1, maximum=2**63 - 1)
 
 
