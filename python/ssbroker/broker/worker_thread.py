@@ -29,6 +29,16 @@ def is_reentrant_call() -> bool:
     return False
 
 
+def wait_limit(timeout: float | None = None) -> float | None:
+    """Returns for how many seconds to wait for another thread or its lock; None means until the end.
+
+    Within a reentrant call, the wait is short, since the thread may itself wait for a call further up the stack.
+    """
+    if not is_reentrant_call():
+        return timeout
+    return REENTRANT_TIMEOUT if timeout is None else min(timeout, REENTRANT_TIMEOUT)
+
+
 LONGEST_WAIT: Final = 5.0
 """Maximum seconds between two calls, unless a thread is created with another: other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
@@ -113,7 +123,7 @@ class WorkerThread:
             return
         atexit.unregister(self.close)
         if thread is not threading.current_thread():
-            thread.join(min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else timeout)
+            thread.join(wait_limit(timeout))
 
     def _run(self) -> None:
         failures = 0

@@ -28,6 +28,7 @@ from ssbroker.broker import fork_safety
 from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
+from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
 from ssbroker.web.observer import Observer, explain_waiting
@@ -164,7 +165,7 @@ class HttpServer:
             return
         self._feed.close()
         server.should_exit = True
-        self._thread.join()
+        self._thread.join(wait_limit())
         self._metrics.close()
 
     def descriptors(self) -> Iterable[int]:

@@ -30,7 +30,7 @@ from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
-from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread
+from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread, wait_limit
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.config import FRAGMENT_BYTES_MIN, ProtocolSettings
@@ -293,7 +293,7 @@ class Server:
             self._status_file.close()
         if self._commits is not None and self._commits.is_alive():
             self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
-            self._commits.join()
+            self._commits.join(wait_limit())
         background = self._background
         background.delivery.transport = None
         background.routes.tie_break = "hash"

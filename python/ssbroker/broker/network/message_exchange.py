@@ -27,6 +27,7 @@ from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
+from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
@@ -263,11 +264,22 @@ class MessageExchange:
         self._status_writer.mark_changed(addresses)
 
     def finish(self) -> None:
-        """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement."""
+        """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement.
+
+        A signal handler may close the server during a call that the exchange's thread waits for. Then nothing is processed: the senders
+        send what is not acknowledged again.
+        """
         self._is_finished = True
         # A subscriber may close the server, or a signal handler that has interrupted `_send_now`.
-        if not self._guard.is_held_by_this_thread:
-            self._exclusively(self._finish)
+        if self._guard.is_held_by_this_thread:
+            return
+        limit, thread = wait_limit(), get_ident()
+        try:
+            if self._guard.acquire(timeout=math.inf if limit is None else limit):
+                self._finish()
+        finally:
+            if self._guard.holder == thread:
+                self._guard.release()
 
     def _finish(self) -> None:
         self._sender.cancel_delay()

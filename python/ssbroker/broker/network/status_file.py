@@ -14,6 +14,7 @@ from typing import Any, Final
 from ssbroker._text import host_and_port
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import StorageError
 
 STATUS_FILE: Final = "serving.json"
@@ -73,7 +74,7 @@ class StatusFile:
         """Stops writing, and removes the file."""
         self._is_closed.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_limit())
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # harmless: readers check first whether the instance is served
