@@ -46,9 +46,12 @@ def read_all(scan: Scan) -> list[dict[str, Any]]:
     ("options", "message"),
     [
         ({}, "option path is required"),
-        ({"path": "x"}, "expected either option view, such as"),
+        (
+            {"path": "x"},
+            "view and queue: expected either a view, such as sys.routes, or a queue, such as dbo.Orders, got neither",
+        ),
         ({"path": "s3://bucket/shop", "queue": "q"}, "path: 's3://bucket/shop' is a URI"),
-        ({"path": "x", "view": "sys.routes", "queue": "q"}, "expected either option view, such as"),
+        ({"path": "x", "view": "sys.routes", "queue": "q"}, "such as dbo.Orders, got both"),
         ({"path": "x", "view": "sys.rotes"}, "unknown view 'sys.rotes'; expected one of sys.certificates"),
         ({"path": "x", "queue": "sys.routes"}, "'sys.routes' is a view; use option view"),
         ({"path": "x", "queue": "q", "colums": "a"}, "unknown option colums; expected one of path, view"),
