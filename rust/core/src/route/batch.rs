@@ -294,7 +294,9 @@ impl RouteIndex {
                 let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
                 self.look_up(&request, row, slot, None, stages, scratch, answers);
             }
-            self.finish_expired(&request, stages, scratch, answers);
+            for row in stages.pending_on(Next::Expired).iter() {
+                self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
+            }
             self.finish_by_other_entries(&request, stages, scratch, answers);
         }
         self.collect(rows, block.has_broker, stages, answers);
@@ -316,11 +318,17 @@ impl RouteIndex {
                 stages.long |= 1 << row;
                 self.hash.of(name, source)
             };
-            let slot = self.entry_slots.slot(hash);
-            prefetch_line(&self.entries, slot, 0);
-            prefetch_line(&self.entries, slot, 1);
-            stages.slots[row] = slot as u32;
+            stages.slots[row] = self.prefetched_slot(hash);
         }
+    }
+
+    /// Returns the slot of a hash, and prefetches the entry there.
+    #[inline]
+    fn prefetched_slot(&self, hash: u64) -> u32 {
+        let slot = self.entry_slots.slot(hash);
+        prefetch_line(&self.entries, slot, 0);
+        prefetch_line(&self.entries, slot, 1);
+        slot as u32
     }
 
     /// Determines the action for each conversation, and its target in the entry.
@@ -328,7 +336,6 @@ impl RouteIndex {
     /// Which names have an entry and which conversations name a broker id is unpredictable, so this computes with
     /// numbers instead of branching.
     #[inline]
-    #[allow(clippy::needless_bitwise_bool)]
     fn evaluate<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -339,7 +346,7 @@ impl RouteIndex {
         for row in 0..len {
             let slot = stages.slots[row];
             let entry = &self.entries[slot as usize];
-            let is_it = entry.has_chunks(&stages.chunks[row]) & (entry.key == stages.keys[row]);
+            let is_it = entry.is_of(&stages.chunks[row], stages.keys[row]);
             let slot = if is_it { slot } else { self.default_slot(request.block.sources[row]) };
             let entry = &self.entries[slot as usize];
             let position = entry.action_position(request.has_broker(row), answers.brokers[row]);
@@ -433,23 +440,6 @@ impl RouteIndex {
         cells[entry.others as usize + usize::from(is_host)]
     }
 
-    /// Finishes the conversations whose entries have expired.
-    fn finish_expired<F: Fn(usize) -> Guid>(
-        &self,
-        request: &Request<'_, F>,
-        stages: &mut Stages,
-        scratch: &mut Scratch,
-        answers: &mut Answers,
-    ) {
-        let rows = stages.pending_on(Next::Expired);
-        for row in rows.iter() {
-            self.refresh_entry(stages.slots[row], request.now, scratch);
-        }
-        for row in rows.iter() {
-            self.look_up_live(request, row, stages.slots[row], None, stages, scratch, answers);
-        }
-    }
-
     /// Finishes the conversations that another entry than that of their source and name decides.
     fn finish_by_other_entries<F: Fn(usize) -> Guid>(
         &self,
@@ -481,7 +471,10 @@ impl RouteIndex {
         answers: &Answers,
     ) -> (Source, u32) {
         let source = match next {
-            Next::Unknown => return (0, 0),
+            Next::Unknown => {
+                let source = self.entries[stages.slots[row] as usize].source();
+                return (source, self.unknown_slot(source));
+            }
             Next::MaybeUnknown => self.replies(),
             _ => {
                 let is_initiator = request.block.from_target >> row & 1 == 0;
@@ -494,15 +487,11 @@ impl RouteIndex {
         } else {
             self.hash.of(name, source)
         };
-        let slot = self.entry_slots.slot(hash);
-        prefetch_line(&self.entries, slot, 0);
-        prefetch_line(&self.entries, slot, 1);
-        (source, slot as u32)
+        (source, self.prefetched_slot(hash))
     }
 
     /// Whether the entry in a slot is that of a conversation's name in a source.
     #[inline]
-    #[allow(clippy::needless_bitwise_bool)]
     fn is_entry<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -514,8 +503,7 @@ impl RouteIndex {
         if stages.long >> row & 1 == 1 {
             return self.is_in_slot(slot, source, name);
         }
-        let entry = &self.entries[slot as usize];
-        entry.has_chunks(&stages.chunks[row]) & (entry.key == short_key(source, name.len()))
+        self.entries[slot as usize].is_of(&stages.chunks[row], short_key(source, name.len()))
     }
 
     /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `other` is
@@ -532,11 +520,12 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let source = self.entries[stages.slots[row] as usize].source();
         let slot = match next {
+            Next::Unknown => other.1,
             Next::MaybeUnknown => {
                 // Replies have an entry for each name of a database's service or a pending request, and no other
                 // entries; the entries for the routes of `msdb` are those of messages from outside.
+                let source = self.entries[stages.slots[row] as usize].source();
                 let is_routed = || self.slot(self.outside(), request.block.names[row]).is_some();
                 if self.is_entry(request, row, other, stages) || source == self.catalog.msdb && is_routed() {
                     stages.actions[row] = Action::next(Next::Rules);
@@ -544,7 +533,6 @@ impl RouteIndex {
                 }
                 self.unknown_slot(source)
             }
-            Next::Unknown => self.unknown_slot(source),
             _ if self.is_entry(request, row, other, stages) => other.1,
             _ => self.default_slot(other.0),
         };
@@ -565,46 +553,29 @@ impl RouteIndex {
     ) {
         let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
         let entry = &self.entries[slot as usize];
-        if request.now >= entry.expires {
+        let cell = if request.now < entry.expires {
+            let cell = match entry.cell(entry.action(has_broker, broker)) {
+                cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
+                    Some(pair) => pair.cell(),
+                    None => self.other_cell(entry, &self.cells, broker),
+                },
+                cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
+                cell => cell,
+            };
+            request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
+        } else {
             self.refresh_entry(slot, request.now, scratch);
-            return self.look_up_live(request, row, slot, number, stages, scratch, answers);
-        }
-        let cell = match entry.cell(entry.action(has_broker, broker)) {
-            cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
-                Some(pair) => pair.cell(),
-                None => self.other_cell(entry, &self.cells, broker),
-            },
-            cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
-            cell => cell,
+            let Some(live) = scratch.entries.get(slot, request.now) else { return };
+            let entry = &live.entry;
+            let cell = match entry.cell(entry.action(has_broker, broker)) {
+                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
+                    let pair = live.pairs.get(&broker).copied();
+                    pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
+                }
+                cell => cell,
+            };
+            request.check_name_and_follow_picks(row, cell, &live.cells, &mut number)
         };
-        let cell = request.check_name_and_follow_picks(row, cell, &self.cells, &mut number);
-        stages.slots[row] = slot;
-        self.finish(request, row, cell, number, stages, scratch, answers);
-    }
-
-    /// Decides a conversation by the entry that was compiled again for a slot.
-    #[allow(clippy::too_many_arguments)]
-    fn look_up_live<F: Fn(usize) -> Guid>(
-        &self,
-        request: &Request<'_, F>,
-        row: usize,
-        slot: u32,
-        mut number: Option<TieNumber>,
-        stages: &mut Stages,
-        scratch: &mut Scratch,
-        answers: &mut Answers,
-    ) {
-        let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
-        let Some(live) = scratch.entries.get(slot, request.now) else { return };
-        let entry = &live.entry;
-        let cell = match entry.cell(entry.action(has_broker, broker)) {
-            cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
-                let pair = live.pairs.get(&broker).copied();
-                pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
-            }
-            cell => cell,
-        };
-        let cell = request.check_name_and_follow_picks(row, cell, &live.cells, &mut number);
         stages.slots[row] = slot;
         self.finish(request, row, cell, number, stages, scratch, answers);
     }

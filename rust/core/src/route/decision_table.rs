@@ -206,10 +206,13 @@ impl Entry {
         service: NONE,
     };
 
-    /// Whether the name has these chunks. Written out so that it is inlined.
+    /// Whether the entry is that of a name of up to 64 bytes, by its `quarters` and `short_key`. Computes without
+    /// branches, and is written out so that it is inlined.
     #[inline]
-    pub(crate) fn has_chunks(&self, chunks: &[u128; 4]) -> bool {
-        (0..4).fold(0, |difference, position| difference | (self.chunks[position] ^ chunks[position])) == 0
+    #[allow(clippy::needless_bitwise_bool)]
+    pub(crate) fn is_of(&self, chunks: &[u128; 4], key: u32) -> bool {
+        let difference = (0..4).fold(0, |difference, position| difference | (self.chunks[position] ^ chunks[position]));
+        (difference == 0) & (self.key == key)
     }
 
     pub(crate) fn source(&self) -> Source {
