@@ -29,14 +29,12 @@ def is_reentrant_call() -> bool:
     return False
 
 
-def wait_limit(timeout: float | None = None) -> float | None:
-    """Returns for how many seconds to wait for another thread or its lock; None means until the end.
+def wait_limit(timeout: float = threading.TIMEOUT_MAX) -> float:
+    """Returns for how many seconds to wait for another thread or its lock.
 
     Within a reentrant call, the wait is short, since the thread may itself wait for a call further up the stack.
     """
-    if not is_reentrant_call():
-        return timeout
-    return REENTRANT_TIMEOUT if timeout is None else min(timeout, REENTRANT_TIMEOUT)
+    return min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else timeout
 
 
 LONGEST_WAIT: Final = 5.0

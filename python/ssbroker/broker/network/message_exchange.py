@@ -273,9 +273,9 @@ class MessageExchange:
         # A subscriber may close the server, or a signal handler that has interrupted `_send_now`.
         if self._guard.is_held_by_this_thread:
             return
-        limit, thread = wait_limit(), get_ident()
+        thread = get_ident()
         try:
-            if self._guard.acquire(timeout=math.inf if limit is None else limit):
+            if self._guard.acquire(timeout=wait_limit()):
                 self._finish()
         finally:
             if self._guard.holder == thread:

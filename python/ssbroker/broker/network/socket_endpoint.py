@@ -17,7 +17,7 @@ from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
-from ssbroker.broker.worker_thread import wait_limit
+from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, check_rows
@@ -153,7 +153,7 @@ class SocketEndpoint:
                 loop.call_soon_threadsafe(self._stop, loop, timeout)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             # The thread may wait for a lock that the interrupted call further up the stack holds; it then ends after that call.
-            self._thread.join(wait_limit())
+            self._thread.join(min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else None)
 
     def descriptors(self) -> Iterator[int]:
         """Returns the listening and connected sockets to close after a fork; dialled sockets register themselves."""
