@@ -84,8 +84,8 @@ pub struct Stages {
     pairs: [u32; BLOCK],
     /// For conversations that pick, the cell.
     picked: [u32; BLOCK],
-    /// For conversations that another entry decides, its source and slot.
-    others: [(Source, u32); BLOCK],
+    /// For conversations that are looked up a second time, the source and slot.
+    second_slots: [(Source, u32); BLOCK],
     numbers: [TieNumber; BLOCK],
 }
 
@@ -128,7 +128,7 @@ impl Default for Stages {
             pending: [Rows { rows: [0; BLOCK], len: 0 }; Next::COUNT],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
-            others: [(0, 0); BLOCK],
+            second_slots: [(0, 0); BLOCK],
             numbers: [TieNumber::default(); BLOCK],
         }
     }
@@ -297,7 +297,7 @@ impl RouteIndex {
             for row in stages.pending_on(Next::Expired).iter() {
                 self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
             }
-            self.finish_by_other_entries(&request, stages, scratch, answers);
+            self.finish_second_lookups(&request, stages, scratch, answers);
         }
         self.collect(rows, block.has_broker, stages, answers);
     }
@@ -422,10 +422,10 @@ impl RouteIndex {
                 let pair = self.pairs.get(stages.pairs[row] as usize);
                 let cell = if *next == Next::Pair {
                     let pair = pair.filter(|pair| pair.is(slot, broker));
-                    pair.map_or_else(|| self.other_cell(entry, &self.cells, broker), Pair::cell)
+                    pair.map_or_else(|| self.cell_of_unlisted_id(entry, &self.cells, broker), Pair::cell)
                 } else {
                     let is_host = pair.is_some_and(|pair| pair.is(host_owner(entry.service), broker));
-                    self.cells[entry.others as usize + usize::from(is_host)]
+                    self.cells[entry.unlisted_cells as usize + usize::from(is_host)]
                 };
                 let mut number = None;
                 let cell = request.follow_picks(row, cell, &self.cells, &mut number);
@@ -435,13 +435,13 @@ impl RouteIndex {
     }
 
     /// Returns the decision for a broker id that the routes of an entry do not name.
-    pub(crate) fn other_cell(&self, entry: &Entry, cells: &[Cell], broker: Guid) -> Cell {
+    pub(crate) fn cell_of_unlisted_id(&self, entry: &Entry, cells: &[Cell], broker: Guid) -> Cell {
         let is_host = entry.service != NONE && self.pair(host_owner(entry.service), broker).is_some();
-        cells[entry.others as usize + usize::from(is_host)]
+        cells[entry.unlisted_cells as usize + usize::from(is_host)]
     }
 
-    /// Finishes the conversations that another entry than that of their source and name decides.
-    fn finish_by_other_entries<F: Fn(usize) -> Guid>(
+    /// Finishes the conversations that another entry than that of their source and name decides, with a second lookup.
+    fn finish_second_lookups<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         stages: &mut Stages,
@@ -451,18 +451,18 @@ impl RouteIndex {
         for next in [Next::Unknown, Next::MaybeUnknown, Next::ReEnter] {
             let rows = stages.pending_on(next);
             for row in rows.iter() {
-                stages.others[row] = self.other_entry(request, row, next, stages, answers);
+                stages.second_slots[row] = self.find_second_slot(request, row, next, stages, answers);
             }
             for row in rows.iter() {
-                self.look_up_other_entry(request, row, next, stages.others[row], None, stages, scratch, answers);
+                self.look_up_second(request, row, next, stages.second_slots[row], None, stages, scratch, answers);
             }
         }
     }
 
-    /// Returns the source and slot of the other entry to look at, and prefetches it. The entry in the slot may be that of
-    /// another name.
+    /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the slot
+    /// may be that of another name.
     #[inline]
-    fn other_entry<F: Fn(usize) -> Guid>(
+    fn find_second_slot<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         row: usize,
@@ -506,35 +506,35 @@ impl RouteIndex {
         self.entries[slot as usize].is_of(&stages.chunks[row], short_key(source, name.len()))
     }
 
-    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `other` is
-    /// that of `other_entry`.
+    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `second` is
+    /// that of `find_second_slot`.
     #[allow(clippy::too_many_arguments)]
-    fn look_up_other_entry<F: Fn(usize) -> Guid>(
+    fn look_up_second<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         row: usize,
         next: Next,
-        other: (Source, u32),
+        second: (Source, u32),
         number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
         let slot = match next {
-            Next::Unknown => other.1,
+            Next::Unknown => second.1,
             Next::MaybeUnknown => {
                 // Replies have an entry for each name of a database's service or a pending request, and no other
                 // entries; the entries for the routes of `msdb` are those of messages from outside.
                 let source = self.entries[stages.slots[row] as usize].source();
                 let is_routed = || self.slot(self.outside(), request.block.names[row]).is_some();
-                if self.is_entry(request, row, other, stages) || source == self.catalog.msdb && is_routed() {
+                if self.is_entry(request, row, second, stages) || source == self.catalog.msdb && is_routed() {
                     stages.actions[row] = Action::next(Next::Rules);
                     return;
                 }
                 self.unknown_slot(source)
             }
-            _ if self.is_entry(request, row, other, stages) => other.1,
-            _ => self.default_slot(other.0),
+            _ if self.is_entry(request, row, second, stages) => second.1,
+            _ => self.default_slot(second.0),
         };
         self.look_up(request, row, slot, number, stages, scratch, answers);
     }
@@ -557,9 +557,11 @@ impl RouteIndex {
             let cell = match entry.cell(entry.action(has_broker, broker)) {
                 cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
                     Some(pair) => pair.cell(),
-                    None => self.other_cell(entry, &self.cells, broker),
+                    None => self.cell_of_unlisted_id(entry, &self.cells, broker),
                 },
-                cell if cell.action == Action::next(Next::HostDatabase) => self.other_cell(entry, &self.cells, broker),
+                cell if cell.action == Action::next(Next::HostDatabase) => {
+                    self.cell_of_unlisted_id(entry, &self.cells, broker)
+                }
                 cell => cell,
             };
             request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
@@ -570,7 +572,7 @@ impl RouteIndex {
             let cell = match entry.cell(entry.action(has_broker, broker)) {
                 cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
                     let pair = live.pairs.get(&broker).copied();
-                    pair.unwrap_or_else(|| self.other_cell(entry, &live.cells, broker))
+                    pair.unwrap_or_else(|| self.cell_of_unlisted_id(entry, &live.cells, broker))
                 }
                 cell => cell,
             };
@@ -594,8 +596,8 @@ impl RouteIndex {
         answers: &mut Answers,
     ) {
         if let Some(next @ (Next::Unknown | Next::MaybeUnknown | Next::ReEnter)) = cell.action.next_of() {
-            let other = self.other_entry(request, row, next, stages, answers);
-            return self.look_up_other_entry(request, row, next, other, number, stages, scratch, answers);
+            let second = self.find_second_slot(request, row, next, stages, answers);
+            return self.look_up_second(request, row, next, second, number, stages, scratch, answers);
         }
         stages.actions[row] = cell.action;
         answers.route_ids[row] = cell.target.route_id;

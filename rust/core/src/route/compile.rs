@@ -118,16 +118,16 @@ impl RouteIndex {
         let mut routes_at = Vec::with_capacity(entries.capacity());
         let sources = usize::from(self.replies()) + 1;
         let mut defaults = vec![Entry::NONE; 2 * sources];
-        let mut names = OtherNames::new(self, limit);
+        let mut names = NamesWithoutRoutes::new(self, limit);
         for source in 0..=self.replies() {
-            let others = names.of(source);
+            let to_add = names.of(source);
             for routes in self.runs(source) {
                 names.exclude(source, self.route(routes.start).service);
                 let subject = compiler.subject(source, Some(self.route(routes.start).service), routes);
                 entries.push(compiler.entry(&subject, entries.len() as u32));
                 routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
             }
-            for &service in &others.names {
+            for &service in &to_add.names {
                 if names.is_excluded(source, service) {
                     continue;
                 }
@@ -139,7 +139,7 @@ impl RouteIndex {
             let unknown = compiler.entry(&subject, 0);
             let maybe_unknown =
                 Entry { actions: [Action::next(Next::MaybeUnknown); 3], ..Compiler::undecided(&subject) };
-            defaults[usize::from(source)] = if others.are_all { unknown } else { maybe_unknown };
+            defaults[usize::from(source)] = if to_add.is_complete { unknown } else { maybe_unknown };
             defaults[sources + usize::from(source)] = unknown;
         }
         for service in self.service_databases.names() {
@@ -240,7 +240,7 @@ impl RouteIndex {
 
 /// The names that need an entry in a source although no route of its table names them: what happens to them depends on
 /// the databases that have the service, or on pending requests. In `msdb`, the names of its routes are among them.
-struct OtherNames<'a> {
+struct NamesWithoutRoutes<'a> {
     index: &'a RouteIndex,
     hosted_or_pending: Vec<NameId>,
     /// For each name, the last source from which it was excluded, counted from 1.
@@ -250,15 +250,15 @@ struct OtherNames<'a> {
     limit: usize,
 }
 
-/// The names to list in a source.
+/// The names without routes that get an entry in a source.
 #[derive(Default)]
-struct Listed {
+struct NamesToAdd {
     names: Vec<NameId>,
     /// No name is omitted because of the limit.
-    are_all: bool,
+    is_complete: bool,
 }
 
-impl<'a> OtherNames<'a> {
+impl<'a> NamesWithoutRoutes<'a> {
     fn new(index: &'a RouteIndex, limit: usize) -> Self {
         let mut names: Vec<NameId> =
             index.service_databases.names().chain(index.catalog.pending.iter().copied()).collect();
@@ -269,34 +269,34 @@ impl<'a> OtherNames<'a> {
         Self { index, count: names.len(), hosted_or_pending: names, excluded, limit }
     }
 
-    /// Returns the names to list. For replies these are all, since their entries show which names are known.
-    fn of(&mut self, source: Source) -> Listed {
+    /// Returns the names that get an entry. For replies these are all, since their entries show which names are known.
+    fn of(&mut self, source: Source) -> NamesToAdd {
         let catalog = &self.index.catalog;
-        let mut listed = Listed { names: Vec::new(), are_all: true };
+        let mut to_add = NamesToAdd { names: Vec::new(), is_complete: true };
         if catalog.databases.get(usize::from(source)).is_some_and(|database| !database.enabled) {
-            return listed;
+            return to_add;
         }
         if source == catalog.msdb {
             let routes = self.index.tables[usize::from(source)].named.clone();
             // Sorted, because the routes are.
-            listed.names.extend(routes.map(|position| self.index.route(position).service));
-            listed.names.dedup();
-            if listed.names.len() > self.limit {
-                listed = Listed::default();
+            to_add.names.extend(routes.map(|position| self.index.route(position).service));
+            to_add.names.dedup();
+            if to_add.names.len() > self.limit {
+                to_add = NamesToAdd::default();
             }
         }
         let count = self.count + self.hosted_or_pending.len();
         if source == self.index.replies() {
-            listed.names.clone_from(&self.hosted_or_pending);
+            to_add.names.clone_from(&self.hosted_or_pending);
         } else if count <= self.limit {
             self.count = count;
-            listed.names.extend(&self.hosted_or_pending);
-            listed.names.sort_unstable();
-            listed.names.dedup();
+            to_add.names.extend(&self.hosted_or_pending);
+            to_add.names.sort_unstable();
+            to_add.names.dedup();
         } else {
-            listed.are_all = false;
+            to_add.is_complete = false;
         }
-        listed
+        to_add
     }
 
     fn exclude(&mut self, source: Source, service: NameId) {
@@ -322,7 +322,7 @@ struct Compiler<'a> {
 /// What an entry is for.
 struct Subject<'a> {
     source: Source,
-    /// `None` for all names that have no entry.
+    /// `None` for unknown names.
     service: Option<NameId>,
     name: &'a [u8],
     routes: Range<usize>,
@@ -395,7 +395,7 @@ impl<'a> Compiler<'a> {
         let first_actions =
             [targets.place(fitted_none), targets.place(fitted_first)].map(|action| action.unwrap_or(RULES));
         let placed = if ids.len() > 1 || host != other { None } else { targets.place(fitted_other) };
-        let others = self.cells.len() as u32;
+        let unlisted_cells = self.cells.len() as u32;
         let other_action = placed.unwrap_or_else(|| {
             self.cells.extend([other, host]);
             Action::next(if ids.len() > 1 { Next::Pair } else { Next::HostDatabase })
@@ -407,7 +407,7 @@ impl<'a> Compiler<'a> {
             targets: targets.targets,
             expires: self.scratch.window.until,
             actions: [of_none, other_action, of_first],
-            others,
+            unlisted_cells,
             ..Self::undecided(subject)
         }
     }
@@ -515,7 +515,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Whether the default entry decides as well.
+    /// Whether the entry for unknown names decides the same.
     fn is_shared(&self, subject: &Subject<'_>, found: &Found) -> bool {
         let Some(service) = subject.service else { return false };
         let table = &self.index.tables[usize::from(self.index.table(subject.source))];

@@ -256,7 +256,8 @@ fn bugs() -> Vec<Bug> {
             Box::new(|index| {
                 for entry in &index.entries {
                     if matches!(entry.actions[1].next_of(), Some(Next::HostDatabase | Next::Pair)) {
-                        index.cells[entry.others as usize + 1] = index.cells[entry.others as usize];
+                        let unlisted = entry.unlisted_cells as usize;
+                        index.cells[unlisted + 1] = index.cells[unlisted];
                     }
                 }
             }),

@@ -11,7 +11,8 @@ use std::ops::Range;
 use crate::catalog::{EndpointId, NONE, NameId};
 use crate::guid::Guid;
 
-/// Where a conversation comes from: the number of the database in which it started, or one of two others.
+/// Where a conversation comes from: the number of the database in which it started, or one for messages from other instances: `outside`
+/// or `replies`.
 pub type Source = u16;
 
 /// A route and its target.
@@ -93,7 +94,7 @@ pub(crate) struct Entry {
     pub(crate) actions: [Action; 3],
     /// For [`Next::Pair`] and [`Next::HostDatabase`]: the cell for a broker id that is not listed; the next one is for
     /// that of a database that has the service.
-    pub(crate) others: u32,
+    pub(crate) unlisted_cells: u32,
     /// The name; `NONE` in a default entry and a free slot.
     pub(crate) service: NameId,
 }
@@ -202,7 +203,7 @@ impl Entry {
         expires: i64::MIN,
         key: u32::MAX,
         actions: [Action::next(Next::Rules); 3],
-        others: 0,
+        unlisted_cells: 0,
         service: NONE,
     };
 

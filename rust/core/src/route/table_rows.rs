@@ -284,7 +284,7 @@ impl RouteIndex {
             Some(live) => (live.pairs.get(&broker).copied(), &live.cells),
             None => (self.pair(slot, broker).map(Pair::cell), &self.cells),
         };
-        pair.unwrap_or_else(|| self.other_cell(entry, cells, broker))
+        pair.unwrap_or_else(|| self.cell_of_unlisted_id(entry, cells, broker))
     }
 
     fn decided_by(&self, cell: &Cell, named: Option<Guid>, service: u32) -> Decided {
