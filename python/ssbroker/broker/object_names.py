@@ -27,9 +27,7 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:
         found = None
     if found is None:
         name = _display_name(key)
-        known = [_display_name(other) for other in objects]
-        same = [other for other in known if other.casefold() == name.casefold()]
-        similar = same[0] if same else most_similar(name, known)
+        similar = most_similar(name, map(_display_name, objects))
         hint = "" if similar is None else f"; did you mean {similar!r}?"
         raise refusal(f"{kind} {name!r} does not exist{hint}", 15151)
     return found

@@ -41,7 +41,7 @@ LONGEST_WAIT: Final = 5.0
 """Maximum seconds between two calls, unless a thread is created with another: other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
 REENTRANT_TIMEOUT: Final = 1.0
-"""Seconds to wait for a thread that may itself wait for a call further up the stack."""
+"""Seconds of each wait for a thread that may itself wait for a call further up the stack."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 

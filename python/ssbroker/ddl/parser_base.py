@@ -266,11 +266,11 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def most_similar(given: str, known: Iterable[str]) -> str | None:
     """Returns the known word that is most similar to a word; None if none is similar."""
-    names = list(known)
-    if len(given) <= 1:
-        return None
+    names, folded = list(known), given.casefold()
+    same = next((name for name in names if name.casefold() == folded), None)
+    if same is not None or len(given) <= 1:
+        return same
     if len(names) > _COMPARED_MAX:
-        folded = given.casefold()
         return next((name for name in names if differs_by_one_edit(folded, name.casefold())), None)
     similar = difflib.get_close_matches(given, names, 1, cutoff=_SIMILARITY_MIN)
     return similar[0] if similar else None

@@ -22,7 +22,7 @@ class ConversationState(StrEnum):
     ER = "ER"
     """ERROR: broken; this side has to end the conversation."""
     CD = "CD"
-    """CLOSED: ended. Only a target's endpoint stays, to detect replays; an initiator's is deleted immediately."""
+    """CLOSED: ended. A target's endpoint stays for a while to detect replays, and so does an initiator's if the conversation used the network."""
 
 
 class ConversationInput(StrEnum):
@@ -67,7 +67,7 @@ _SO, _SI, _CO, _DI, _DO, _ER, _CD = ConversationState
 
 # fmt: off
 TRANSITIONS: Final[dict[ConversationInput, dict[ConversationState, ConversationState | int]]] = {
-    #                    started out started in  conversing  ended there ended here  broken      closed
+    #                                started out started in  conversing  ended there ended here  broken      closed
     ConversationInput.SEND:         {_SO: _CO,   _SI: 8429,  _CO: _CO,   _DI: 8429,  _DO: 8429,  _ER: 8429,  _CD: 8429},
     ConversationInput.END:          {_SO: _CD,   _SI: 8427,  _CO: _DO,   _DI: _CD,   _DO: 8427,  _ER: _CD,   _CD: 8427},
     ConversationInput.CLEANUP:      {_SO: _CD,   _SI: _CD,   _CO: _CD,   _DI: _CD,   _DO: _CD,   _ER: _CD,   _CD: _CD},

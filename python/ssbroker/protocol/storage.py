@@ -251,7 +251,7 @@ class MessageKind(NamedTuple):
 
 
 class DialogStorage(Protocol):
-    """What the engine reads. The engine does not write: the caller writes its `BatchChanges`."""
+    """What the engine reads. It writes only its own state here, fragment sizes and transmissions: the caller writes its `BatchChanges`."""
 
     def sync(self) -> None:
         """Makes durable what the caller has committed. The engine calls it before it returns rows to send."""

@@ -47,9 +47,9 @@ def end_with_error(
     cause: ConversationInput = ConversationInput.FAILURE,
     number: int = 0,
 ) -> int | None:
-    """Ends an endpoint with an Error message in its queue; the application must still end the conversation.
+    """Ends an endpoint. Unless that closes it, its queue gets an Error message, and the application must still end the conversation.
 
-    Returns the Service Broker error number if the state does not allow the cause.
+    If the state does not allow the cause, only deletes the messages that wait to be sent, and returns the Service Broker error number.
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):

@@ -29,8 +29,8 @@ _NON_TEXT_CODECS: Final = frozenset(
 """Python codecs that are not character encodings and must not be used for XML."""
 
 
-def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
-    """Returns the message type if an endpoint may send it; otherwise raises."""
+def check_sendable_type(objects: Objects, endpoint: ConversationEndpoint, name: object) -> None:
+    """Raises unless an endpoint may send messages of this type. `rust/store/src/send.rs` applies the same rules on its fast path."""
     message_type = objects.message_types.get(name) if isinstance(name, str) else None
     if message_type is None:
         raise broker_error(8428, message_type=name)
@@ -42,7 +42,6 @@ def check_sendable(objects: Objects, endpoint: ConversationEndpoint, name: objec
         raise broker_error(8432, message_type=name)
     if not endpoint.is_initiator and not rule.is_sent_by_target:
         raise broker_error(8434, message_type=name)
-    return message_type
 
 
 def receivable_type(

@@ -11,7 +11,7 @@ from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, header_of, read_failure
-from ssbroker.broker.dialogs.message_validation import check_sendable
+from ssbroker.broker.dialogs.message_validation import check_sendable_type
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.config import BODY_MAX
@@ -58,7 +58,7 @@ def check_may_send(
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     for name in message_types:
-        check_sendable(work.objects, endpoint, name)
+        check_sendable_type(work.objects, endpoint, name)
     if endpoint.lifetime <= now:
         handle = uuid.UUID(bytes=endpoint.conversation_handle)
         raise refusal(f"cannot send on conversation {handle}: its lifetime has ended; begin another one", 8489)

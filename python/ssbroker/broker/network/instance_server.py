@@ -283,7 +283,8 @@ class Server:
     def close(self) -> None:
         """Stops serving: stores and acknowledges what was received, sends what is queued, and closes the connections.
 
-        Sending takes at most `close_timeout` seconds. Closing a server that is not open does nothing.
+        Sending takes at most `close_timeout` seconds. In a signal handler or a subscriber that runs during a call of the broker, each wait
+        for another thread takes at most a second. Closing a server that is not open does nothing.
         """
         # A forked child has closed its copies already; the parent continues to serve.
         if not self._is_open or self._instance.databases_list.is_inherited:
