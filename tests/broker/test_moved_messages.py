@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -276,6 +277,17 @@ def test_requeue_leaves_alone_what_a_job_has(instance: Instance, sales: Database
     assert (queued(instance), queued(instance, FAILED)) == ([b"two"], [b"one"])
     assert sales.requeue(QUEUE) == 1
     assert received(sales) == [b"one", b"two"]
+
+
+def test_a_lease_from_before_the_clock_was_set_back_does_not_keep_a_group(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """RECEIVE takes the group then, so its messages can be put back, too."""
+    handle = move(sales, b"one")
+    with suppress(LeaseLostError), sales.take(FAILED, lease=60):
+        clock.now -= timedelta(days=400)
+        assert sales.requeue(QUEUE, conversation_handle=handle) == 1
+    assert (queued(instance), queued(instance, FAILED)) == ([b"one"], [])
 
 
 def test_early_and_retained_messages_move_too(instance: Instance, sales: Database) -> None:

@@ -439,7 +439,8 @@ QUEUE_OF: Final = """ifnull((
         SELECT moved_to FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND moved_to IS NOT NULL
     ), s.queue_id)"""
 """The queue of an endpoint `e` with the service `s`: that of the service, or the one to which poison message handling has moved its group."""
-_QUEUE: Final = f"JOIN ssb_services AS s USING (service_id) JOIN ssb_queues AS q ON q.queue_id = {QUEUE_OF}"
+JOIN_QUEUE: Final = f"JOIN ssb_services AS s USING (service_id) JOIN ssb_queues AS q ON q.queue_id = {QUEUE_OF}"
+"""Joins endpoints `e` with their service `s` and queue `q`."""
 # Jumps from one endpoint to the next in the index instead of reading every message.
 _ENDPOINTS: Final = """
     WITH RECURSIVE found (endpoint_id) AS (
@@ -457,12 +458,12 @@ WAITING_ENDPOINTS: Final = f"""{_ENDPOINTS.format("TRUE")}, waiting (endpoint_id
 """WITH clause of the table `waiting`: endpoints whose messages in the transmission queue are to be delivered."""
 _DELIVERABLE: Final = f"{WAITING_ENDPOINTS} SELECT endpoint_id FROM waiting"  # noqa: S608
 _ENQUEUEABLE: Final = f"""{_ENDPOINTS.format("is_inbound = 1")}
-    SELECT endpoint_id FROM found JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
+    SELECT endpoint_id FROM found JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
 _EXPIRED_TIMERS: Final = f"""
-    SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints AS e {_QUEUE}
+    SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints AS e {JOIN_QUEUE}
     WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608
 _EXPIRED_LIFETIMES: Final = f"""
-    SELECT endpoint_id, lifetime FROM ssb_conversation_endpoints AS e {_QUEUE}
+    SELECT endpoint_id, lifetime FROM ssb_conversation_endpoints AS e {JOIN_QUEUE}
     WHERE state <> 'CD' AND state <> 'ER' AND lifetime <= ? AND (is_enqueue_enabled OR state = 'DO')
     ORDER BY lifetime"""  # noqa: S608
 _REMOVABLE: Final = """

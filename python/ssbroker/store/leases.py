@@ -27,6 +27,10 @@ class Lease(NamedTuple):
     failures: int
     """Number of these that an exception or the end of the lease has ended."""
 
+    def is_held(self, now: int) -> bool:
+        """Returns whether the lease or wait holds, as `IS_HELD_SQL` decides."""
+        return self.since - (self.until - self.since) <= now < self.until
+
 
 def of_group(connection: Connection, group: bytes) -> Lease | None:
     """Returns the lease of a conversation group; None if it has none and no failures."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
+from ssbroker.store.endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
 _EARLY: Final = """
@@ -47,8 +48,7 @@ TRANSMITTED_WITH: Final = """
 INCOMPLETE_PARKED: Final = f"""
         SELECT 1 AS is_incomplete, NULL AS transmission_id, endpoint_id, 1 AS is_inbound, message_sequence_number, message_type_name,
             is_conversation_error, is_end_of_dialog, enqueue_time, message_body
-        FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
-            JOIN ssb_queues USING (queue_id) WHERE NOT is_enqueue_enabled"""  # noqa: S608
+        FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE} WHERE NOT is_enqueue_enabled"""  # noqa: S608
 """Incomplete messages whose queue is off."""
 _TRANSMISSION_QUEUE: Final = f"""
     SELECT {TRANSMITTED}
@@ -73,11 +73,10 @@ QUEUE_INCOMPLETE: Final = f"""
         s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
     FROM ({_INCOMPLETE}) f
         JOIN ssb_conversation_endpoints e USING (endpoint_id)
-        JOIN ssb_services s USING (service_id)
-        JOIN ssb_queues USING (queue_id)
+        {JOIN_QUEUE}
         JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m ON m.name = message_type_name
-    WHERE queue_id = ?1 AND is_enqueue_enabled"""  # noqa: S608
+    WHERE q.queue_id = ?1 AND is_enqueue_enabled"""  # noqa: S608
 """Incomplete messages of a queue, which have no queuing order yet."""
 _QUEUE: Final = f"""
     SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
@@ -188,22 +187,22 @@ def oldest_waiting(connection: Connection, service: str) -> tuple[Any, ...] | No
     return uuid.UUID(bytes=conversation), number, from_service, broker_instance, bool(is_initiator), status
 
 
-# Both queries count in indexes, because the rows contain the bodies.
-_QUEUES: Final = """
+# Counts in indexes, because the rows contain the bodies.
+_QUEUES: Final = f"""
     WITH queued AS (
         SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
             count(*) FILTER (WHERE status IN (0, 3)) AS retained, min(queuing_order) FILTER (WHERE status = 1) AS first
         FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
-        SELECT queue_id, count(*) AS messages
+        SELECT q.queue_id, count(*) AS messages
         FROM (SELECT DISTINCT endpoint_id, message_sequence_number FROM ssb_fragments)
-            JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
-        WHERE state IN ('SI', 'CO') GROUP BY queue_id
+            JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE}
+        WHERE state IN ('SI', 'CO') GROUP BY q.queue_id
     )
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
         ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0),
         (SELECT enqueue_time FROM ssb_queued_messages WHERE queuing_order = first)
-    FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""
+    FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""  # noqa: S608
 _LEASES: Final = f"""
     SELECT schema_name, name, {_LEASE_STATE} AS state, count(*), sum(attempts), sum(failures)
     FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""  # noqa: S608

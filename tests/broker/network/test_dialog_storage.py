@@ -13,6 +13,7 @@ import pytest
 
 from ssbroker._well_known import ERROR
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.overview import overview_of
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, CorruptedMessage, MessageUndeliverable
 from tests.broker.dialog_calls import REPLIES, contents_of, drain, end, receive, send, switch
 from tests.broker.network.engine_pair import MINUTE, ORDER, ORDERS, Pair, Side, pair
@@ -305,6 +306,32 @@ def test_a_message_with_a_wrong_digest_is_dropped_and_sent_again(engines: Pair) 
     assert engines.stock.count("fragments") == 0
     engines.exchange(seconds=MINUTE)
     assert contents_of(receive(engines.stock.database)) == [b"x" * 250]
+
+
+def test_incomplete_messages_are_shown_in_the_queue_to_which_their_group_was_moved(engines: Pair) -> None:
+    stock = engines.stock.database
+    stock.create_queue("Failed")
+    stock.alter_queue(ORDERS, on_poison="move", poison_queue="Failed")
+    shop = engines.begin(b"poison")
+    engines.exchange()
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+            assert t.receive(ORDERS).num_rows
+            raise ZeroDivisionError
+    send(engines.shop.database, shop, b"x" * 250)
+    engines.stock.receive_rows(engines.shop.rows()[:2])
+
+    def shown() -> list[tuple[int, int]]:
+        """Ready and incomplete messages of Failed and Orders."""
+        rows: dict[str, Any] = {row["queue"]: row for row in overview_of(engines.stock.instance)["queues"]}
+        return [(rows[f"dbo.{name}"]["ready"], rows[f"dbo.{name}"]["incomplete"]) for name in ("Failed", ORDERS)]
+
+    assert [len(queue(engines.stock, name)) for name in ("Failed", ORDERS)] == [2, 0]
+    assert shown() == [(1, 1), (0, 0)]
+    stock.alter_queue(ORDERS, status=False)
+    assert engines.stock.instance.view("sys.transmission_queue", database="Sales").num_rows == 0
+    stock.alter_queue("Failed", status=False)
+    assert engines.stock.instance.view("sys.transmission_queue", database="Sales").num_rows == 1
 
 
 def test_messages_after_the_end_are_dropped_and_acknowledged(engines: Pair) -> None:

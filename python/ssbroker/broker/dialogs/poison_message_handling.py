@@ -100,7 +100,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
 def _active_lease(work: Work, group: bytes) -> Lease | None:
     """Returns the lease of the job that has a group now; None if there is none."""
     lease = leases.of_group(work.connection, group)
-    return lease if lease is not None and lease.lease_id is not None and lease.until > work.now() else None
+    return lease if lease is not None and lease.lease_id is not None and lease.is_held(work.now()) else None
 
 
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
