@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ssbroker.broker import local_delivery
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
@@ -129,6 +131,32 @@ def test_a_disabled_database_does_not_deliver_to_itself(instance: Instance, sale
     sales.set_broker("ENABLE_BROKER")
     instance.run_due()
     assert received(sales) == [b"one"]
+
+
+@pytest.mark.rule("R34")
+def test_a_database_that_is_disabled_during_a_delivery_does_not_deliver_to_itself(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the decision for the conversation, which exists already, and the transaction that delivers."""
+    sales.create_queue(ORDERS)
+    sales.create_service(STOCK, queue=ORDERS)
+    dialog = send(sales, b"one")
+    sales.alter_queue(ORDERS, status=False)
+    send(sales, b"two", dialog=dialog)
+    sales.alter_queue(ORDERS, status=True)
+    read = local_delivery.read_batches
+
+    def disable(*args: Any) -> Any:
+        sales.set_broker("DISABLE_BROKER")
+        return read(*args)
+
+    monkeypatch.setattr(local_delivery, "read_batches", disable)
+    instance.run_due()
+    monkeypatch.undo()
+    assert len(waiting(sales)) == 1
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(sales) == [b"one", b"two"]
 
 
 @pytest.mark.rule("P34", "P14", "P16")

@@ -93,8 +93,10 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
 def _deliver_within(
     database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
 ) -> list[DeliveryResult]:
-    """Delivers batches within their own database, in one transaction."""
+    """Delivers batches within their own database, in one transaction; returns nothing if its broker was disabled."""
     with database_transaction(database, lock_timeout=lock_timeout) as work:
+        if not work.objects.broker.is_delivering:
+            return []
         delivered = [
             _deliver_batch(work, batch, park_if_disabled=False)
             for batch in batches
