@@ -46,15 +46,6 @@ def in_microseconds(clock: Callable[[], datetime]) -> Callable[[], int]:
 Options = ParamSpec("Options")
 
 
-class LocalRoute(NamedTuple):
-    """The local destination of a conversation's messages."""
-
-    target_database: str | None
-    """The target database in this instance; None if the target is remote or unknown."""
-    broker_instance: bytes | None
-    """The broker id of the target, if known."""
-
-
 class DatabaseList(Protocol):
     """The databases that the registry of an instance lists now."""
 
@@ -101,12 +92,10 @@ class TransactionListener(Protocol):
 
 
 class LocalRouting(Protocol):
-    """Routes conversations to databases of this instance."""
+    """Decides which conversations stay in their database."""
 
-    def local_router(
-        self, database: str, objects: Objects
-    ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
-        """Returns a function that routes endpoints of a database."""
+    def local_router(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
+        """Returns a function that says for each endpoint of a database whether its messages are for the same database."""
 
 
 class MessageIdentity(NamedTuple):

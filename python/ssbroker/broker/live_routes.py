@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.broker.context import InstanceContext, LocalRoute
+from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.exceptions import StorageError
@@ -18,7 +18,6 @@ from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
-NO_LOCAL_ROUTE: Final = LocalRoute(None, None)
 CACHED_MAX: Final = 100_000
 """Maximum number of cached decisions; when it is exceeded, the cache is cleared."""
 _LOCAL: Final = "LOCAL"
@@ -50,11 +49,6 @@ class Decision(NamedTuple):
     def has_no_destination(self) -> bool:
         """Whether messages go neither to a database of this instance nor to an address."""
         return not self.is_local and self.next_hop_address is None
-
-    @property
-    def local_route(self) -> LocalRoute:
-        """The local destination, for a transaction."""
-        return LocalRoute(self.target_database, self.broker_instance) if self.is_local else NO_LOCAL_ROUTE
 
 
 class RoutedSender(Protocol):
@@ -106,23 +100,24 @@ class LiveRoutes:
         """The basis of current decisions: another object once the catalog has changed or a route has expired."""
         return self._current()
 
-    def local_router(
-        self, database: str, objects: Objects
-    ) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
-        """Returns a function that routes endpoints of a database; it reads the catalog once, when a conversation may leave the database."""
+    def local_router(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
+        """See `LocalRouting`. The function reads the catalog once, when a conversation may leave the database."""
         cache: DecisionCache | None = None
         broker_instance = objects.broker.service_broker_guid
 
-        def route(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
+        def route(endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
             nonlocal cache
             local_services = self._local_services(database, objects)
             if all(
                 each.far_broker_instance == broker_instance and each.far_service in local_services for each in endpoints
             ):
-                return [LocalRoute(database, broker_instance)] * len(endpoints)
+                return [True] * len(endpoints)
             if cache is None:
                 cache = self._cache_for(database)
-            return [decision.local_route for decision in cache.decisions(database, endpoints)]
+            return [
+                decision.is_local and decision.target_database == database
+                for decision in cache.decisions(database, endpoints)
+            ]
 
         return route
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from ssbroker.broker.context import DatabaseContext, LocalRoute
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.effects import Effects
 from ssbroker.protocol.events import (
     ConversationEvent,
@@ -37,7 +37,7 @@ class Work:
     def __init__(self, database: DatabaseContext, connection: Connection, effects: Effects) -> None:
         self._database: Final = database
         self._has_moved_groups: bool | None = None
-        self._local_router: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
+        self._local_router: Callable[[Sequence[ConversationEndpoint]], list[bool]] | None = None
         self.database: Final = database.name
         self.connection: Final = connection
         self.objects: Final[Objects] = database.objects(connection)
@@ -75,8 +75,8 @@ class Work:
         """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
-    def local_routes(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
-        """Returns the local route of each endpoint of this database."""
+    def is_target(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
+        """Returns for each endpoint of this database whether its messages are for this database, too."""
         if self._local_router is None:
             self._local_router = self._database.instance.routes.local_router(self.database, self.objects)
         return self._local_router(endpoints)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import tee
@@ -75,7 +75,6 @@ class CheckContext:
     base: CheckContext | None = None
     """A context whose instances are the same but for `changed`; what it has computed is used again."""
     changed: frozenset[str] = frozenset()
-    used_by_instance: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
 
     @cached_property
     def tables(self) -> dict[str, Tables]:

@@ -68,7 +68,6 @@ class ConversationStep(StrEnum):
     END_CONVERSATION = "END CONVERSATION"
     END_CONVERSATION_WITH_ERROR = "END CONVERSATION WITH ERROR"
     BROKER_INITIATED_ERROR = "Broker Initiated Error"
-    TERMINATE_DIALOG = "Terminate Dialog"
     RECEIVED_SEQUENCED_MESSAGE = "Received Sequenced Message"
     RECEIVED_END_CONVERSATION = "Received END CONVERSATION"
     RECEIVED_END_CONVERSATION_WITH_ERROR = "Received END CONVERSATION WITH ERROR"
@@ -112,7 +111,6 @@ class ConnectionStep(StrEnum):
     CLOSING = "Closing"
     CLOSED = "Closed"
     ACCEPT = "Accept"
-    SEND_IO_ERROR = "Send IO Error"
     RECEIVE_IO_ERROR = "Receive IO Error"
 
 
@@ -254,7 +252,6 @@ class MessageClassify(Event):
         to_service_name: The receiving service.
         to_broker_instance: The receiver's broker id; None if it is not known.
         next_hop_address: The address of the next hop; None unless the message is remote.
-        is_from_network: Whether the message came from another instance.
         reason: The reason of the routing decision (column `reason` of `DECISIONS`).
     """
 
@@ -266,7 +263,6 @@ class MessageClassify(Event):
     to_service_name: str
     to_broker_instance: uuid.UUID | None = None
     next_hop_address: str | None = None
-    is_from_network: bool = False
     reason: str = ""
 
 

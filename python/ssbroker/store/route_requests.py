@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ssbroker.store import object_changes
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -91,10 +92,10 @@ def record_answer(connection: Connection, service_name: str, *, ask_again_at: in
     connection.execute("DELETE FROM ssb_route_requests WHERE ask_again_at <= ?", (now,))
 
 
-def create_system_service(connection: Connection, objects: Objects, *, name: str) -> bool:
-    """Creates the service that sends the requests, with a queue of its own, and returns whether it was created now."""
+def create_system_service(connection: Connection, objects: Objects, *, name: str) -> None:
+    """Creates the service that sends the requests, with a queue of its own, unless it exists."""
     if name in objects.services:
-        return False
+        return
     connection.execute(
         "INSERT OR IGNORE INTO ssb_queues (queue_id, schema_name, name) VALUES (?, ?, ?)",
         (SYSTEM_QUEUE_ID, SYSTEM_SCHEMA, SYSTEM_QUEUE),
@@ -105,8 +106,7 @@ def create_system_service(connection: Connection, objects: Objects, *, name: str
         SELECT ?, ?, queue_id FROM ssb_queues WHERE schema_name = ? AND name = ?""",
         (_SYSTEM_SERVICE_ID, name, SYSTEM_SCHEMA, SYSTEM_QUEUE),
     )
-    connection.execute("UPDATE ssb_database SET catalog_version = random()")
-    return True
+    object_changes.bump_version(connection)
 
 
 def queued_requests(

@@ -66,7 +66,7 @@ def first_messages(
     """
     messages: list[TransmissionRow] = []
     size = 0
-    cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, is_inbound, -1))
+    cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, is_inbound))
     try:
         for row in cursor:
             if len(messages) >= limit or (messages and size >= bytes_max):
@@ -132,7 +132,7 @@ _FIRST: Final = """
     SELECT message_sequence_number FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0
     ORDER BY message_sequence_number LIMIT 1"""
 _OF_ENDPOINT: Final = """
-    SELECT * FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = ? ORDER BY message_sequence_number LIMIT ?"""
+    SELECT * FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = ? ORDER BY message_sequence_number"""
 
 
 def is_fragment_size_uniform(connection: Connection, fragment_bytes: int) -> bool:

@@ -36,6 +36,12 @@ MINUTE = 60
 Row = dict[str, Any]
 
 
+def senders_with_messages(database: Database) -> list[EndpointKey]:
+    """The endpoints with messages in the transmission queue."""
+    with database_context(database).file.read() as connection:
+        return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
+
+
 @dataclass
 class Side:
     """One instance with one database, its dialog storage and its dialog engine."""
@@ -76,7 +82,7 @@ class Side:
             settings=self.settings,
             log=instance_context(self.instance).events,
         )
-        self.dialogs.notify_queued(self.storage.waiting())
+        self.dialogs.notify_queued(senders_with_messages(self.database))
 
     def restart(self) -> None:
         """Restarts after a crash: only committed state remains."""
@@ -89,7 +95,7 @@ class Side:
 
     def rows(self) -> list[Row]:
         """The rows that it sends now."""
-        self.dialogs.notify_queued(self.storage.waiting())
+        self.dialogs.notify_queued(senders_with_messages(self.database))
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=self.now)) is not None:
             rows += table.to_pylist()

@@ -33,6 +33,7 @@ from ssbroker.protocol.storage import (
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint as Row
 from ssbroker.testing import StoredMessage
+from tests.broker.network.engine_pair import senders_with_messages
 
 BYE = "Bye"
 """Replaces EndDialog: after a real EndDialog, messages of the remote endpoint are dropped."""
@@ -113,7 +114,7 @@ class SimulatedDatabase:
         return row.send_sequence
 
     def waiting(self) -> list[EndpointKey]:
-        return self.storage.waiting()
+        return senders_with_messages(self.database)
 
     def is_waiting(self, key: EndpointKey) -> bool:
         with database_context(self.database).file.read() as connection:

@@ -12,6 +12,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import ProtocolSettings
+from tests.broker.network.engine_pair import senders_with_messages
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import received, waiting
 
@@ -53,7 +54,7 @@ def test_waiting_messages_keep_their_fragment_size(shop_and_bank: ShopAndBank) -
     storage = SqliteDialogStorage(database_context(shop_and_bank.sales))
     assert storage.set_fragment_bytes(100) == {}
     dialog = shop_and_bank.send(b"waits")
-    ((key,),) = [storage.waiting()]
+    (key,) = senders_with_messages(shop_and_bank.sales)
     assert storage.set_fragment_bytes(100) == {}
     assert SqliteDialogStorage(database_context(shop_and_bank.sales)).set_fragment_bytes(200) == {key: 100}
     assert storage.set_fragment_bytes(300) == {key: 100}

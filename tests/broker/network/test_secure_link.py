@@ -28,8 +28,8 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, Tls
 def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
     """The link of a shop that has dialled a bank and has an outbox for it, and the link of the bank."""
     links = (
-        SecureLink(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
-        SecureLink(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
+        SecureLink(shop, own=own(SHOP, name="shop", number=1), limits=LIMITS, now=0),
+        SecureLink(bank, own=own(BANK, name="bank", number=2), limits=LIMITS, now=0),
     )
     links[0].outboxes.append(SharedOutbox(LIMITS.outbox_bytes))
     return links

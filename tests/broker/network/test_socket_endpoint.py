@@ -501,7 +501,6 @@ def test_a_peer_that_stops_within_a_frame_is_disconnected() -> None:
         with remote:
             bank = Link(
                 OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2),
-                is_accept=True,
                 limits=LinkLimits(),
                 now=0,
             )

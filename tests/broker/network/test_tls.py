@@ -65,7 +65,7 @@ def test_a_link_ends_when_its_peer_closes_tls(tmp_path: Path) -> None:
     for name in certificates:
         channel = TlsChannel(TlsContexts.load(serve_arguments(certificates[name])["trust"]), is_accept=bool(links))
         own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, run_number=1)
-        links.append(SecureLink(channel, own=own, is_accept=bool(links), limits=EndpointLimits(), now=0))
+        links.append(SecureLink(channel, own=own, limits=EndpointLimits(), now=0))
     link, peer_link = links
     for _ in range(8):
         for source, target in ((link, peer_link), (peer_link, link)):

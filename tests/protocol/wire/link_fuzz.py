@@ -69,7 +69,7 @@ def altered(frame: bytes, rng: random.Random) -> bytes:
 
 def attack(rng: random.Random) -> str:
     """Runs one input; returns the outcome."""
-    link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
+    link = Link(own(), limits=LinkLimits(), now=0)
     link.query_role(DATABASE)
     data, took, answered = stream(rng), Counter[str](), 0
     while data:

@@ -116,8 +116,8 @@ def sent_pieces(link: Link, now: int = 0) -> list[bytes]:
 def linked(*, greet: bool = True, limits: LinkLimits | None = None) -> Linked:
     """Returns the shop, which dialled, and the bank; both have sent HELLO unless `greet` is false."""
     limits = limits or LinkLimits()
-    shop = Link(own(), is_accept=False, limits=limits, now=0)
-    bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)
+    shop = Link(own(), limits=limits, now=0)
+    bank = Link(own(BANK, name="bank", number=2), limits=limits, now=0)
     both = Linked(shop, bank)
     if greet:
         both.to_bank()

@@ -52,7 +52,6 @@ def test_both_sides_exchange_hello_first() -> None:
     ]
     assert both.shop.peer is not None
     assert both.shop.peer.name == "bank"
-    assert (both.shop.is_accept, both.bank.is_accept) == (False, True)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind is not FrameKind.HELLO])
@@ -74,7 +73,7 @@ def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
 def test_a_second_hello_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="HELLO: not allowed while the connection is OPEN"):
-        both.bank.receive(sent_pieces(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
+        both.bank.receive(sent_pieces(Link(own(), limits=LinkLimits(), now=0))[0], now=0)
 
 
 def test_rows_queued_before_hello_wait_for_it() -> None:
@@ -90,7 +89,7 @@ def test_rows_queued_before_hello_wait_for_it() -> None:
 
 
 def test_after_hello_the_frame_limit_is_the_announced_one() -> None:
-    shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
+    shop = Link(own(max_frame_bytes=2 << 20), limits=LinkLimits(), now=0)
     shop.receive(sent_pieces(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
         shop.receive(encode_frame(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
@@ -99,8 +98,8 @@ def test_after_hello_the_frame_limit_is_the_announced_one() -> None:
 def test_an_instance_that_receives_its_own_id_closes_the_connection() -> None:
     itself = PeerIdentity(instance_id=SHOP, name="shop", run_number=1, max_frame_bytes=8 << 20)
     both = Linked(
-        Link(own(), is_accept=False, limits=LinkLimits(), now=0),
-        Link(own(), is_accept=True, limits=LinkLimits(), now=0),
+        Link(own(), limits=LinkLimits(), now=0),
+        Link(own(), limits=LinkLimits(), now=0),
     )
     both.settle()
     for received in (both.at_shop, both.at_bank):

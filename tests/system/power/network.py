@@ -23,6 +23,7 @@ from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.store import endpoints
 from ssbroker.testing import MemoryDialogStorage
+from tests.broker.network.engine_pair import senders_with_messages
 from tests.system.power.cutting import Cut
 from tests.system.power.recording import NAME, Mark, recording
 
@@ -58,12 +59,12 @@ class _Pair:
         self.storage = (_UnsyncedStorage if sends_unsynced else SqliteDialogStorage)(database_context(self.database))
         self.local_engine = DialogEngine(self.storage, random=random.Random(1).random, settings=_SETTINGS)
         self.remote_engine = DialogEngine(remote, random=random.Random(2).random, settings=_SETTINGS)
-        self.local_engine.notify_queued(self.storage.waiting())
+        self.local_engine.notify_queued(senders_with_messages(self.database))
         self.remote_engine.notify_queued(remote.waiting())
 
     def send_to_remote(self, share: float, rng: random.Random) -> None:
         """Sends messages to the remote instance; some of them are lost."""
-        self.local_engine.notify_queued(self.storage.waiting())
+        self.local_engine.notify_queued(senders_with_messages(self.database))
         rows = _drop_some(self.local_engine.data_to_send(now=self._now_us), share, rng)
         if rows is not None:
             effects = self.remote_engine.receive(rows, now=self._now_us)
@@ -86,7 +87,7 @@ class _Pair:
         self.remote_engine.flush(now=self._now_us)
 
     def is_idle(self) -> bool:
-        return not self.remote.waiting() and not self.storage.waiting()
+        return not self.remote.waiting() and not senders_with_messages(self.database)
 
     @property
     def _now_us(self) -> int:

@@ -164,8 +164,7 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
         message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
-    (route,) = work.local_routes([ended])
-    transmit(work, [(ended, [message], route)])
+    transmit(work, [(ended, [message])])
 
 
 def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:

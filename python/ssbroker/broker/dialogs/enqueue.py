@@ -46,7 +46,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
     message_types = work.objects.message_types
     work.connection.statements.insert_queued(
         [
-            (
+            queues.NewQueueRow(
                 queue.queue_id,
                 entry.status,
                 endpoint.priority,
@@ -126,7 +126,7 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
         return
     now = work.now()
     rows = [
-        (sender.endpoint_id, False, number, name, is_error, is_end, now, body)
+        transmission_queue.NewTransmissionRow(sender.endpoint_id, False, number, name, is_error, is_end, now, body)
         for sender, messages in sends
         for number, name, body, is_error, is_end in messages
     ]

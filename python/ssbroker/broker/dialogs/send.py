@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
@@ -114,15 +113,15 @@ def send(
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
     endpoints.set_send_sequences(work.connection, numbers)
-    routes = work.local_routes([sender for sender, _ in sends])
-    transmit(work, [(*each, route) for each, route in zip(sends, routes, strict=True)])
+    transmit(work, sends)
 
 
-def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:
+def transmit(work: Work, sends: Sequence[SentMessages]) -> None:
     """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
     waiting: list[SentMessages] = []
-    for endpoint, messages, route in sends:
-        if not _is_direct(work, endpoint, route):
+    is_target = work.is_target([sender for sender, _ in sends])
+    for (endpoint, messages), is_local in zip(sends, is_target, strict=True):
+        if not (is_local and _is_direct(work, endpoint)):
             waiting.append((endpoint, messages))
             continue
         outcome = arrive(work, header_of(work.objects, endpoint), messages, park_if_disabled=False)
@@ -133,10 +132,10 @@ def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[Di
     queue_for_transmission(work, waiting)
 
 
-def _is_direct(work: Work, endpoint: ConversationEndpoint, route: LocalRoute) -> bool:
-    if not work.objects.broker.is_delivering or route.target_database != work.database:
-        return False
-    return not transmission_queue.has_outgoing(work.connection, endpoint.endpoint_id)
+def _is_direct(work: Work, endpoint: ConversationEndpoint) -> bool:
+    return work.objects.broker.is_delivering and not transmission_queue.has_outgoing(
+        work.connection, endpoint.endpoint_id
+    )
 
 
 def apply_outcome(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
@@ -199,7 +198,7 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
     message_types = work.objects.message_types
     work.connection.statements.insert_queued(
         [
-            (
+            queues.NewQueueRow(
                 queue.queue_id,
                 queues.RETAINED_SENT,
                 endpoint.priority,

@@ -81,7 +81,6 @@ class ConnectionManager:
         link = SecureLink(
             self._context.channel(is_accept=True),
             own=self._context.own,
-            is_accept=True,
             limits=self._context.limits,
             now=int(asyncio.get_running_loop().time() * SECOND),
             sent_by_priority=self._context.sent_by_priority,

@@ -369,7 +369,6 @@ class Dialer:
         link = SecureLink(
             self._context.channel(is_accept=False),
             own=self._context.own,
-            is_accept=False,
             limits=self._context.limits,
             now=int(loop.time() * SECOND),
             sent_by_priority=self._context.sent_by_priority,

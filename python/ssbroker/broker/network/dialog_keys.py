@@ -14,15 +14,13 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.database_dialogs import LOCK_TIMEOUT
 from ssbroker.broker.network.interfaces import (
-    AcceptedDirection,
     FirstRow,
-    KeyDecision,
     KeyOffer,
-    KeyWait,
     RefusedDirection,
 )
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import StorageError
+from ssbroker.protocol.storage import ExchangedKeys
 from ssbroker.security import key_exchange, keys
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
 from ssbroker.store import security as stored
@@ -59,7 +57,9 @@ class DialogKeys:
         """See `KeyExchange`."""
         self._rsa_left = RSA_PER_TURN
 
-    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> KeyDecision:
+    def prepare_sending(
+        self, database: DatabaseContext, endpoint: ConversationEndpoint
+    ) -> KeyOffer | TransmissionStatus:
         """See `KeyExchange`."""
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
@@ -79,7 +79,7 @@ class DialogKeys:
 
     def accept_directions(
         self, database: DatabaseContext, first_rows: Sequence[FirstRow]
-    ) -> Sequence[AcceptedDirection | RefusedDirection]:
+    ) -> Sequence[ExchangedKeys | RefusedDirection | None]:
         """See `KeyExchange`."""
         objects = database.objects()
         return [
@@ -118,7 +118,7 @@ class DialogKeys:
         service: Service,
         endpoint: ConversationEndpoint,
         binding: Binding,
-    ) -> KeyDecision:
+    ) -> KeyOffer | TransmissionStatus:
         receiver = _certificate_for(database, objects, binding.remote_principal_id, needs_key=False)
         if receiver is None:
             return _key_wait(
@@ -138,7 +138,7 @@ class DialogKeys:
 
     def _target_offer(
         self, database: DatabaseContext, objects: Objects, service: Service, endpoint: ConversationEndpoint
-    ) -> KeyDecision:
+    ) -> KeyOffer | TransmissionStatus:
         """Returns the reply of a target: a key of its own, if it knows the initiator."""
         key, fingerprint = endpoint.session_key, endpoint.far_certificate
         if key is None or fingerprint is None or endpoint.far_session_key is None:
@@ -169,34 +169,34 @@ class DialogKeys:
 
     def _accept_initiator(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow
-    ) -> AcceptedDirection | RefusedDirection:
+    ) -> ExchangedKeys | RefusedDirection | None:
         """Checks the first row of a conversation that starts here."""
         service = objects.services.get(first_row.to_service_name)
         if service is None:  # routing and the storage report that
-            return AcceptedDirection()
+            return None
         if first_row.key_exchange is None:
-            return AcceptedDirection()
+            return None
         opened = self._open_blob(database, objects, first_row, first_row.key_exchange, service)
         if isinstance(opened, RefusedDirection):
             return opened
         key, sender = opened
         if sender is None:
-            return AcceptedDirection(key)
+            return ExchangedKeys(key)
         # A sender that will be refused must be able to decrypt the refusal, and knows only its own key.
         answer_key = (
             keys.new_master_key()
             if objects.security.may_send(service.service_id, sender.fingerprint, owner=service.principal_id)
             else None
         )
-        return AcceptedDirection(key, answer_key, sender.fingerprint)
+        return ExchangedKeys(key, answer_key, sender.fingerprint)
 
     def _accept_reply(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow
-    ) -> AcceptedDirection | RefusedDirection:
+    ) -> ExchangedKeys | RefusedDirection | None:
         """Checks the first reply to a conversation that this instance started: the sender must be the user that the binding names."""
         service = objects.services.get(first_row.to_service_name)
         if first_row.key_exchange is None or service is None:
-            return AcceptedDirection()
+            return None
         opened = self._open_blob(database, objects, first_row, first_row.key_exchange, service)
         if isinstance(opened, RefusedDirection):
             return opened
@@ -204,7 +204,7 @@ class DialogKeys:
         binding = objects.security.by_service.get(first_row.from_service_name)
         if sender is None or binding is None or sender.principal_id != binding.remote_principal_id:
             return RefusedDirection(_NO_CONTEXT, "the reply was not sent by the user of the remote service binding")
-        return AcceptedDirection(key, None, sender.fingerprint)
+        return ExchangedKeys(key, None, sender.fingerprint)
 
     def _open_blob(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow, data: bytes, service: Service
@@ -310,5 +310,5 @@ def _own_certificate(database: DatabaseContext, objects: Objects, service: Servi
     )
 
 
-def _key_wait(why: str) -> KeyWait:
-    return KeyWait(TransmissionStatus(_NO_SESSION_KEY, f"the dialog cannot be secured: {why}"))
+def _key_wait(why: str) -> TransmissionStatus:
+    return TransmissionStatus(_NO_SESSION_KEY, f"the dialog cannot be secured: {why}")

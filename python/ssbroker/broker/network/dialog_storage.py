@@ -236,16 +236,6 @@ class SqliteDialogStorage:
         """The broker id that its endpoints send under; commits are stale once the database has another."""
         return self._broker_instance
 
-    def waiting(self) -> list[EndpointKey]:
-        """Returns all endpoints with messages in the transmission queue."""
-        with self._database.file.read() as connection:
-            return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
-
-    def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, EndpointKey]:
-        """Returns endpoints by their ids, without those that are gone."""
-        with self._database.file.read() as connection:
-            return endpoints.sides_by_id(connection, endpoint_ids)
-
     def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
         """Writes the changes of a batch in one transaction, then notifies whom they concern.
 

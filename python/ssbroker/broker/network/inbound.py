@@ -315,9 +315,9 @@ class FirstRowCheck:
             if isinstance(answer, RefusedDirection):
                 refused.add(key)
                 self._router.report(rows, position, error=answer.error, text=answer.text, principal=first_row.principal)
-            elif answer.keys is not None:
+            elif answer is not None:
                 of = (first_row.is_initiator, first_row.from_service_name, first_row.to_service_name)
-                keys[key[0]] = replace(answer.keys, valid_for=of)
+                keys[key[0]] = replace(answer, valid_for=of)
         if refused:
             rows = rows.filter(pa.array([key not in refused for key in part.keys], pa.bool_()))
         return rows, keys

@@ -203,11 +203,6 @@ class Inbox:
         self._is_paused = False
 
     @property
-    def bytes(self) -> int:
-        """The size of the waiting batches, without the parts of large messages."""
-        return self._bytes
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to take now."""
         return not self._batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -179,17 +179,6 @@ class KeyOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyWait:
-    """Why an endpoint's messages may not be sent yet.
-
-    Attributes:
-        status: The text for `transmission_status`.
-    """
-
-    status: TransmissionStatus
-
-
-@dataclass(frozen=True, slots=True)
 class FirstRow:
     """The first received row of a direction whose key is not known.
 
@@ -200,7 +189,7 @@ class FirstRow:
         from_broker_instance: The broker id of its database.
         to_service_name: The receiving service.
         to_broker_instance: The broker id that the row names, if any.
-        security: How the row is protected (`envelope.Security`).
+        security: How the row is protected (`envelope.Protection`).
         key_exchange: The blob in the row; None for none.
         principal: The principal of the peer that sent it; None if connections are not encrypted.
     """
@@ -217,26 +206,6 @@ class FirstRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedDirection:
-    """A direction that is accepted.
-
-    Attributes:
-        session_key: Its key, 32 bytes; None if the direction is not encrypted.
-        answer_key: The key of replies, if the conversation is created here; None for the same key.
-        certificate: Fingerprint of the certificate that authenticates the sender; None for none.
-    """
-
-    session_key: bytes | None = field(default=None, repr=False)
-    answer_key: bytes | None = field(default=None, repr=False)
-    certificate: bytes | None = None
-
-    @property
-    def keys(self) -> ExchangedKeys | None:
-        """The keys for the protocol engine; None if the direction is not encrypted."""
-        return None if self.session_key is None else ExchangedKeys(self.session_key, self.answer_key, self.certificate)
-
-
-@dataclass(frozen=True, slots=True)
 class RefusedDirection:
     """A direction that is refused: a Message Undeliverable event is emitted here; the unauthenticated sender gets no reply.
 
@@ -249,14 +218,13 @@ class RefusedDirection:
     text: str
 
 
-KeyDecision: TypeAlias = KeyOffer | KeyWait
-
-
 class KeyExchange(Protocol):
     """Agrees on the session keys of dialogs with other instances."""
 
-    def prepare_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> KeyDecision:
-        """Returns the key exchange data for an endpoint's messages, or the reason why they must wait.
+    def prepare_sending(
+        self, database: DatabaseContext, endpoint: ConversationEndpoint
+    ) -> KeyOffer | TransmissionStatus:
+        """Returns the key exchange data for an endpoint's messages, or the status of the messages if they must wait.
 
         A new key is durable in the endpoint's row on return. Called before an endpoint's first message, after an offer expires or the
         catalog changes, until the peer has the key, and after each restart.
@@ -267,8 +235,8 @@ class KeyExchange(Protocol):
 
     def accept_directions(
         self, database: DatabaseContext, first_rows: Sequence[FirstRow]
-    ) -> Sequence[AcceptedDirection | RefusedDirection]:
-        """Opens the blobs of first rows and decides, for each in order, whether its direction is accepted.
+    ) -> Sequence[ExchangedKeys | RefusedDirection | None]:
+        """Opens the blobs of first rows and returns, for each in order, the keys of its direction; None if it is not encrypted.
 
         Called for each direction in a batch that has no endpoint yet, and for each with a blob whose endpoint has not been answered.
         """

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
+from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.storage import EndpointKey
@@ -38,8 +38,8 @@ class PendingKeyExchanges:
         if key in self._confirmed or key in self._offers:
             return None
         answer = self._keys.prepare_sending(self._database, sender)
-        if isinstance(answer, KeyWait):
-            return answer.status
+        if isinstance(answer, TransmissionStatus):
+            return answer
         self._store(key, answer)
         return None
 

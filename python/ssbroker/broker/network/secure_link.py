@@ -41,7 +41,6 @@ class SecureLink:
         "_has_ended",
         "_in_transit",
         "_in_transit_rows",
-        "_is_accept",
         "_leaving",
         "_limits",
         "_link",
@@ -60,14 +59,12 @@ class SecureLink:
         channel: Channel,
         *,
         own: OwnIdentity,
-        is_accept: bool,
         limits: EndpointLimits,
         now: int,
         sent_by_priority: Counter[int] | None = None,
     ) -> None:
         self._sent_by_priority: Final = Counter[int]() if sent_by_priority is None else sent_by_priority
         self._own: Final = own
-        self._is_accept: Final = is_accept
         self._limits: Final = limits
         self._link: Link | None = None
         self._leaving: tuple[GoodbyeReason, str] | None = None
@@ -209,7 +206,7 @@ class SecureLink:
 
     def _open_link(self, now: int) -> Link | None:
         if self._link is None and self.channel.is_open:
-            self._link = Link(self._own, is_accept=self._is_accept, limits=self._limits.link, now=now)
+            self._link = Link(self._own, limits=self._limits.link, now=now)
         return self._link
 
     def _encode(self, link: Link, now: int) -> None:

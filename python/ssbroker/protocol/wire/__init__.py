@@ -2,7 +2,7 @@
 
 Each end of a connection has one `Link`, created when TLS is established. The owner of the socket drives it:
 
-    link = Link(own, is_accept=False, limits=limits, now=now)
+    link = Link(own, limits=limits, now=now)
     while parts := link.data_to_send(now=now): ...                write them: first HELLO, then the rest, a little at a time
     for event in link.receive(data, now=now): ...                 handle the events that bytes from the peer cause
     link.send(rows)                                               queue rows of `frames.WIRE`

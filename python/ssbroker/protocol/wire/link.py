@@ -282,11 +282,9 @@ class FragmentsArrived:
 
     Attributes:
         rows: A table of `frames.WIRE`, 1 to 1,024 rows.
-        bytes: Their size on the wire, which is also the maximum size in memory.
     """
 
     rows: pa.Table
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,17 +480,15 @@ class Link:
 
     Args:
         own: The identity to send in HELLO.
-        is_accept: Whether the peer opened the connection.
         limits: Timeouts and the size limit.
         now: The current time, in microseconds.
 
     Attributes:
-        is_accept: Whether the peer opened the connection.
         peer: The identity that the peer claims; None until its HELLO has arrived.
 
     Examples:
-        >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", run_number=1), is_accept=False, limits=LinkLimits(), now=0)
-        >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2), is_accept=True, limits=LinkLimits(), now=0)
+        >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", run_number=1), limits=LinkLimits(), now=0)
+        >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", run_number=2), limits=LinkLimits(), now=0)
         >>> [greeted] = bank.receive(b"".join(shop.data_to_send(now=0)), now=0)
         >>> greeted.peer.name
         'shop'
@@ -510,12 +506,10 @@ class Link:
         "_ping",
         "_pong",
         "_role_queries",
-        "is_accept",
         "peer",
     )
 
-    def __init__(self, own: OwnIdentity, *, is_accept: bool, limits: LinkLimits, now: int) -> None:
-        self.is_accept = is_accept
+    def __init__(self, own: OwnIdentity, *, limits: LinkLimits, now: int) -> None:
         self.peer: PeerIdentity | None = None
         self._own = own
         self._phase = Phase.GREETING
@@ -697,7 +691,7 @@ class Link:
             return None
         self._deadlines.carried(now)
         if kind is FrameKind.FRAGMENTS:
-            return FragmentsArrived(frames.unpack_batch(body), len(body))
+            return FragmentsArrived(frames.unpack_batch(body))
         if kind is FrameKind.ROLE_QUERY:
             return self._role_queries.query_received(body)
         if kind is FrameKind.ROLE_REPLY:
