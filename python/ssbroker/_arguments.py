@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import uuid
 from collections.abc import Sequence
 from datetime import MAXYEAR, UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from ssbroker import _core
@@ -56,6 +58,13 @@ def string_list(values: object, *, name: str) -> list[str]:
     return list(values)
 
 
+def path_argument(value: object, *, name: str) -> Path:
+    """Returns a path; raises `OptionError` for anything but a string or `os.PathLike` of one."""
+    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+        return Path(value)
+    raise OptionError(f"{name}: expected a path (str or os.PathLike), got {value!r:.80} ({type(value).__name__})")
+
+
 def is_utf8_text(value: object) -> bool:
     r"""Whether `value` is a string that UTF-8 can encode.
 
@@ -85,7 +94,8 @@ def check_numbers(**given: object) -> None:
     """Raises if a value is not an integer or None. Ranges are checked elsewhere."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise OptionError(f"{name}: expected an integer, got {value!r:.80}")
+            unit = " number of seconds" if name == "lifetime" else ""
+            raise OptionError(f"{name}: expected an integer{unit}, got {value!r:.80}")
 
 
 def check_texts(**given: object) -> None:
@@ -118,9 +128,12 @@ def guid_bytes(value: object, *, name: str) -> bytes:
             return value
     except (InvalidGuidError, UnicodeEncodeError):  # the latter for a lone surrogate
         pass
-    expected = "a GUID: a uuid.UUID, text of 36 characters (braces allowed), or 16 bytes"
+    expected = "a uuid.UUID, 36 characters (braces allowed) or 16 bytes"
     raise InvalidGuidError(
-        f"{name}: {value!r:.80} is not {expected}", column=name, value=repr(value), expected=expected
+        f"{name}: {value!r:.80} is not a valid GUID; expected {expected}",
+        column=name,
+        value=repr(value),
+        expected=expected,
     )
 
 

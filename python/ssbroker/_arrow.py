@@ -132,6 +132,7 @@ _ACCEPTED: Final = (
     "an Arrow object (with __arrow_c_stream__ or __arrow_c_array__): a pyarrow Table, RecordBatch or RecordBatchReader, "
     "a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
 )
+_ACCEPTED_COLUMN: Final = "one column: a pyarrow Array or ChunkedArray, a Polars Series, or a table with one column; pyarrow.array(...) makes one of a list"
 _HINTS: Final = {
     "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
     "pyspark.sql.classic.dataframe.DataFrame": "use ssbroker.spark",
@@ -331,7 +332,9 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
             elif hasattr(value, "__arrow_c_stream__"):
                 column = _import_capsules(value, "__arrow_c_stream__", chunked_array_from_stream, name=name)
             else:
-                raise not_arrow_error(value, name=name)
+                raise SchemaError(
+                    f"{name}: expected {_ACCEPTED_COLUMN}, got {_type_name(value)}", expected=_ACCEPTED_COLUMN
+                )
     check_layout(column, name=name)
     if pa.types.is_struct(column.type):
         if column.type.num_fields != 1:
@@ -486,13 +489,13 @@ def reject_misspelled_columns(names: Collection[str], *, expected: Iterable[str]
     Examples:
         >>> reject_misspelled_columns(["name", "Remote Service Name"], expected=["name", "remote_service_name"])
         Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: remote_service_name: expected a column with exactly this name, found "Remote Service Name"
+        ssbroker.exceptions.SchemaError: remote_service_name: expected a column with exactly this name, got "Remote Service Name"
     """
     by_normal_form = {name.strip().lower().translate(_WORD_SEPARATORS): name for name in names}
     for name in expected:
         if name in by_normal_form and name not in names:
             wanted, actual = "a column with exactly this name", f'"{by_normal_form[name]}"'
-            raise SchemaError(f"{name}: expected {wanted}, found {actual}", column=name, expected=wanted, actual=actual)
+            raise SchemaError(f"{name}: expected {wanted}, got {actual}", column=name, expected=wanted, actual=actual)
 
 
 def extra_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

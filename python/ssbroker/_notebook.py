@@ -38,7 +38,7 @@ def more_entries(number: int) -> str:
 
 
 def escaped(value: object) -> str:
-    r"""Returns a text for HTML; characters that are not printed, such as changes of the writing direction, become escapes.
+    r"""Escapes text for HTML; characters that are not printed, such as those that change the writing direction, become backslash escapes.
 
     Examples:
         >>> escaped("<Orders>\u202e")

@@ -186,7 +186,7 @@ class EndpointError(SsbrokerError, OSError):
 
 
 class DdlWarning(UserWarning):
-    """A statement of a T-SQL script was skipped or could not be carried out; then the result may differ from the script."""
+    """A statement of a T-SQL script was skipped or could not be executed; then the result may differ from the script."""
 
 
 class BrokerWarning(UserWarning):

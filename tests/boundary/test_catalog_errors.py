@@ -221,7 +221,7 @@ def test_the_error_names_the_missing_column(name: str, column: str) -> None:
 @pytest.mark.parametrize("kind", WRONG_TYPED, ids=str)
 @pytest.mark.parametrize(("name", "column"), TYPED)
 def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, kind: DataType) -> None:
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected .*, found ") as caught:
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected .*, got ") as caught:
         catalog(**{name: with_nulls(name, column, kind)})
     error = caught.value
     assert (error.column, bool(error.expected), bool(error.actual)) == (f"{name}.{column}", True, True)
@@ -231,7 +231,7 @@ def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, ki
 def test_the_error_names_the_duplicate_column(name: str, column: str) -> None:
     """A join can produce it, and it is unclear which one is meant."""
     valid = table(name, VALID[name])
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected unique column names, found two"):
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected unique column names, got two"):
         catalog(**{name: valid.append_column(column, valid[column])})
 
 

@@ -152,7 +152,7 @@ def test_a_column_of_nulls_may_have_any_type(table: str, column: str) -> None:
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
 def test_run_end_encoded_columns_are_rejected(table: str, column: str) -> None:
     name = f"{table}.{column}"
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, got .*(?i:run).*") as caught:
         relaid_catalog(WORLDS[0], table, {column: run_end_encoded})
     assert (caught.value.column, bool(caught.value.expected)) == (name, True)
 

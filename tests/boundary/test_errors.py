@@ -244,7 +244,7 @@ WRONG_TYPES = (
 def test_the_error_names_the_column_of_the_wrong_type(column: str, kind: DataType, rows: int) -> None:
     batch: Any = relaid(VALID, {column: replace_with(pa.nulls(ROWS, kind))}).slice(0, rows)
     for given in (batch, pa.Table.from_batches([batch])):
-        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, got ") as caught:
             ROUTER.route(given, now=NOW)
         assert (caught.value.column, bool(caught.value.expected), bool(caught.value.actual)) == (column, True, True)
 
@@ -277,7 +277,7 @@ def test_the_error_names_the_duplicate_column(column: str) -> None:
     assert ROUTER.route(batch, now=NOW).num_rows == ROWS
     twice = batch.append_column(column, VALID[column])
     for given in (*(form(twice) for form in FORMS.values()), twice.slice(0, 0)):
-        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected unique column names, found two"):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected unique column names, got two"):
             ROUTER.route(given, now=NOW)
 
 

@@ -180,7 +180,7 @@ def test_the_error_names_the_column_of_the_wrong_type(column: str, rows: int) ->
     for kind in (*WRONG_TYPES, *NEARLY[column]):
         batch: Any = relaid(VALID, {column: replace_with(pa.nulls(ROWS, kind))}).slice(0, rows)
         for given in (batch, pa.Table.from_batches([batch])):
-            with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
+            with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, got ") as caught:
                 ssbroker.reassemble(given)
             assert (caught.value.column, bool(caught.value.expected), bool(caught.value.actual)) == (column, True, True)
 
@@ -190,6 +190,6 @@ def test_the_error_names_the_duplicate_column() -> None:
         columns = [*VALID.columns, VALID["message_body"], VALID["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*VALID.schema.names, name, name])
         with pytest.raises(
-            ssbroker.SchemaError, match=f"^{name}: expected unique column names, found two columns with this name"
+            ssbroker.SchemaError, match=f"^{name}: expected unique column names, got two columns with this name"
         ):
             ssbroker.reassemble(batch)

@@ -158,7 +158,7 @@ def test_fixed_size_bodies() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_run_end_encoded_columns_are_rejected(name: str) -> None:
     batch = relaid(FRAGMENTS, {name: run_end_encoded})
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, got .*(?i:run).*") as caught:
         ssbroker.reassemble(batch)
     assert (caught.value.column, bool(caught.value.expected)) == (name, True)
 

@@ -161,7 +161,7 @@ def test_optional_columns_may_be_omitted() -> None:
 @pytest.mark.parametrize("name", schemas.CONVERSATIONS.names)
 def test_run_end_encoded_columns_are_rejected(name: str) -> None:
     batch = relaid(WORLDS[0].conversations, {name: run_end_encoded})
-    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, found .*(?i:run).*") as caught:
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected .*, got .*(?i:run).*") as caught:
         WORLDS[0].router.route(batch, now=NOW)
     assert (caught.value.column, bool(caught.value.expected)) == (name, True)
     assert "run" in str(caught.value.actual).lower()

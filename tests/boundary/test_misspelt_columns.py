@@ -68,7 +68,7 @@ def test_the_error_names_the_misspelled_column(name: str, column: str, found: st
     read(table)
     shown = found.replace("\t", "\\t")
     where = f"{name}." if name in ("routes", "databases", "services") else ""
-    message = f'{where}{column}: expected a column with exactly this name, found "{shown}"'
+    message = f'{where}{column}: expected a column with exactly this name, got "{shown}"'
     with pytest.raises(ssbroker.SchemaError, match=f"^{re.escape(message)}$") as caught:
         read(renamed(table, column, found))
     assert (caught.value.column, caught.value.actual) == (f"{where}{column}", f'"{shown}"')

@@ -283,7 +283,7 @@ def test_statements_without_effect_warn(instance: Instance, sales: Database) -> 
         "IF @a = 1 CREATE QUEUE R\nALTER DATABASE Sales SET RECOVERY FULL, ENABLE_BROKER\n"
         "ALTER QUEUE Q REBUILD\nALTER ENDPOINT Other STATE = STARTED\n",
     ) == [
-        "x.sql:4: IF @a = 1 CREATE QUEUE R: not carried out, although it contains CREATE QUEUE: the script does not decide its condition",
+        "x.sql:4: IF @a = 1 CREATE QUEUE R: not executed, although it contains CREATE QUEUE: its condition cannot be evaluated from the script",
         "x.sql:5: ALTER DATABASE [Sales]: skipped RECOVERY",
         "x.sql:7: ALTER ENDPOINT [Other]: skipped (not the Service Broker endpoint)",
         "x.sql: skipped 2 statements not about Service Broker: 1 GRANT, 1 ALTER QUEUE REBUILD",

@@ -98,7 +98,7 @@ def test_misspelled_column(tmp_path: Path, catalog: Path, run: Run, suffix: str,
     table = conversations(5)
     names = ["Database" if name == "database" else name for name in table.column_names]
     given = write(table.rename_columns(names), tmp_path / f"in{suffix}")
-    message = f'{given}: database: expected a column with exactly this name, found "Database"'
+    message = f'{given}: database: expected a column with exactly this name, got "Database"'
     assert refused(run, catalog, given, output=output).startswith(message)
 
 
@@ -196,11 +196,14 @@ AFTER_BLANK_LINES = f"\n{_FULL}\n \t\n{_FULL}"
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (f"{GOOD}{{nothing\n", "row 1: Expecting property name"),
+        (
+            f"{GOOD}{{nothing\n",
+            "row 1: '{nothing' is not valid JSON (Expecting property name enclosed in double quotes); expected one JSON object per line",
+        ),
         (f"{GOOD}[1]\n", "row 1: '[1]' is not a JSON object"),
         (f"[{GOOD.strip()}]\n", "is not a JSON object; expected one JSON object per line"),
-        (f"{GOOD}{GOOD.strip()} {GOOD}", "row 1: Extra data"),
-        (GOOD.replace(", ", ",\n") * 2, "row 0: Expecting"),
+        (f"{GOOD}{GOOD.strip()} {GOOD}", "is not valid JSON (Extra data); expected one JSON object per line"),
+        (GOOD.replace(", ", ",\n") * 2, 'row 0: \'{"database": "Sales",\' is not valid JSON (Expecting'),
         (f'{GOOD}{{"to_service_name": 7}}\n', "to_service_name, row 1: 7 is not valid; expected a string"),
         (
             f'{GOOD}{{"to_service_name": "//A", "is_initiator": "no"}}\n',
@@ -223,7 +226,7 @@ def test_malformed_json_lines_file(
 @pytest.mark.parametrize(
     ("bad", "wanted"),
     [
-        ("{nothing", "row 5: Expecting property name"),
+        ("{nothing", "row 5: '{nothing' is not valid JSON"),
         ('{"to_service_name": 7}', "to_service_name, row 5: 7 is not valid; expected a string"),
         ('{"to_service_name": null}', "to_service_name, row 5: null is not allowed"),
         ('{"to_service_name": "//A", "database": "Nowhere"}', "database, row 5: 'Nowhere' is not a database"),
@@ -313,7 +316,7 @@ def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, want
 
 def test_file_given_twice(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "1.csv")
-    assert "the file is given twice" in refused(run, catalog, given, "--conversations", tmp_path / "*.csv")
+    assert "the file is specified twice" in refused(run, catalog, given, "--conversations", tmp_path / "*.csv")
 
 
 def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
@@ -336,7 +339,7 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
         (["explain", "x"], "Missing option '--to-service'"),
         (
             ["route", "x", "--conversations", "y", "-o", "z", "--threads", "0"],
-            "Invalid value for '--threads'",
+            "Invalid value for '--threads': expected greater than or equal to 1, got '0'; see",
         ),
         (
             ["route", "x", "--conversations", "y", "-o", "z", "--tie-break", "dice"],

@@ -258,7 +258,7 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
     ("arguments", "message"),
     [
         (("lint", "nowhere.sql"), "ssbroker: nowhere.sql: no such file or folder\n"),
-        (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: no such folder\n"),
+        (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: no such folder; expected a folder of instances\n"),
         (
             ("lint", "{folder}/NORTH.sql", "--at", "noon"),
             "ssbroker: --at: 'noon' is not a valid time; expected one such as 2026-11-20T21:00:00Z\n",

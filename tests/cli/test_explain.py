@@ -57,7 +57,7 @@ def test_only_user_database_is_the_default(tmp_path: Path, run: Run) -> None:
 def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> None:
     result = run("explain", catalog, "--to-service", "//Stock")
     assert (result.status, result.out) == (2, "")
-    assert result.err == ("ssbroker: give --from or --from-outside; the catalog has the databases Billing, Sales\n")
+    assert result.err == ("ssbroker: specify --from or --from-outside: the catalog has the databases Billing, Sales\n")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> N
         (["--from", "Nowhere"], "'Nowhere' is not a database"),
         (["--from", "NORTH/Sales"], "has the tables of the instance 'network', not of 'NORTH'"),
         (["--from", "Sales", "--from-outside"], "--from and --from-outside cannot be used together"),
-        (["--from", "Sales", "--broker-instance", "12"], "to_broker_instance: '12' is not a GUID"),
-        (["--from", "Sales", "--conversation-id", "12"], "conversation_id: '12' is not a GUID"),
+        (["--from", "Sales", "--broker-instance", "12"], "--broker-instance: '12' is not a valid GUID"),
+        (["--from", "Sales", "--conversation-id", "12"], "--conversation-id: '12' is not a valid GUID"),
     ],
 )
 def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], wanted: str) -> None:

@@ -186,7 +186,10 @@ def test_truncated_file(input_file: Path, run: Run, folder: Path, share: float) 
             f"conversation_id,session_key\n{uuid.UUID(int=1)},\n",
             "keys.csv: session_key, row 0: expected a key of 16, 24",
         ),
-        (f"conversation_id,session_key\n12,{'00' * 16}\n", "keys.csv: row 0: conversation_id: '12' is not a GUID"),
+        (
+            f"conversation_id,session_key\n12,{'00' * 16}\n",
+            "keys.csv: row 0: conversation_id: '12' is not a valid GUID",
+        ),
         (
             f"conversation_id,session_key\n{uuid.UUID(int=1)},{'00' * 16}\n{uuid.UUID(int=1)},{'01' * 16}\n",
             f"keys.csv: row 1: {uuid.UUID(int=1)} has two keys",
@@ -208,7 +211,7 @@ def test_invalid_session_keys_are_reported_without_the_key(
     [
         (
             ["--session-keys", "a", "--session-key-column", "b"],
-            "--session-keys and --session-key-column cannot be used together: give one of them",
+            "--session-keys and --session-key-column cannot be used together: specify one of them",
         ),
         (["--session-key-column", "nothing"], "in.parquet: nothing: the column is missing"),
         (

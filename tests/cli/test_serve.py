@@ -269,7 +269,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
     [
         (
             (),
-            "you must specify who may connect: give --certificate and --key, with --authority and --name or with --pin",
+            "specify who may connect: --certificate and --key, with --authority and --name or with --pin",
         ),
         (("--certificate", "x.pem"), "--certificate and --key: expected both"),
         (("--certificate", "x.pem", "--key", "x.key"), "no peer can be authenticated"),
@@ -280,7 +280,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
         ((*CERTIFICATE, "--name", "stock"), "--name requires --authority; without an authority, use --pin"),
         (
             ("--certificate", "x.pem", "--allow-unencrypted"),
-            "--allow-unencrypted and certificates cannot be used together: give one of them",
+            "--allow-unencrypted and certificates cannot be used together: specify one of them",
         ),
         (("--pin", "stock"), "--pin: 'stock' is not valid; expected NAME=FILE"),
         (("--listen", "here", "--http", "[here]:1"), "--http: expected HOST:PORT"),
@@ -308,7 +308,7 @@ def test_folder_without_an_instance(tmp_path: Path, run: Run) -> None:
     ("options", "status", "message"),
     [
         (UNENCRYPTED, 1, "is not the folder of an instance"),
-        ((), 2, "you must specify who may connect: give --certificate"),
+        ((), 2, "specify who may connect: --certificate"),
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), 2, "x.pem: "),
     ],
 )

@@ -307,8 +307,8 @@ def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:
     undecided = tmp_path / "undecided.sql"
     undecided.write_text("USE Sales\nIF @a = 1 CREATE QUEUE Q\n")
     left_out = run("sql", folder, undecided)
-    assert (left_out.status, left_out.out) == (1, f"{undecided}: 1 statement not carried out\n")
-    assert "not carried out, although it contains CREATE QUEUE" in left_out.err
+    assert (left_out.status, left_out.out) == (1, f"{undecided}: 1 statement not executed\n")
+    assert "not executed, although it contains CREATE QUEUE" in left_out.err
     assert run("sql", folder, undecided, "--lenient").status == 0
     empty = tmp_path / "empty.sql"
     empty.write_text("hello world\n")

@@ -127,7 +127,7 @@ def test_undecided_condition_takes_no_branch(condition: str) -> None:
         "USE msdb EXEC Sales..sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
     ],
 )
-def test_text_of_exec_is_carried_out(call: str) -> None:
+def test_text_of_exec_is_executed(call: str) -> None:
     assert names(read("USE Sales", "GO", call)) == ["AutoCreatedLocal", "R"]
 
 
@@ -165,17 +165,17 @@ def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
         ("WHILE 1 = 1 EXEC ('CREATE CONTRACT c')", "CREATE CONTRACT"),
     ],
 )
-def test_undecided_text_is_not_carried_out(line: str, held: str) -> None:
-    with pytest.warns(DdlWarning, match=f"not carried out, although it contains {held}: "):
+def test_undecided_text_is_not_executed(line: str, held: str) -> None:
+    with pytest.warns(DdlWarning, match=f"not executed, although it contains {held}: "):
         script = read("USE Sales", line, "DROP ROUTE AutoCreatedLocal")
     assert names(script) == []
 
 
-def test_procedure_with_statements_about_service_broker_is_not_carried_out() -> None:
+def test_procedure_with_statements_about_service_broker_is_not_executed() -> None:
     procedure = "CREATE PROCEDURE dbo.Install AS EXEC ('DROP QUEUE q')\nCREATE ROUTE R WITH ADDRESS = 'LOCAL'"
     with pytest.warns(DdlWarning) as caught:
         script = read("USE Sales", "GO", procedure, "GO", "EXEC Install", "DROP ROUTE AutoCreatedLocal")
-    why = "not carried out, although it contains DROP QUEUE, CREATE ROUTE: procedures are not executed"
+    why = "not executed, although it contains DROP QUEUE, CREATE ROUTE: procedures are not executed"
     assert str(caught[0].message) == f"routes.sql:6: EXEC Install: {why}"
     assert names(script) == []
 
@@ -188,7 +188,7 @@ def test_error_in_a_text_names_the_exec_and_shows_no_password() -> None:
 
 
 def test_variables_last_for_a_batch() -> None:
-    with pytest.warns(DdlWarning, match="not carried out"):
+    with pytest.warns(DdlWarning, match="not executed"):
         read(
             "USE Sales",
             "DECLARE @s nvarchar(9) = 'DROP ROUTE AutoCreatedLocal'",

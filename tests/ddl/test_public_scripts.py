@@ -34,7 +34,7 @@ class Script:
     Attributes:
         file: The script, or the folder of a database project.
         makes: The objects, one on a line.
-        problems: The lines that are not carried out.
+        problems: The lines that are not executed.
         existing: The databases that exist before.
         runs: Whether an instance runs it too: not if it reads or writes files of another machine.
     """

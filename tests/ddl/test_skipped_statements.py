@@ -90,13 +90,13 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("before", ["", "PRINT 'x' ", "PRINT 'x'; ", "DROP TABLE IF EXISTS t "])
 @pytest.mark.parametrize("end", ["", ";"])
-def test_undecided_block_is_not_carried_out(block: str, before: str, end: str) -> None:
+def test_undecided_block_is_not_executed(block: str, before: str, end: str) -> None:
     inner = "CREATE ROUTE Inner WITH ADDRESS = 'LOCAL'"
     script, messages = skipped(
         "USE Sales", before + block.format(inner=inner) + end, "CREATE ROUTE After WITH ADDRESS = 'LOCAL'"
     )
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert "not carried out, although it contains CREATE ROUTE: " in messages[-1]
+    assert "not executed, although it contains CREATE ROUTE: " in messages[-1]
     assert script.notes[-1].is_problem
 
 
@@ -113,13 +113,13 @@ def test_undecided_block_is_not_carried_out(block: str, before: str, end: str) -
         "IF 1 = 2 DROP ROUTE AutoCreatedLocal ELSE {inner}",
     ],
 )
-def test_decided_block_is_carried_out(block: str) -> None:
+def test_decided_block_is_executed(block: str) -> None:
     script = read("USE Sales", block.format(inner="CREATE ROUTE Inner WITH ADDRESS = 'LOCAL'"))
     assert names(script) == ["AutoCreatedLocal", "Inner"]
     assert script.notes == ()
 
 
-def test_catch_is_not_carried_out() -> None:
+def test_catch_is_not_executed() -> None:
     script = read("USE Sales", "BEGIN CATCH DROP ROUTE AutoCreatedLocal END CATCH")
     assert names(script) == ["AutoCreatedLocal"]
 
@@ -149,9 +149,7 @@ def test_batch_may_start_with_a_procedure_call_without_exec() -> None:
 def test_note_lists_each_contained_statement_once() -> None:
     _, messages = skipped("IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE B USE C END")
     shown = "IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = '..."
-    holds = (
-        "not carried out, although it contains DROP ROUTE, CREATE ROUTE, USE: the script does not decide its condition"
-    )
+    holds = "not executed, although it contains DROP ROUTE, CREATE ROUTE, USE: its condition cannot be evaluated from the script"
     assert messages == [f"routes.sql:1: {shown}: {holds}"]
 
 

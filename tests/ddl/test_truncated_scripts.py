@@ -87,7 +87,7 @@ def test_statements_of_the_documents_truncated_anywhere() -> None:
         ("IF 1 = 1 DROP ROUTE r ELSE", "expected a statement"),
         ("IF 1 = 1", "expected a statement after IF"),
         ("CREATE ROUTE x WITH ADDRESS = 'LOCAL", "error 105: unclosed quotation mark '"),
-        ("CREATE ROUTE [x", "error 105: unclosed quotation mark ["),
+        ("CREATE ROUTE [x", "error 105: unclosed name: [ without a closing ]"),
     ],
 )
 def test_error_of_truncated_statement(text: str, expected: str) -> None:

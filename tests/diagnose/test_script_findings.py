@@ -58,7 +58,7 @@ def test_lint_reads_on_after_errors_and_reports_each(tmp_path: Path, capsys: pyt
     assert "error 911: the script creates no database Sale; it creates Sales; did you mean Sales?" in text
     assert "did you mean ADDRESS?" in text
     assert "CREATE QUEU is not a statement of T-SQL; did you mean QUEUE?" in text
-    assert "not carried out, although it contains DROP ROUTE" in text
+    assert "not executed, although it contains DROP ROUTE" in text
 
 
 @pytest.mark.parametrize("text", ["", "SET NOCOUNT ON", "CREATE TABLE Orders (id int)\nGO\nUSE Sales\n"])

@@ -102,12 +102,12 @@ def test_invalid_queue_is_refused() -> None:
     ("columns", "message"),
     [
         ({"to_service_name": pa.array([None], pa.string())}, "to_service_name, row 0: null is not allowed here"),
-        ({"to_service_name": [b"Stock"]}, "to_service_name: expected text, found Binary"),
+        ({"to_service_name": [b"Stock"]}, "to_service_name: expected text, got binary"),
         ({"database": pa.array([None], pa.string())}, "queue.database, row 0: null is not allowed here"),
         ({"to_broker_instance": ["no id"]}, "to_broker_instance, row 0: 'no id' is not a valid GUID"),
-        ({"is_initiator": [0]}, "is_initiator: expected bool, found Int64"),
-        ({"transmission_status": [5]}, "queue.transmission_status: expected text, found int64"),
-        ({"from_service_name": [5]}, "queue.from_service_name: expected text, found int64"),
+        ({"is_initiator": [0]}, "is_initiator: expected bool, got int64"),
+        ({"transmission_status": [5]}, "queue.transmission_status: expected text, got int64"),
+        ({"from_service_name": [5]}, "queue.from_service_name: expected text, got int64"),
     ],
 )
 def test_invalid_rows_are_refused(columns: dict[str, Any], message: str) -> None:

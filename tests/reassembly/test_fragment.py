@@ -181,7 +181,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
     [
         (5, "expected a column name or a mapping from conversation id to key, got int"),
         ([("a", b"k" * 16)], "expected a column name or a mapping"),
-        ({"no guid": b"k" * 16}, "'no guid' is not a GUID"),
+        ({"no guid": b"k" * 16}, "'no guid' is not a valid GUID"),
         ({IDS[0]: b"k" * 17}, "17 bytes for 00000000-0000-0000-0000-000000000001"),
         ({IDS[0]: b""}, "0 bytes for 00000000-0000-0000-0000-000000000001"),
         ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is str; expected bytes"),
@@ -215,7 +215,7 @@ def test_the_error_for_a_key_of_wrong_length_names_the_row_but_hides_the_key() -
 def test_the_error_names_the_missing_or_invalid_key_column(kind: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match=r"^key: the column is missing"):
         fragments(session_keys="key")
-    with pytest.raises(ssbroker.SchemaError, match=r"^key: expected binary, found "):
+    with pytest.raises(ssbroker.SchemaError, match=r"^key: expected binary, got "):
         fragments(messages(BODIES, key=pa.nulls(5, kind)), session_keys="key")
 
 
@@ -249,5 +249,5 @@ def test_the_error_names_the_duplicate_column() -> None:
     for names in (["message_body", "message_body"], ["kind", "kind"]):
         columns = [*MESSAGES.columns, MESSAGES["message_body"], MESSAGES["message_body"]]
         batch = pa.RecordBatch.from_arrays(columns, names=[*MESSAGES.schema.names, *names])
-        with pytest.raises(ssbroker.SchemaError, match=f"^{names[0]}: expected unique column names, found two"):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{names[0]}: expected unique column names, got two"):
             fragments(batch)

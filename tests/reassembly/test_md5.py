@@ -97,7 +97,7 @@ def test_no_values(kind: Any) -> None:
 )
 def test_columns_of_other_types_are_rejected(make: Any, kind: Any) -> None:
     for rows in (0, 2):
-        with pytest.raises(ssbroker.SchemaError, match=r"^values: expected binary or text, found ") as caught:
+        with pytest.raises(ssbroker.SchemaError, match=r"^values: expected binary or text, got ") as caught:
             ssbroker.md5(make(rows, kind))
         assert (caught.value.column, caught.value.expected) == ("values", "binary or text")
 

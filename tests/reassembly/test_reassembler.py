@@ -135,7 +135,7 @@ def test_extra_columns_must_equal_those_of_the_first_push() -> None:
         "is missing": rest.drop_columns(["word"]),
         "found an additional column": rest.append_column("more", words),
         "found int8": rest.set_column(8, "word", pa.nulls(2, pa.int8())),
-        "found LargeUtf8": rest.set_column(8, "word", words.cast(pa.large_string())),
+        "got large_string": rest.set_column(8, "word", words.cast(pa.large_string())),
     }
     for message, other in others.items():
         with pytest.raises(ssbroker.SchemaError, match=r"^(word|more): .*(?i:" + message + ")") as caught:
@@ -178,7 +178,7 @@ def test_forget_accepts_ids_in_any_form() -> None:
 
 def test_forget_rejects_invalid_arguments() -> None:
     reassembler = Reassembler()
-    with pytest.raises(ssbroker.InvalidGuidError, match=r"^conversation_id: 'no guid' is not a GUID"):
+    with pytest.raises(ssbroker.InvalidGuidError, match=r"^conversation_id: 'no guid' is not a valid GUID"):
         reassembler.forget("no guid", is_initiator=True, message_sequence_number=0)
     for number in (-1, 2**63, 1.5, None):
         with pytest.raises(ssbroker.OptionError, match=r"^message_sequence_number: "):

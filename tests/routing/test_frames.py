@@ -65,7 +65,7 @@ def test_pandas_columns_of_nan_are_null() -> None:
     frame["to_broker_instance"] = np.nan
     assert ROUTER.with_decisions(frame, now=NOW)["outcome"].tolist() == [row["outcome"] for row in expected()]
     frame["to_broker_instance"] = [1.5, np.nan, np.nan]
-    with pytest.raises(ssbroker.SchemaError, match=r"to_broker_instance: expected a GUID.*, found Float64"):
+    with pytest.raises(ssbroker.SchemaError, match=r"to_broker_instance: expected a GUID.*, got double"):
         ROUTER.route(frame, now=NOW)
 
 

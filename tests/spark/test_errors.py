@@ -59,7 +59,7 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, Outcome int", ONE_DATABASE, ["Outcome", "rename or drop"]),
         (f"{KEYS}, To_Service_Name int", ONE_DATABASE, ["to_service_name", "'To_Service_Name'", "ignores case"]),
         (f"{KEYS}, `ssbroker text` string", ONE_DATABASE, ["ssbroker text", "rename or drop"]),
-        (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'exactly this name, found "Is_Initiator"']),
+        (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'exactly this name, got "Is_Initiator"']),
     ],
 )
 def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, catalog: Catalog, words: list[str]) -> None:
@@ -109,7 +109,7 @@ def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> Non
 
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, found 2"):
+    with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, got 2"):
         ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), ONE_DATABASE)
 
 

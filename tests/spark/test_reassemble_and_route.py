@@ -137,7 +137,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: dict[str,
 
 def test_duplicate_conversation_columns_are_refused(spark: SparkSession) -> None:
     given = simple(spark, to_service_name="'//s'").selectExpr("*", "'//t' as to_service_name")
-    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, found 2"):
+    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, got 2"):
         ssbroker.spark.pipeline(given, one_route())
 
 

@@ -160,7 +160,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, expe
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     given = spark.createDataFrame([ROW], FRAGMENTS)
-    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, found 2"):
+    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, got 2"):
         ssbroker.spark.reassemble(given.select("*", "fragment_count"))
 
 

@@ -276,7 +276,7 @@ class Activation:
         """Implements `Database.activate`."""
         check_callable(procedure)
         maximum = integer_argument(max_queue_readers, name="max_queue_readers", minimum=0, maximum=READERS_MAX)
-        found = existing(database.objects().queues, queue_key(queue), kind="queue")
+        found = existing(database.objects().queues, queue_key(queue), kind="queue", database=database.name)
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
         with self._guard:
             watched = self._monitor(database, found)
@@ -286,7 +286,7 @@ class Activation:
 
     def deactivate(self, database: DatabaseContext, queue: str) -> None:
         """Implements `Database.deactivate`."""
-        found = existing(database.objects().queues, queue_key(queue), kind="queue")
+        found = existing(database.objects().queues, queue_key(queue), kind="queue", database=database.name)
         with self._guard:
             watched = self._queues.get((database.database_id, found.queue_id))
             if watched is not None:

@@ -123,7 +123,7 @@ class Database:
         Args:
             role: "principal" or "mirror".
             number: The failover number, which counts role changes of the pair. By default it grows by one when a mirror becomes the
-                principal. Pass it if the file does not include the last failover, because it was not copied from its partner since.
+                principal. Pass it if the file predates the last failover, because it has not been copied from its partner since.
 
         Raises:
             OptionError: The role is not valid, or the number is less than the stored one.
@@ -233,7 +233,7 @@ class Database:
         Args:
             name: The name of the queue; the default schema is `dbo`.
             on_poison: What happens with a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
-                message to another queue, and this one stays enabled. None leaves the queue as it is; a new one is disabled.
+                message to another queue, and this one stays enabled. None leaves an existing queue as it is; a new one gets `disable`.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.
 

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from ssbroker._arguments import is_utf8_text
+from ssbroker._arguments import is_utf8_text, path_argument
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import InstanceContext, random_guid
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, StorageError
@@ -28,10 +28,11 @@ _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
 _NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
 
 
-def resolve_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path, or raises if it is not valid."""
+def resolve_path(path: str | os.PathLike[str], *, name: str) -> Path:
+    """Returns the absolute path; raises `OptionError` or `StorageError` if it is not valid."""
+    given = path_argument(path, name=name)
     try:
-        absolute = Path(path).resolve()
+        absolute = given.resolve()
         str(absolute).encode()
     except UnicodeEncodeError as error:
         raise StorageError(f"{os.fsencode(path)!r}: the path cannot be encoded as UTF-8", file=repr(path)) from error

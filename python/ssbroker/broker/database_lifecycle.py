@@ -213,7 +213,7 @@ def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
         raise
     except StorageError as error:
         raise refusal(
-            f"{path} is not a database file that can be attached: {error}; "
+            f"{path} is not a database file that can be attached: {str(error).removeprefix(f'{path}: ')}; "
             "to use the tables of another SQLite file, create a database, and copy them into it",
             5171,
         ) from error

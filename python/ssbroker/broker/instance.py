@@ -128,7 +128,7 @@ class Instance:
             OptionError: `lock_timeout` is not a valid number of seconds, or `name` is not a string.
             StorageError: The files cannot be written.
         """
-        resolved_folder = database_files.resolve_path(folder)
+        resolved_folder = database_files.resolve_path(folder, name="folder")
         source = random or randomness.SystemRandom()
         file = database_files.create_msdb(
             resolved_folder / MSDB_FILE, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
@@ -181,7 +181,7 @@ class Instance:
         boolean(create, name="create")
         if name is not None and not create:
             raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
-        resolved_folder = database_files.resolve_path(folder)
+        resolved_folder = database_files.resolve_path(folder, name="folder")
         source = random or randomness.SystemRandom()
         path = resolved_folder / MSDB_FILE
         file = None
@@ -347,7 +347,9 @@ class Instance:
             True
         """
         with InstanceTransaction(self._context) as transaction:
-            database_lifecycle.attach(self._context, transaction, name, database_files.resolve_path(file), option)
+            database_lifecycle.attach(
+                self._context, transaction, name, database_files.resolve_path(file, name="file"), option
+            )
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
@@ -423,7 +425,7 @@ class Instance:
             StorageError: A file cannot be written.
 
         Warns:
-            DdlWarning: Statements do not apply to an instance and were skipped, or could not be carried out.
+            DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.
 
         Examples:
             >>> import tempfile
@@ -466,7 +468,7 @@ class Instance:
             StorageError: A file cannot be written.
 
         Warns:
-            DdlWarning: Statements do not apply to an instance and were skipped, or could not be carried out.
+            DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.
 
         Examples:
             >>> import tempfile

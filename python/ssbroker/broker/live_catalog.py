@@ -124,7 +124,6 @@ def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetail
                 schema=queue.schema_name,
                 name=queue.name,
                 is_enabled=queue.is_receive_enabled and queue.is_enqueue_enabled,
-                is_poison_handling_enabled=queue.is_poison_message_handling_enabled,
             )
     endpoint = databases[0][1].endpoint
     return InstanceDetails(

@@ -204,7 +204,7 @@ class LocalDelivery:
             if len(batches) == 1:
                 raise
             _LOGGER.exception(
-                "%s: delivery failed; delivering one conversation at a time to find the failing one", target
+                "%s: delivery failed; delivering one conversation at a time to find the failing one", target.name
             )
         delivered = []
         for batch in batches:

@@ -457,6 +457,10 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
     if number is None:
         is_failover = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + is_failover
-    integer_argument(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
+    integer_argument(number, name="number", minimum=0, maximum=_NUMBER_MAX)
+    if number < broker.mirroring_number:
+        raise OptionError(
+            f"number: {number} is less than the failover number of the database, {broker.mirroring_number}; omit it, or pass a higher one"
+        )
     changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

@@ -19,8 +19,8 @@ Key = TypeVar("Key")
 Found = TypeVar("Found")
 
 
-def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:
-    """Returns an object by its key, or raises error 15151."""
+def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str | None = None) -> Found:
+    """Returns an object by its key, or raises error 15151, which names the database if it is passed."""
     try:
         found = objects.get(key)
     except TypeError:  # an unhashable key
@@ -29,7 +29,8 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:
         name = _display_name(key)
         similar = most_similar(name, map(_display_name, objects))
         hint = "" if similar is None else f"; did you mean {similar!r}?"
-        raise refusal(f"{kind} {name!r} does not exist{hint}", 15151)
+        where = "" if database is None else f" in the database {database!r}"
+        raise refusal(f"{kind} {name!r} does not exist{where}{hint}", 15151)
     return found
 
 

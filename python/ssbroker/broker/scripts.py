@@ -132,7 +132,7 @@ def _ensure(
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
-            raise source.error(0, f"the script {EMPTY}; use lenient to accept such a script")
+            raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
         after = _describe_instance(transaction)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
@@ -185,7 +185,7 @@ class _Execution:
                     )
                 self._batch(source, batch)
             if not self.runner.seen_count and not may_be_empty:
-                raise source.error(0, f"the script {EMPTY}; use lenient to accept such a script")
+                raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
         except DdlError as error:
             raise self._failed(error) from None
         finally:
@@ -214,10 +214,10 @@ class _Execution:
         with InstanceTransaction(self._instance, changed=self._changed) as transaction:
             for name in created:
                 database_lifecycle.detach(transaction, name, is_dropped=True)
-        effect = f"the statements up to line {self._last_line} were committed"
+        effect = f"the batches up to line {self._last_line} remain in effect"
         if created:
             names = ", ".join(map(repr, created))
-            effect += f", but the databases that the script created ({names}) were dropped again"
+            effect += f", except that the databases that the script created ({names}) were dropped again"
         message = f"{error}; {effect}"
         return DdlError(message, number=error.number, file=error.file, line=error.line)
 

@@ -60,7 +60,9 @@ class ReceiveWait:
     def wait(self) -> bool:
         """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed."""
         arrivals = self._database.arrivals
-        queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
+        queue_id = self._queue_id = existing(
+            self._database.objects().queues, self._key, kind="queue", database=self._database.name
+        ).queue_id
         with arrivals.count_waiter(queue_id):
             while True:
                 seen = arrivals.count(queue_id)
@@ -79,7 +81,12 @@ class ReceiveWait:
         if file.query(lambda connection: queues.has_ready_messages(connection, queue_id, now=now)):
             return True, 0.0  # RECEIVE checks whether the queue is enabled
         with file.read() as connection:
-            check_enabled(connection, existing(self._database.objects(connection).queues, self._key, kind="queue"))
+            check_enabled(
+                connection,
+                existing(
+                    self._database.objects(connection).queues, self._key, kind="queue", database=self._database.name
+                ),
+            )
             if queues.has_ready_messages(connection, queue_id, now=now):
                 return True, 0.0
             ends_at = leases.next_end(connection, queue_id, now=now)

@@ -499,4 +499,4 @@ def read_slice(database: DatabaseContext, name: str, span: tuple[int, int] | Non
 def _queue_id(database: DatabaseContext, connection: Any, name: str) -> int | None:
     if name == TRANSMISSION_QUEUE:
         return None
-    return existing(database.objects(connection).queues, queue_key(name), kind="queue").queue_id
+    return existing(database.objects(connection).queues, queue_key(name), kind="queue", database=database.name).queue_id

@@ -38,7 +38,7 @@ class WorkQueue:
     """A work queue: `put` adds a message, and `take` gives it to one worker. `Instance.queue` and `Database.queue` return it.
 
     It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that workers in many
-    threads and processes take messages at the same time; the conversation ends with the job. Messages start in the order in which they
+    threads and processes take messages at the same time; the conversation ends with the job. Messages are taken in the order in which they
     were put, and the views of the instance show them.
 
     Examples:

@@ -133,7 +133,7 @@ class WorkerThread:
                 if self._is_closed:  # closed without waiting for this call: its files are closed
                     return
                 with print_logging_errors():
-                    _LOGGER.exception("background work failed; retrying")
+                    _LOGGER.exception("%s: background work failed; retrying", self._name)
                 due = None
                 failures += 1
             if due is not None:

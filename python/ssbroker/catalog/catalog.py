@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import string_list, utc_datetime
+from ssbroker._arguments import path_argument, string_list, utc_datetime
 from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, missing_column_error
 from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
@@ -143,7 +143,7 @@ class Catalog:
             OptionError: `variables` or `encoding` is invalid.
 
         Warns:
-            DdlWarning: Statements of a script were skipped, or could not be carried out.
+            DdlWarning: Statements of a script were skipped, or could not be executed.
 
         Examples:
             >>> import tempfile
@@ -155,13 +155,14 @@ class Catalog:
             ...     Catalog.load(script).routes["name"].to_pylist()
             ['AutoCreatedLocal', 'Orders']
         """
-        if is_instance_folder(Path(path)):
-            return cls.from_instance(path)
+        source_path = path_argument(path, name="path")
+        if is_instance_folder(source_path):
+            return cls.from_instance(source_path)
         from ssbroker import ddl  # noqa: PLC0415 - not in workers
         from ssbroker.catalog.load import load_source  # noqa: PLC0415 - not in workers
 
         options = script_options(variables=variables, encoding=encoding, lenient=lenient)
-        source = load_source(Path(path), now=utc_datetime(now), options=options)
+        source = load_source(source_path, now=utc_datetime(now), options=options)
         if source.script is not None:
             for line in ddl.summary(source.script.notes, about="routing"):
                 warnings.warn(line, DdlWarning, stacklevel=2)
@@ -211,7 +212,7 @@ class Catalog:
             ...     Catalog.from_instance(folder).databases["name"].to_pylist()
             ['msdb', 'Sales']
         """
-        return cls._from_contents(read_contents(Path(folder)))
+        return cls._from_contents(read_contents(path_argument(folder, name="folder")))
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
@@ -291,7 +292,7 @@ class Catalog:
         return self._counts[2] > 0
 
     def position(self, kind: ddl.ObjectKind, *, database: str = "", name: str = "") -> ddl.ScriptPosition | None:
-        r"""Returns the last statement of the script that created or altered an object.
+        r"""Returns the position of the last statement of the script that created or altered an object.
 
         Positions are not part of the content of a catalog: they are neither compared nor pickled.
 

@@ -30,14 +30,12 @@ class QueueDetails:
     Attributes:
         schema: Its schema, as it was created.
         name: Its name, as it was created.
-        is_enabled: Whether it is on.
-        is_poison_handling_enabled: Whether five rollbacks switch it off.
+        is_enabled: Whether the queue is enabled.
     """
 
     schema: str
     name: str
     is_enabled: bool
-    is_poison_handling_enabled: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

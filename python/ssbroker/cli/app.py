@@ -101,7 +101,7 @@ _COMMANDS: Final = {
     "lint": "Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.",
     "trace": "Follow a conversation from instance to instance, and its acknowledgement back.",
     "compare": "Show which conversations change between two catalogs, and why.",
-    "certificates": "Create an authority, and certificates for instances that it signs.",
+    "certificates": "Create a certificate authority, and certificates signed by it for instances.",
     "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",
     "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
@@ -210,6 +210,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(repeat_option(sys.argv[1:] if arguments is None else arguments))
 
 
+def _usage_problem(error: Any) -> str:
+    """Returns what is wrong with the arguments; typer does not name a value that pydantic has refused."""
+    problem: str = error.format_message().removesuffix(".").replace("Value error, ", "")
+    if hasattr(error.__cause__, "errors") and "Input should" in problem:
+        value = error.__cause__.errors()[0]["input"]
+        problem = f"{problem.replace('Input should be', 'expected')}, got {value!r:.80}"
+    return problem
+
+
 def _run(arguments: Sequence[str]) -> int:
     try:
         with _warnings_as_lines(quiet="--quiet" in arguments or "-q" in arguments), _sigterm_as_interrupt():
@@ -220,7 +229,7 @@ def _run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except _USAGE_ERROR as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
-        return _fail(f"{error.format_message().removesuffix('.').replace('Value error, ', '')}; see '{command} --help'")
+        return _fail(f"{_usage_problem(error)}; see '{command} --help'")
     except SsbrokerError as error:
         return _fail(str(error))
     except KeyboardInterrupt:

@@ -54,7 +54,7 @@ def certificates(
     ],
     days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=36_500, help="Validity in days.")] = DEFAULT_DAYS,
 ) -> None:
-    """Create an authority, and certificates for instances that it signs.
+    """Create a certificate authority, and certificates signed by it for instances.
 
     Writes NAME.pem and NAME.key for each instance, and authority.pem for all of them. An existing authority in the folder signs the new certificates, which expire no later than its own.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import instance_name
-from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, parse_now
+from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, as_options, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.terminal import fitted
 from ssbroker.exceptions import OptionError
@@ -77,14 +77,15 @@ def explain(
         )
     # LIFETIME counts from the current time, whatever the time of the decision.
     loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
-    explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
-        to_service,
-        to_broker_instance=broker_instance,
-        database=None if from_outside else _database(loaded, catalog, start),
-        is_initiator=not from_target,
-        conversation_id=conversation_id,
-        now=parse_now(at),
-    )
+    with as_options(to_broker_instance="--broker-instance", conversation_id="--conversation-id", database="--from"):
+        explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
+            to_service,
+            to_broker_instance=broker_instance,
+            database=None if from_outside else _database(loaded, catalog, start),
+            is_initiator=not from_target,
+            conversation_id=conversation_id,
+            now=parse_now(at),
+        )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))
         return
@@ -112,7 +113,7 @@ def _database(catalog: Catalog, path: Path, start: str | None) -> str:
         return catalog.user_database
     names = sorted(str(found) for found in known if found != "msdb")
     found = f"the databases {', '.join(names)}" if names else "no database other than msdb"
-    raise OptionError(f"give --from or --from-outside; the catalog has {found}")
+    raise OptionError(f"specify --from or --from-outside: the catalog has {found}")
 
 
 def _coloured(text: str) -> Text:

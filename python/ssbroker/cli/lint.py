@@ -25,7 +25,7 @@ from ssbroker.cli.diagnose_options import (
     instance_paths,
     write_text,
 )
-from ssbroker.cli.options import AtOption, parse_now
+from ssbroker.cli.options import AtOption, as_options, parse_now
 from ssbroker.cli.script_options import (
     EncodingOption,
     LenientOption,
@@ -90,7 +90,7 @@ def lint(
 
     A script with :connect describes an instance for each server. Reading continues after an error in a script.
 
-    Exit status: 0 if nothing is found, 1 if anything is found, 2 if an option or an input is invalid.
+    Exit status: 0 if no findings are reported, 1 if any are, 2 if an option or an input is invalid.
     """
     from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
@@ -102,9 +102,10 @@ def lint(
     instances, uris, duplicate_id_findings = _load_instances(paths, options=options)
     notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
     warn_about(notes, about="routing", verbose=verbose)
-    fleet_findings = find_problems(
-        instances, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()
-    )
+    with as_options(ignore="--ignore", expires_within="--expires-within"):
+        fleet_findings = find_problems(
+            instances, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()
+        )
     found = Findings([*fleet_findings, *duplicate_id_findings]).without(ignore or ()).at_least(level)
     if sarif_file is not None:
         log = sarif(found, uris=uris)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from ssbroker._arguments import parse_timestamp
-from ssbroker.exceptions import InputError, OptionError
+from ssbroker.exceptions import InputError, OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
 
 
@@ -50,7 +52,7 @@ def of_output(path: Path, requested: Format | None) -> Format:
     """Returns the format to write: the one requested, or the one for the suffix."""
     found = requested or by_suffix(path)
     if found is None:
-        raise OptionError(f"{path}: unknown format; use one of the suffixes {KNOWN_SUFFIXES}, or give --format")
+        raise OptionError(f"{path}: unknown format; use one of the suffixes {KNOWN_SUFFIXES}, or specify --format")
     return found
 
 
@@ -135,6 +137,25 @@ def parse_size(text: str, *, option: str) -> int | None:
     number, unit, binary = found.groups()
     scale: int = (1024 if binary else 1000) ** (_UNITS.index(unit.lower()) + 1 if unit else 0)
     return int(number) * scale
+
+
+@contextmanager
+def as_options(**options: str) -> Iterator[None]:
+    """Makes errors about arguments of a function name the command-line options instead.
+
+    Examples:
+        >>> with as_options(ignore="--ignore"):
+        ...     raise OptionError("ignore: 'SSB999' is not a finding code")
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: --ignore: 'SSB999' is not a finding code
+    """
+    try:
+        yield
+    except SsbrokerError as error:
+        name, separator, problem = str(error).partition(": ")
+        if separator and name in options:
+            error.args = (f"{options[name]}: {problem}", *error.args[1:])
+        raise
 
 
 def parse_count(text: str, *, option: str) -> int | None:

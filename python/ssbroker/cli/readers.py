@@ -460,11 +460,17 @@ def _find_bad_line(
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            return MalformedDataError(f"{where}: {error}; expected {_JSON_EXPECTED}", row=row, expected=_JSON_EXPECTED)
-        if not isinstance(found, dict):
-            shown = line[:_SHOWN_CHARACTERS_MAX].decode("utf-8", "backslashreplace")
+            reason = getattr(error, "msg", None) or str(error)
             return MalformedDataError(
-                f"{where}: {shown!r} is not a JSON object; expected {_JSON_EXPECTED}", row=row, expected=_JSON_EXPECTED
+                f"{where}: {_shown(line)} is not valid JSON ({reason}); expected {_JSON_EXPECTED}",
+                row=row,
+                expected=_JSON_EXPECTED,
+            )
+        if not isinstance(found, dict):
+            return MalformedDataError(
+                f"{where}: {_shown(line)} is not a JSON object; expected {_JSON_EXPECTED}",
+                row=row,
+                expected=_JSON_EXPECTED,
             )
         for field in fields:
             value = found.get(field.name)
@@ -479,6 +485,10 @@ def _find_bad_line(
                     expected=expected,
                 )
     return None
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:_SHOWN_CHARACTERS_MAX].decode("utf-8", "backslashreplace"))
 
 
 def _expected_if_wrong(value: Any, data_type: pa.DataType) -> str | None:
@@ -648,7 +658,9 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
             if not file.is_file():
                 raise InputError(f"{file}: not a regular file; expected one, because it is read more than once")
         if file.resolve() in seen:
-            raise InputError(f"{file}: the file is given twice, so its rows would be counted twice; give it once")
+            raise InputError(
+                f"{file}: the file is specified twice, so its rows would be counted twice; specify it once"
+            )
         seen.add(file.resolve())
     return files
 

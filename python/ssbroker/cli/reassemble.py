@@ -333,7 +333,7 @@ def reassemble(
     The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
     """
     if session_keys is not None and session_key_column is not None:
-        raise OptionError("--session-keys and --session-key-column cannot be used together: give one of them")
+        raise OptionError("--session-keys and --session-key-column cannot be used together: specify one of them")
     tables = {"messages": output, "rejected": rejected, "incomplete": incomplete, "acknowledgements": acknowledgements}
     limits = {
         "max_pending_bytes": (max_pending_bytes, parse_size),

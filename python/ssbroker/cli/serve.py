@@ -362,11 +362,11 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
         if is_unencrypted:
             return None
         raise OptionError(
-            "you must specify who may connect: give --certificate and --key, with --authority and --name or with --pin; "
-            "or give --allow-unencrypted, for a network that nobody else can reach"
+            "specify who may connect: --certificate and --key, with --authority and --name or with --pin; "
+            "or --allow-unencrypted, for a network that nobody else can reach"
         )
     if is_unencrypted:
-        raise OptionError("--allow-unencrypted and certificates cannot be used together: give one of them")
+        raise OptionError("--allow-unencrypted and certificates cannot be used together: specify one of them")
     if tls.certificate is None or tls.key is None:
         raise OptionError("--certificate and --key: expected both, the certificate of the instance and its private key")
     if tls.authority is not None and not tls.names:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from ssbroker._text import quantity
+from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.script_options import (
     EncodingOption,
@@ -76,16 +77,19 @@ def sql(
 ) -> None:
     """Run T-SQL scripts, a query or an interactive shell on an instance.
 
-    Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues. Without scripts and --query, a terminal shows a shell for both.
+    Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues. Without scripts or --query, it opens an interactive shell for statements and queries on a terminal.
 
-    Exit status: 0 if everything was carried out, 1 if a statement that may concern Service Broker was not, because the script does not decide its condition or text, 2 if a statement failed or an option is invalid.
+    Exit status: 0 if everything was executed, 1 if a statement that may concern Service Broker was not, because its condition or text cannot be determined from the script, 2 if a statement failed or an option is invalid.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
 
     is_shell = not files and select is None
     if is_shell and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise OptionError("nothing to run: give scripts or --query, or use a terminal")
+        raise OptionError("nothing to run: pass scripts or --query, or run it on a terminal")
     options = parse_options(variable, encoding, lenient=lenient)
+    for file in files or ():
+        with os_errors_as_input_errors(file):  # before the instance is created
+            file.open("rb").close()
     if create:
         with suppress(BrokerError):  # it exists, or another process is creating it
             Instance.create(folder, name=folder.resolve().name, background=False).close()
@@ -105,7 +109,7 @@ def sql(
 def _run_scripts(
     instance: Instance, files: Iterable[Path], options: ScriptOptions, *, quiet: bool, verbose: bool
 ) -> bool:
-    """Runs scripts; returns whether all statements that may concern Service Broker were carried out, or need not be."""
+    """Runs scripts; returns whether all statements that may concern Service Broker were executed, or need not be."""
     from ssbroker.broker.instance import context_of  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import execute_file  # noqa: PLC0415 - the same
 
@@ -113,10 +117,10 @@ def _run_scripts(
     for file in files:
         notes = execute_file(context_of(instance), file, options=options)
         warn_about(notes, about="Service Broker", verbose=verbose)
-        left_out = sum(note.kind == "not_carried_out" for note in notes)
+        left_out = sum(note.kind == "not_executed" for note in notes)
         is_complete &= left_out == 0 or options.lenient
         if not quiet:
-            outcome = f"{quantity(left_out, 'statement')} not carried out" if left_out else "done"
+            outcome = f"{quantity(left_out, 'statement')} not executed" if left_out else "done"
             typer.echo(f"{file}: {outcome}")
     return is_complete
 

@@ -56,6 +56,10 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
             connection.execute(_without_brackets(text))
             names = _unique_names([str(column[0]) for column in connection.description or ()])
             rows = connection.fetchall()
+        except duckdb.BinderException as error:
+            if "base table" not in str(error):
+                raise InputError(str(error)) from None
+            raise InputError("views and queues are read-only: expected a SELECT statement") from None
         except duckdb.CatalogException as error:  # a name; DuckDB would suggest names of its own
             raise InputError(_without_object(str(error), objects)) from None
         except duckdb.Error as error:

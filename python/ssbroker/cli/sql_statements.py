@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 def is_command(text: str) -> bool:
-    """Whether a text is a command of the shell instead of statements."""
+    """Whether a text is a command of the shell rather than T-SQL."""
     return _WORDS.fullmatch(text) is not None
 
 

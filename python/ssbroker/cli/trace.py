@@ -19,7 +19,7 @@ from ssbroker.cli.diagnose_options import (
     require_start,
     write_text,
 )
-from ssbroker.cli.options import AtOption, PendingRequestOption, parse_now
+from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import fitted
 from ssbroker.cli.writers import refuse_overwriting
@@ -54,7 +54,7 @@ def trace(
     ] = None,
     from_service: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Initiator service. Default: the first of the database by name."),
+        typer.Option(metavar="NAME", help="Initiator service. Default: the first service of the database, by name."),
     ] = None,
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
@@ -75,7 +75,7 @@ def trace(
 
     The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance.
 
-    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 otherwise.
+    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 if an option or an input is invalid.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same
@@ -88,17 +88,24 @@ def trace(
     instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
     instance, database = parse_start(start, instances)
     require_start(instance, database, instances)
-    found = follow(
-        instances,
-        to_service,
-        instance=instance,
-        database=database,
-        from_service_name=from_service,
-        to_broker_instance=broker_instance,
-        conversation_id=conversation_id,
-        at=now,
-        pending_request=pending_request,
-    )
+    with as_options(
+        instance="--from",
+        database="--from",
+        from_service_name="--from-service",
+        to_broker_instance="--broker-instance",
+        conversation_id="--conversation-id",
+    ):
+        found = follow(
+            instances,
+            to_service,
+            instance=instance,
+            database=database,
+            from_service_name=from_service,
+            to_broker_instance=broker_instance,
+            conversation_id=conversation_id,
+            at=now,
+            pending_request=pending_request,
+        )
     if html is not None:
         write_text(html, html_report(instances, trace=found, at=now))
     if as_json:

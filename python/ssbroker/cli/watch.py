@@ -60,7 +60,7 @@ def watch(
     """Show the state of an instance as it changes, until Ctrl-C.
 
     Shows undelivered messages and their causes, the depth of each queue over time and the age of its oldest message, conversations by state, and connections.
-    No process needs to serve the instance. On a terminal, it is shown in place.
+    No process needs to serve the instance. On a terminal, the display is updated in place.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.web.observer import Observer  # noqa: PLC0415 - the same

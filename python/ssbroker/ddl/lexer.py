@@ -383,7 +383,8 @@ def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation 
     literal = _literal(match)
     if literal is not None:
         return Token(literal[0], "", literal[1], position, end), end
-    raise source.error(position, f"unclosed quotation mark {text}", number=105)
+    what = "unclosed name: [ without a closing ]" if text == "[" else f"unclosed quotation mark {text}"
+    raise source.error(position, what, number=105)
 
 
 def _literal(match: re.Match[str]) -> tuple[Kind, str] | None:

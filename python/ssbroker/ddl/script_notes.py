@@ -1,4 +1,4 @@
-"""What a script leaves undone: skipped, ignored, not carried out, unknown or refused statements."""
+"""What a script leaves undone: skipped, ignored, not executed, unknown or refused statements."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ssbroker._text import quantity
 from ssbroker.ddl.lexer import ScriptPosition, location_text
 
 NoteKind = Literal[
-    "skipped", "security", "existing", "ignored", "caught", "not_carried_out", "unknown", "refused", "empty"
+    "skipped", "security", "existing", "ignored", "caught", "not_executed", "unknown", "refused", "empty"
 ]
 """What happened to a statement."""
 
-PROBLEMS: Final[frozenset[NoteKind]] = frozenset({"not_carried_out", "unknown", "refused", "empty"})
+PROBLEMS: Final[frozenset[NoteKind]] = frozenset({"not_executed", "unknown", "refused", "empty"})
 """The kinds of notes because of which the result of a script may not be what the script says."""
 
 
@@ -35,8 +35,8 @@ class ScriptNote:
 
     Attributes:
         kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
-            options), `existing` (exists already with the same content), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_carried_out` (may concern
-            Service Broker, but is not decided by the script), `unknown` (not a statement of T-SQL), `refused` (an error) or `empty`
+            options), `existing` (exists already with the same content), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
+            Service Broker, but whose condition or text is not known from the script), `unknown` (not a statement of T-SQL), `refused` (an error) or `empty`
             (the script has no statement about Service Broker).
         subject: The statement, shortened and without secrets; empty for a whole script.
         text: What was done, and why.

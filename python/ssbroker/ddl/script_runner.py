@@ -50,8 +50,8 @@ class ScriptTarget(Protocol):
 
 _EXEC_DEPTH_MAX: Final = 32
 _TEXTS_MAX: Final = 100_000
-_UNDECIDED_CONDITION: Final = "the script does not decide its condition"
-_UNDECIDED_TEXT: Final = "the script does not determine the text"
+_UNDECIDED_CONDITION: Final = "its condition cannot be evaluated from the script"
+_UNDECIDED_TEXT: Final = "its text cannot be determined from the script"
 _CREATABLE: Final = (
     statements.CreateService,
     statements.CreateContract,
@@ -319,7 +319,7 @@ class ScriptRunner:
         self._body(target, source, statement.otherwise, frame)
 
     def _note_skipped(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
-        """Notes that a statement with others in it was not carried out."""
+        """Notes that a statement with others in it was not executed."""
         inner = [one for one in walk([parsed]) if one is not parsed]
         for one in inner:
             match one.statement:
@@ -413,10 +413,10 @@ class ScriptRunner:
     def _note_undone(
         self, source: ScriptSource, parsed: ParsedStatement, held: Iterable[str], why: str, *, kind: str
     ) -> None:
-        """Notes a statement that was not carried out; it is merely skipped if it holds no statement about Service Broker."""
+        """Notes a statement that was not executed; it is merely skipped if it holds no statement about Service Broker."""
         verbs = ", ".join(dict.fromkeys(held))
         if verbs:
-            self._note(source, parsed, "not_carried_out", f"not carried out, although it contains {verbs}: {why}")
+            self._note(source, parsed, "not_executed", f"not executed, although it contains {verbs}: {why}")
         else:
             self._skip(source, parsed, kind)
 

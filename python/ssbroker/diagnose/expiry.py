@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, get_args
 
 from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.check_context import qualified_route
 from ssbroker.diagnose.compare import Comparison, compare
 from ssbroker.diagnose.fleet import Fleet, read
-from ssbroker.router import PendingRequest
+from ssbroker.router import PendingRequest, check_option
 
 _LIMIT: Final = 5
 _TICK: Final = timedelta(microseconds=1)
@@ -55,7 +55,7 @@ def expiries(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime, or `limit` is not an integer from 0 to 2**31 - 1.
+        OptionError: `at` is not a datetime, `limit` is not an integer from 0 to 2**31 - 1, or `pending_request` is unknown.
 
     Examples:
         >>> from datetime import datetime, UTC
@@ -70,6 +70,7 @@ def expiries(
     """
     whole_fleet, now = Fleet.of(fleet), utc_datetime(at, name="at")
     limit = integer_argument(limit, name="limit", minimum=0, maximum=2**31 - 1)
+    check_option("pending_request", pending_request, get_args(PendingRequest))
     return tuple(islice(_changing_expiries(whole_fleet, now, pending_request), limit))
 
 

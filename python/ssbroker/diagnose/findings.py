@@ -179,7 +179,7 @@ _CONFIGURATION: Final = (
         code="SSB018",
         name="name-nearly-equal",
         severity="warning",
-        title="A name differs from a service only in case, white space or Unicode form",
+        title="A name differs from a service only in case, white space or Unicode normalization form",
         why="Service names are compared byte by byte, whatever the collation: the two names are different services.",
     ),
     Code(
@@ -218,8 +218,8 @@ _CONFIGURATION: Final = (
         name="service-in-several-databases",
         severity="warning",
         title="Several databases of an instance have the same service",
-        why="A conversation that names no broker id goes to any of them, and another one to another: that shares the load between "
-        "copies, and is an error if only one of them is meant.",
+        why="Conversations that name no broker id are distributed among them. That balances the load between copies, but is a mistake "
+        "if only one of them is meant.",
     ),
     Code(
         code="SSB024",
@@ -273,7 +273,7 @@ _SCRIPTS: Final = (
         name="script-statement-refused",
         severity="error",
         title="A statement of the script is refused",
-        why="The rest of the script was read without the statement, so other findings may be its consequences.",
+        why="The rest of the script was read without the statement, so other findings may be consequences of this error.",
     ),
     Code(
         code="SSB102",
@@ -284,10 +284,10 @@ _SCRIPTS: Final = (
     ),
     Code(
         code="SSB103",
-        name="script-not-carried-out",
+        name="script-not-executed",
         severity="warning",
-        title="A statement of the script was not carried out",
-        why="The script does not decide its condition or its text, so objects may be missing, or differ on the server.",
+        title="A statement of the script was not executed",
+        why="Its condition or text cannot be determined from the script, so objects may be missing, or differ on the server.",
     ),
     Code(
         code="SSB104",

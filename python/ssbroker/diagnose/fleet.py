@@ -205,7 +205,12 @@ class Fleet(Mapping[str, Catalog]):
         folder = Path(folder)
         with os_errors_as_input_errors(folder):
             if not folder.is_dir():
-                raise InputError(f"{folder}: no such folder", value=str(folder), expected="a folder of instances")
+                missing = "is not a folder" if folder.exists() else "no such folder"
+                raise InputError(
+                    f"{folder}: {missing}; expected a folder of instances",
+                    value=str(folder),
+                    expected="a folder of instances",
+                )
             entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
             folders = {entry for entry in entries if entry.is_dir()}
         paths: dict[str, Path] = {}

@@ -108,7 +108,7 @@ def _check(catalog: Catalog, messages: pa.Table) -> None:
         found = next((field.type for field in messages.schema if field.name == column), None)
         if found is not None and not _is_text(found):
             raise SchemaError(
-                f"queue.{column}: expected text, found {found}",
+                f"queue.{column}: expected text, got {found}",
                 column=f"queue.{column}",
                 expected="text",
                 actual=str(found),

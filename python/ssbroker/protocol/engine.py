@@ -288,7 +288,7 @@ class MonotonicClock:
         return now + self._set_back
 
     def wall_time(self, monotonic: int) -> int:
-        """Returns the wall-clock time of a monotonic time, assuming that the clock is not set again."""
+        """Returns the wall-clock time of a monotonic time, assuming that the wall clock is not adjusted again."""
         return monotonic - self._set_back
 
 

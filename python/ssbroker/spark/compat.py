@@ -34,13 +34,13 @@ def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroke
         ) from None
     if is_older(installed, minimum):
         raise MissingSparkError(
-            f"{name} needs PySpark {minimum} or newer, and {installed} is installed{otherwise}",
+            f"{name} needs PySpark {minimum} or newer, and {installed} is installed: pip install 'pyspark>={minimum}'{otherwise}",
             name="pyspark",
         )
 
 
 def check_stream_support(name: str, *, instead: str) -> None:
-    """Raises `MissingSparkError` unless PySpark and its protobuf can keep state for Python.
+    """Raises `MissingSparkError` unless PySpark and its protobuf have `transformWithState` for Python.
 
     `name` is the function that was called, and `instead` are those that do the same for a batch.
     """

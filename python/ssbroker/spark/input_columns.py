@@ -62,7 +62,7 @@ def check_unique(wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises `SchemaError` if one of the columns that are read occurs twice."""
     for name in wanted:
         if names.count(name) > 1:
-            raise SchemaError(f"{name}: expected one column of this name, found {names.count(name)}", column=name)
+            raise SchemaError(f"{name}: expected one column of this name, got {names.count(name)}", column=name)
 
 
 def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:

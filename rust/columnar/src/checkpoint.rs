@@ -77,7 +77,9 @@ fn invalid(what: impl Display) -> Error {
 /// columns.
 fn split_checkpoint(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), &'static str> {
     const TRUNCATED: &str = "truncated";
-    let rest = bytes.strip_prefix(NAME).ok_or("unknown format")?;
+    let rest = bytes
+        .strip_prefix(NAME)
+        .ok_or("it does not start like one; expected the bytes that Reassembler.checkpoint() returned")?;
     let (version, _) = rest.split_first_chunk().ok_or(TRUNCATED)?;
     if *version != VERSION.to_le_bytes() {
         return Err("unsupported version");

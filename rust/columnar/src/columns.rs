@@ -13,7 +13,7 @@ use arrow_schema::{DataType, TimeUnit};
 use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Guid, GuidReader, Invalid, InvalidKind};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, type_name};
 use crate::masks::{ones, set_bits};
 use crate::schema::fragments as columns;
 use crate::view::{BytesView, dictionary_parts};
@@ -31,10 +31,6 @@ pub(crate) struct Source<'a> {
 pub(crate) trait Integer: ArrowPrimitiveType<Native: TryFrom<i128>> {}
 
 impl<T: ArrowPrimitiveType<Native: TryFrom<i128>>> Integer for T {}
-
-fn type_name<T: Integer>() -> String {
-    T::DATA_TYPE.to_string().to_lowercase()
-}
 
 fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
@@ -72,7 +68,7 @@ impl<'a> Source<'a> {
     }
 
     pub(crate) fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
-        let actual = actual.map(ToString::to_string);
+        let actual = actual.map(type_name);
         Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
     }
 
@@ -237,7 +233,7 @@ impl<'a> Source<'a> {
 
     /// Returns a required integer column without nulls.
     pub(crate) fn required_integers<T: Integer>(&self, name: &str) -> Result<ScalarBuffer<T::Native>> {
-        let array = self.required(name, &type_name::<T>())?;
+        let array = self.required(name, &type_name(&T::DATA_TYPE))?;
         if let Some(array) = array.as_primitive_opt::<T>()
             && array.null_count() == 0
         {
@@ -249,7 +245,7 @@ impl<'a> Source<'a> {
     }
 
     fn narrow_integers<T: Integer>(&self, name: &str, array: &'a ArrayRef) -> Result<Vec<Option<T::Native>>> {
-        let values = self.by_row(name, array, |array| self.wide_integers(name, array, &type_name::<T>()))?;
+        let values = self.by_row(name, array, |array| self.wide_integers(name, array, &type_name(&T::DATA_TYPE)))?;
         let narrow = values.into_iter().enumerate().map(|(row, value)| {
             value.map(T::Native::try_from).transpose().map_err(|_| {
                 let text = value.unwrap_or_default().to_string();

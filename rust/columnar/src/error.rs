@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, DataType};
 use ssbroker_core::Invalid;
 
 /// The result type of this crate.
@@ -53,7 +53,7 @@ impl fmt::Display for Error {
             Self::Malformed { column, row: None, what } => write!(out, "{column}: malformed Arrow data: {what}"),
             Self::State(what) => write!(out, "state: not a valid reassembler checkpoint: {what}"),
             Self::Schema { column, expected, actual: Some(actual) } => {
-                write!(out, "{column}: expected {expected}, found {actual}")
+                write!(out, "{column}: expected {expected}, got {actual}")
             }
             Self::Schema { column, expected, actual: None } => {
                 write!(out, "{column}: the column is missing; expected {expected}")
@@ -68,4 +68,29 @@ impl std::error::Error for Error {}
 /// Reports that our own columns do not form a batch. None is known to, but an error is better than a panic.
 pub(crate) fn internal(error: &ArrowError) -> Error {
     Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
+}
+
+/// Names a type as pyarrow does, since the caller uses pyarrow.
+pub(crate) fn type_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Boolean => "bool".to_owned(),
+        DataType::Float16 => "halffloat".to_owned(),
+        DataType::Float32 => "float".to_owned(),
+        DataType::Float64 => "double".to_owned(),
+        DataType::Utf8 => "string".to_owned(),
+        DataType::LargeUtf8 => "large_string".to_owned(),
+        DataType::Utf8View => "string_view".to_owned(),
+        DataType::LargeBinary => "large_binary".to_owned(),
+        DataType::BinaryView => "binary_view".to_owned(),
+        DataType::FixedSizeBinary(bytes) => format!("fixed_size_binary[{bytes}]"),
+        DataType::List(items) => format!("list<{}>", type_name(items.data_type())),
+        DataType::LargeList(items) => format!("large_list<{}>", type_name(items.data_type())),
+        DataType::Dictionary(keys, values) => {
+            format!("dictionary<values={}, indices={}>", type_name(values), type_name(keys))
+        }
+        simple if simple.is_primitive() || matches!(simple, DataType::Null | DataType::Binary) => {
+            simple.to_string().to_lowercase()
+        }
+        other => other.to_string(),
+    }
 }

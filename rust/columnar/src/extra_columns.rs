@@ -15,7 +15,7 @@ use ssbroker_core::reassembly::{ExtraColumnSource, ExtraValues};
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, split_rows};
 use crate::columns::Source;
-use crate::error::{Error, Result, internal};
+use crate::error::{Error, Result, internal, type_name};
 use crate::schema::fragments;
 use crate::validation::{Arrow, validate, without_unused_values};
 use crate::view::BytesView;
@@ -163,7 +163,7 @@ impl ExtraSchema {
             let stored_type = type_without_dictionaries(field.data_type()).map_err(|_| Error::Schema {
                 column: field.name().clone(),
                 expected: "a supported type".to_owned(),
-                actual: Some(field.data_type().to_string()),
+                actual: Some(type_name(field.data_type())),
             })?;
             fields.push(Arc::new(field.as_ref().clone().with_data_type(stored_type).with_nullable(true)));
         }
@@ -187,14 +187,14 @@ impl ExtraSchema {
         }
         let mut arrays = Vec::with_capacity(self.fields.len());
         for own in &self.fields {
-            let expected = || format!("{}, as in the first push", own.data_type());
+            let expected = || format!("{}, as in the first push", type_name(own.data_type()));
             let Some(position) = columns.fields.iter().position(|field| field.name() == own.name()) else {
                 return wrong(own.name(), expected(), None);
             };
             let array = &columns.arrays[position];
             match array_without_dictionaries(array, own.data_type()) {
                 Ok(Some(array)) => arrays.push(array),
-                _ => return wrong(own.name(), expected(), Some(array.data_type().to_string())),
+                _ => return wrong(own.name(), expected(), Some(type_name(array.data_type()))),
             }
         }
         Ok(ExtraColumns { fields: self.fields.clone(), arrays })

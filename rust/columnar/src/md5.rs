@@ -5,7 +5,7 @@ use arrow_buffer::NullBuffer;
 use ssbroker_md5::digest_many;
 
 use crate::arrays::binary_16;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, type_name};
 use crate::masks::{ones, set_bits};
 use crate::view::BytesView;
 
@@ -22,7 +22,7 @@ pub fn md5(array: &ArrayRef, first_row: usize) -> Result<ArrayRef> {
     let view = BytesView::new(array).ok_or_else(|| Error::Schema {
         column: VALUES.to_owned(),
         expected: "binary or text".to_owned(),
-        actual: Some(array.data_type().to_string()),
+        actual: Some(type_name(array.data_type())),
     })?;
     let mut digests = vec![[0; 16]; array.len()];
     let mut words = Vec::with_capacity(array.len().div_ceil(64));

@@ -1,4 +1,4 @@
-//! Errors for invalid catalog rows.
+//! Errors for invalid values in rows.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub enum InvalidKind {
     Duplicate,
     /// Not a GUID.
     Guid,
-    /// Exceeds a limit of the index.
+    /// Outside the allowed range.
     Limit,
     /// A null where a value is required.
     Null,
@@ -75,7 +75,7 @@ impl fmt::Display for Invalid {
         match &self.value {
             Some(value) => write!(out, ": '{value}'")?,
             None if self.kind == InvalidKind::Null => write!(out, ": null")?,
-            None => write!(out, ": it")?,
+            None => write!(out, ": the value")?,
         }
         let what = match self.kind {
             InvalidKind::Address => "is not a valid address",

@@ -214,7 +214,9 @@ def test_rows_without_a_route_are_dropped_and_reported(shop_and_bank: ShopAndBan
     shop_and_bank.network.settle(seconds=1)
     (event,) = shop_and_bank.network.emitted("bank", MessageUndeliverable)
     assert event.error == 11210
-    assert event.text.startswith('service_not_found: no service or route for "//Nobody"; received from ')
+    assert event.text.startswith(
+        'service_not_found: the service "//Nobody": its route is LOCAL, and no enabled database has it; received from '
+    )
     assert len(waiting(shop_and_bank.sales)) == 1
 
 

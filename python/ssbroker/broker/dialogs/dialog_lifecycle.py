@@ -43,8 +43,8 @@ def begin(
 ) -> ConversationEndpoint:
     """Creates the initiator's endpoint; sends nothing."""
     objects = work.objects
-    service = existing(objects.services, from_service, kind="service")
-    contract_row = existing(objects.contracts, contract, kind="contract")
+    service = existing(objects.services, from_service, kind="service", database=work.database)
+    contract_row = existing(objects.contracts, contract, kind="contract", database=work.database)
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
     if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):

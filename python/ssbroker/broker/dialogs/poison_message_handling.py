@@ -66,7 +66,9 @@ def requeue(database: DatabaseContext, name: str, conversation_handle: object) -
     """Implements `Database.requeue`."""
     handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
     with database_transaction(database) as work:
-        return _requeue_groups(work, existing(work.objects.queues, queue_key(name), kind="queue"), handle)
+        return _requeue_groups(
+            work, existing(work.objects.queues, queue_key(name), kind="queue", database=work.database), handle
+        )
 
 
 def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:

@@ -110,6 +110,6 @@ def check_enabled(connection: Connection, queue: Queue) -> None:
 
 def enabled_queue(work: Work, name: str) -> Queue:
     """Returns a queue by its name; raises error 15151 if there is none, and 9617 if it is disabled."""
-    queue = existing(work.objects.queues, queue_key(name), kind="queue")
+    queue = existing(work.objects.queues, queue_key(name), kind="queue", database=work.database)
     check_enabled(work.connection, queue)
     return queue

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, Peer
 
 
-_ERRORS: Final = {
-    "address_unusable": 9785,
-    "forwarding_disabled": 9792,
-    "no_route": 9750,
-    "route_requested": 9770,
-    "routing_loop": 28017,
-    "sender_disabled": 9791,
-    "service_not_found": 11210,
+_DROPS: Final = {
+    "address_unusable": (9785, "only the address TRANSPORT was found, and the service name contains no address"),
+    "forwarding_disabled": (9792, "its route leads to another instance, and message forwarding is disabled"),
+    "no_route": (9750, "no route of msdb leads to it"),
+    "route_requested": (9770, "no route of msdb leads to it; one has been requested"),
+    "routing_loop": (28017, "its route leads back to this instance"),
+    "sender_disabled": (9791, "the broker of msdb is disabled"),
+    "service_not_found": (11210, "its route is LOCAL, and no enabled database has it"),
 }
-"""Service Broker's error number for each `reason` to drop a received row (R26)."""
-_DEFAULT_ERROR: Final = 9798
+"""Service Broker's error number and its explanation for each `reason` to drop a received row (R26)."""
+_OTHER_DROP: Final = (9798, "it could not be routed")
 _REQUEST_STEP: Final = 4
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -176,13 +176,13 @@ class InboundRouter:
             reasons[_sender(key)] = (
                 DropReason.FORWARDING_DISABLED if reason == "forwarding_disabled" else DropReason.NOT_ACCEPTED
             )
-            error = _ERRORS.get(reason, _DEFAULT_ERROR)
+            error, why = _DROPS.get(reason, _OTHER_DROP)
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
                 unrouted,
                 number,
                 error=error,
-                text=f"{reason}: no service or route for {service}; received from {peer.address}",
+                text=f"{reason}: the service {service}: {why}; received from {peer.address}",
                 principal=peer.principal,
             )
         if reasons:
@@ -483,6 +483,12 @@ class InboundProcessor:
             if result.is_database_changed:
                 self._dialogs.drop(dialogs)
                 return
+        _LOGGER.warning(
+            "%s: %d rows were dropped: other transactions changed their conversations %d times; they are sent again",
+            dialogs.database.name,
+            rows.num_rows,
+            ATTEMPTS_MAX,
+        )
 
 
 def _join_batches(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -43,10 +43,10 @@ class Trust:
         >>> from ssbroker import Trust
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"), authority=Path("authority.pem"))
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: names: required with an authority; give at least one principal that it may issue certificates for
+        ssbroker.exceptions.OptionError: names: required with an authority; pass at least one principal that it may issue certificates for
         >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"))
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: no peer can be authenticated: give pinned certificates, or an authority and names
+        ssbroker.exceptions.OptionError: no peer can be authenticated: pass pinned certificates, or an authority and names
     """
 
     certificate: Path
@@ -67,12 +67,12 @@ class Trust:
                 raise OptionError(f"{name}: expected a pathlib.Path, got {type(file).__name__}")
         if self.authority is not None and not self.names:
             raise OptionError(
-                "names: required with an authority; give at least one principal that it may issue certificates for"
+                "names: required with an authority; pass at least one principal that it may issue certificates for"
             )
         if self.authority is None and self.names:
-            raise OptionError("names: used only with an authority; give one, or omit the names")
+            raise OptionError("names: used only with an authority; pass one, or omit the names")
         if self.authority is None and not any(self.pinned.values()):
-            raise OptionError("no peer can be authenticated: give pinned certificates, or an authority and names")
+            raise OptionError("no peer can be authenticated: pass pinned certificates, or an authority and names")
         if not all(self.pinned):
             raise OptionError("pinned: a principal must not be empty")
 
@@ -212,7 +212,7 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
 def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
     def refuse() -> str:
         raise OptionError(
-            f"{trust.key}: the private key is encrypted; give an unencrypted one that only its user can read"
+            f"{trust.key}: the private key is encrypted; pass an unencrypted one that only its user can read"
         )
 
     try:

@@ -13,6 +13,7 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker.dialogs.exactly_once_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
+from ssbroker.protocol.config import LIFETIME_MAX
 from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
@@ -26,7 +27,7 @@ _WRITE_OPTIONS: Final = (
 )
 _BIGINT_MAX: Final = 2**63 - 1
 _USE_VIEW: Final = (
-    "an instance cannot be a table of Spark's catalog, because Spark does not pass on its path when the table is used; "
+    "An instance cannot be a table of Spark's catalog, because Spark does not pass on its path when the table is used; "
     "use CREATE TEMPORARY VIEW ... USING ssbroker OPTIONS (path '...', ...), or spark.read and df.write with the path"
 )
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -142,7 +143,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             contract=given.get("contract", DEFAULT),
             to_broker_instance=given.get("to_broker_instance"),
             message_type=given.get("message_type", DEFAULT),
-            lifetime=_integer(given, "lifetime"),
+            lifetime=_integer(given, "lifetime", maximum=LIFETIME_MAX),
             encryption=_boolean(given, "encryption", default=True),
             ends=_boolean(given, "end_conversation", default=False),
         ),
@@ -188,7 +189,7 @@ def _required(given: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _folder(given: Mapping[str, str]) -> Path:
-    path = _required(given, "path", f"the folder of an instance; {_USE_VIEW}")
+    path = _required(given, "path", f"the folder of the instance, as in load(folder). {_USE_VIEW}")
     return local_path(path, name="path")
 
 
@@ -201,13 +202,13 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     return parsed
 
 
-def _integer(given: Mapping[str, str], name: str, *, minimum: int = 1) -> int | None:
+def _integer(given: Mapping[str, str], name: str, *, minimum: int = 1, maximum: int = _BIGINT_MAX) -> int | None:
     text = given.get(name)
     if text is None:
         return None
     is_digits = text.isascii() and text.isdigit() and len(text) <= len(str(_BIGINT_MAX))
-    if not is_digits or not minimum <= int(text) <= _BIGINT_MAX:
-        raise OptionError(f"{name}: expected an integer from {minimum} to {_BIGINT_MAX}, got {text!r:.80}")
+    if not is_digits or not minimum <= int(text) <= maximum:
+        raise OptionError(f"{name}: expected an integer from {minimum} to {maximum}, got {text!r:.80}")
     return int(text)
 
 

@@ -54,7 +54,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     Returns:
         A row for each message: its bucket; what it waits for (`fragment`, an earlier `message`, or `route`); its keys; how much of it has
         arrived, and the first missing fragment or the number of the message that must come first; its service, and how often it was
-        routed; since when it waits; and when it expires or is retried, null for never.
+        routed; since when it has been waiting; and when it expires or is retried, null for never.
 
     Raises:
         SchemaError: `spark` is not a session, or `checkpoint` is not a path.

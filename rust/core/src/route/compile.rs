@@ -174,7 +174,7 @@ impl RouteIndex {
         })
     }
 
-    /// Caches the entry of a slot for the routes that are live at `now`, unless the cached one holds then.
+    /// Caches the entry of a slot for the routes that are live at `now`, unless the cached one is still valid then.
     // Called for each conversation whose entry has expired.
     #[allow(clippy::inline_always)]
     #[inline(always)]
