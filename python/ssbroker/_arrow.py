@@ -132,7 +132,7 @@ _ACCEPTED: Final = (
     "an Arrow object (with __arrow_c_stream__ or __arrow_c_array__): a pyarrow Table, RecordBatch or RecordBatchReader, "
     "a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
 )
-_ACCEPTED_COLUMN: Final = "one column: a pyarrow Array or ChunkedArray, a Polars Series, or a table with one column; pyarrow.array(...) makes one of a list"
+_ACCEPTED_COLUMN: Final = "one column: a pyarrow Array or ChunkedArray, a Polars Series, or a table with one column"
 _HINTS: Final = {
     "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
     "pyspark.sql.classic.dataframe.DataFrame": "use ssbroker.spark",
@@ -333,7 +333,8 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
                 column = _import_capsules(value, "__arrow_c_stream__", chunked_array_from_stream, name=name)
             else:
                 raise SchemaError(
-                    f"{name}: expected {_ACCEPTED_COLUMN}, got {_type_name(value)}", expected=_ACCEPTED_COLUMN
+                    f"{name}: expected {_ACCEPTED_COLUMN}, got {_type_name(value)}; pyarrow.array(...) makes an Array of a list",
+                    expected=_ACCEPTED_COLUMN,
                 )
     check_layout(column, name=name)
     if pa.types.is_struct(column.type):

@@ -132,6 +132,33 @@ def test_a_reader_that_never_receives_is_restarted_at_the_next_check(
     assert steps(reader_events) == [STARTED, ENDED] * 2
 
 
+def test_a_reader_whose_receive_times_out_has_received(
+    instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
+) -> None:
+    """Another reader was faster, so it must not be held as one that never receives."""
+
+    def reader(database: Database) -> None:
+        received(database)
+        with database.transaction() as t:
+            assert t.receive(ORDERS, timeout=0.01).num_rows == 0
+
+    def take_first(database: Database) -> None:
+        thread = threading.Thread(target=received, args=(database,))
+        thread.start()
+        thread.join()
+        with database.transaction() as t:
+            assert t.receive(ORDERS, timeout=0.01).num_rows == 0
+
+    for procedure in (reader, take_first):
+        reader_events.clear()
+        stock.activate(ORDERS, procedure)
+        send(sales, b"one")
+        instance.run_due()
+        (ended,) = (event for event in reader_events if isinstance(event, ActivationEvent) and event.step is ENDED)
+        assert ended.text == ""
+        stock.deactivate(ORDERS)
+
+
 def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(
     instance: Instance, sales: Database, stock: Database, reader_events: list[Event]
 ) -> None:

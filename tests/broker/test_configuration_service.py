@@ -24,7 +24,7 @@ from ssbroker.broker.configuration_service import (
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import BrokerWarning, InputError, OptionError
+from ssbroker.exceptions import BrokerError, BrokerWarning, InputError, OptionError
 from tests.broker import sample_databases
 from tests.broker.conftest import START, Clock
 from tests.broker.sample_databases import SHOP, STOCK, received, send, statuses, waiting
@@ -270,6 +270,14 @@ def test_a_request_is_answered_once(sales: Database, instance: Instance, directo
     for _ in range(3):
         service(sales)
     assert len(configured_routes(sales)) == 1
+
+
+def test_a_disabled_queue_ends_the_reader(sales: Database, instance: Instance, directory: Path) -> None:
+    """It would otherwise read the same requests for ever."""
+    service = install_and_request(sales, instance, directory)
+    instance.msdb.alter_queue("BrokerConfiguration", status=False)
+    with pytest.raises(BrokerError, match="9617"):
+        service(instance.msdb)
 
 
 def _json(path: Path, rows: list[dict[str, object]]) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from ssbroker import _well_known
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.databases import Databases
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
@@ -321,3 +323,34 @@ def test_a_database_dropped_by_another_process_is_unknown(with_missing_file: Ins
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer exists"):
             alteration.remove_unavailable("Stock")
+
+
+def test_an_unavailable_database_is_not_unknown_while_another_thread_reads_the_registry(
+    with_missing_file: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = instance_context(with_missing_file).databases_list
+    read_all, open_one = Databases.all, Databases._open
+    is_reading, may_continue = threading.Event(), threading.Event()
+    first = threading.current_thread()
+
+    def open_slowly(self: Databases, row: Any) -> Any:
+        if threading.current_thread() is not first:
+            is_reading.set()
+            may_continue.wait(60)
+        return open_one(self, row)
+
+    def all_and_then_another(self: Databases) -> Any:
+        found = read_all(self)
+        thread.start()
+        is_reading.wait(0.2)  # it cannot read before this thread has finished
+        return found
+
+    thread = threading.Thread(target=read_all, args=(databases,))
+    monkeypatch.setattr(Databases, "_open", open_slowly)
+    monkeypatch.setattr(Databases, "all", all_and_then_another)
+    try:
+        with pytest.raises(StorageError):
+            databases.one("Stock")
+    finally:
+        may_continue.set()
+        thread.join()

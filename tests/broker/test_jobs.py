@@ -669,3 +669,17 @@ def finish(database: Database, job: Job) -> None:
 def test_names_are_public() -> None:
     assert issubclass(ssbroker.LeaseLostError, BrokerError)
     assert ssbroker.Job is Job
+
+
+def test_a_lease_moves_with_its_service_to_another_queue(instance: Instance, sales: Database) -> None:
+    """Otherwise its end would wake the receivers of the old queue only."""
+    send(sales, b"one")
+    sales.create_queue("New")
+    with take(sales) as job:
+        sales.alter_service(TARGET, queue="New")
+        (lease,) = instance.view("sys.dm_broker_leases").to_pylist()
+        queues = {row["object_id"]: row["name"] for row in instance.view("sys.service_queues").to_pylist()}
+        assert queues[lease["queue_id"]] == "New"
+        job.retry(after=600)
+    with sales.take("New", timeout=0) as job:
+        assert not job

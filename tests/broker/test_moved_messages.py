@@ -555,6 +555,14 @@ def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, 
         assert instance.view(f"sys.{view}", database="Queues").num_rows == 0
 
 
+def test_a_work_queue_with_wrong_options_is_not_created(instance: Instance) -> None:
+    given: Any
+    for given in ({"on_poison": "mvoe"}, {"on_poison": "disable", "poison_queue": "X"}):
+        with pytest.raises(OptionError, match="poison"):
+            instance.queue("New", **given)
+    assert "New" not in instance.view("sys.service_queues")["name"].to_pylist()
+
+
 def test_a_work_queue_that_exists_can_be_opened_in_a_transaction(instance: Instance, jobs: WorkQueue) -> None:
     """Opening it again writes nothing, and so does not wait for the transaction."""
     with instance.database("Queues").transaction() as t:

@@ -6,9 +6,11 @@ import uuid
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ssbroker.broker import scripts
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
@@ -150,7 +152,7 @@ def test_a_batch_is_executed_completely_or_not_at_all(instance: Instance, sales:
     )
     assert error.number == 15151
     assert (error.file, error.line) == ("x.sql", 11)
-    message = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the statements up to line 2 were committed"
+    message = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the batches up to line 2 remain in effect"
     assert str(error) == message
     assert set(database_context(sales).objects().queues) == {*before[0].queues, ("dbo", "First")}
     assert database_context(instance.msdb).objects() == before[1]
@@ -166,7 +168,7 @@ def test_a_syntax_error_undoes_its_batch(instance: Instance, sales: Database) ->
 
 
 def test_a_script_that_changes_nothing_does_not_claim_a_commit(instance: Instance, sales: Database) -> None:
-    assert str(refused(instance, "SELECT 1")).endswith("use lenient to accept such a script")
+    assert str(refused(instance, "SELECT 1")).endswith("use lenient (--lenient) to accept such a script")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_an_error_states_how_far_the_script_was_executed(
     instance: Instance, sales: Database, script: str, up_to: int
 ) -> None:
     """The corrected script must be run from there on."""
-    assert str(refused(instance, script)).endswith(f"; the statements up to line {up_to} were committed")
+    assert str(refused(instance, script)).endswith(f"; the batches up to line {up_to} remain in effect")
     assert ("dbo", "First") in database_context(sales).objects().queues
 
 
@@ -372,13 +374,28 @@ def test_after_a_failure_the_corrected_script_runs_from_the_start(instance: Inst
     script = "CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q\nGO\nUSE Sales\nCREATE QUEUE R\nGO\n{} QUEUE S"
     error = refused(instance, script.format("DROP"))
     assert str(error).endswith(
-        "the statements up to line 7 were committed, but the databases that the script created ('New') were dropped again"
+        "the batches up to line 7 remain in effect, except that the databases that the script created ('New') were dropped again"
     )
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     assert list(instance.folder.glob("New*")) == []
     instance.execute("DROP QUEUE R")
     instance.execute(script.format("CREATE"))
     assert agrees(instance)
+
+
+def test_a_failed_script_drops_no_database_of_others(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread or process creates it between two batches."""
+    run_batch = scripts._Execution._batch
+
+    def create_another(self: Any, *args: Any) -> None:
+        run_batch(self, *args)
+        instance.create_database("Other", exist_ok=True)
+
+    monkeypatch.setattr(scripts._Execution, "_batch", create_another)
+    refused(instance, "CREATE DATABASE New\nGO\nUSE Sales\nCREATE QUEUE R\nGO\nDROP QUEUE S")
+    assert {database.name for database in instance.databases} == {"msdb", "Other", "Sales"}
 
 
 def test_security_in_master_is_skipped_with_one_note(instance: Instance) -> None:

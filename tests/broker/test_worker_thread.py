@@ -23,12 +23,13 @@ class Work:
         self.calls: queue.Queue[str] = queue.Queue()
         self.returns: list[datetime | None] = []
         self.raises = 0
+        self.error: BaseException = RuntimeError("the disk is on fire")
 
     def __call__(self) -> datetime | None:
         self.calls.put(threading.current_thread().name)
         if self.raises:
             self.raises -= 1
-            raise RuntimeError("the disk is on fire")
+            raise self.error
         return self.returns.pop(0) if self.returns else None
 
     def was_called(self) -> str:
@@ -182,4 +183,11 @@ def test_a_signal_handler_may_wake_the_thread_during_a_wake(runner: WorkerThread
     while runner._next is None:  # until the thread waits for the time that the call has returned
         threading.Event().wait(0.01)
     runner.wake(Interrupting.fromtimestamp((clock() + timedelta(hours=1)).timestamp(), UTC))
+    work.was_called()
+
+
+def test_sys_exit_in_a_subscriber_does_not_end_the_thread(runner: WorkerThread, work: Work) -> None:
+    work.raises, work.error = 1, SystemExit(1)
+    runner.wake()
+    work.was_called()
     work.was_called()

@@ -236,8 +236,8 @@ def test_unknown_broker_id_uses_the_route_after_local() -> None:
         ("//Caf\u00e9/ Orders", "white space"),
         ("//Caf\u00e9/Orders\u00a0", "white space"),
         ("//Caf\u00e9/\u200bOrders\ufeff", "white space"),
-        ("//Cafe\u0301/Orders", "Unicode form"),
-        ("//CAFE\u0301/ Orders", "case, white space or Unicode form"),
+        ("//Cafe\u0301/Orders", "Unicode normalization form"),
+        ("//CAFE\u0301/ Orders", "case, white space or Unicode normalization form"),
     ],
 )
 def test_difference_of_similar_names_is_described(written: str, difference: str) -> None:

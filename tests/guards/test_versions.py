@@ -54,7 +54,8 @@ def test_pyarrow_that_is_too_old_is_refused_when_the_package_is_imported() -> No
 
 def test_pyspark_that_is_too_old_is_refused_when_the_package_is_imported() -> None:
     assert last_line("import pyspark; pyspark.__version__ = '3.4.4'; import ssbroker.spark") == (
-        "ssbroker.spark.compat.MissingSparkError: ssbroker.spark needs PySpark 3.5 or newer, and 3.4.4 is installed"
+        "ssbroker.spark.compat.MissingSparkError: ssbroker.spark needs PySpark 3.5 or newer, and 3.4.4 is installed: "
+        "pip install 'pyspark>=3.5'"
     )
 
 
@@ -74,7 +75,7 @@ from ssbroker.spark.streams import options
 options.check_stream(None, name="ssbroker.spark.{name}", observe=None)
 """
     assert last_line(source) == (
-        f"ssbroker.spark.compat.MissingSparkError: ssbroker.spark.{name} needs PySpark 4.0 or newer, and 3.5.1 is installed; "
+        f"ssbroker.spark.compat.MissingSparkError: ssbroker.spark.{name} needs PySpark 4.0 or newer, and 3.5.1 is installed: pip install 'pyspark>=4.0'; "
         f"use {instead} in foreachBatch, which does not keep what is incomplete at the end of a micro-batch"
     )
 
@@ -98,5 +99,5 @@ pyspark_ssbroker.DefaultSource({{}}).{method}
 """
     assert last_line(source) == (
         "ssbroker.spark.compat.MissingSparkError: "
-        "the data source ssbroker needs PySpark 4.0 or newer, and 3.5.9 is installed"
+        "the data source ssbroker needs PySpark 4.0 or newer, and 3.5.9 is installed: pip install 'pyspark>=4.0'"
     )

@@ -133,8 +133,8 @@ def test_extra_columns_must_equal_those_of_the_first_push() -> None:
     words = rest["word"]
     others = {
         "is missing": rest.drop_columns(["word"]),
-        "found an additional column": rest.append_column("more", words),
-        "found int8": rest.set_column(8, "word", pa.nulls(2, pa.int8())),
+        "got an additional column": rest.append_column("more", words),
+        "got int8": rest.set_column(8, "word", pa.nulls(2, pa.int8())),
         "got large_string": rest.set_column(8, "word", words.cast(pa.large_string())),
     }
     for message, other in others.items():

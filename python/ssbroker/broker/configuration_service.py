@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -156,6 +155,7 @@ UNUSABLE_ENTRY: Final = 2
 """Error code if no route can be created from the directory entry."""
 UNSUPPORTED_REQUEST: Final = 3
 """Error code for a message that is not a route request."""
+_QUEUE_DISABLED: Final = 9617
 REQUESTS_MAX: Final = 100
 _NAME_MAX: Final = 100
 _PREFIX: Final = "Configured"
@@ -225,10 +225,14 @@ class ConfigurationService:
             if not answers:
                 return t.get_conversation_group(name) is not None
             for handle, error in answers.items():
-                with suppress(BrokerError):  # the dialog has ended, or another process has answered
+                try:
                     t.receive(name, conversation_handle=handle)
                     # The description may contain the requested name, which can have any length.
                     t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
+                except BrokerError as failure:
+                    if failure.number == _QUEUE_DISABLED:
+                        raise
+                    # The dialog has ended, or another process has answered.
         return True
 
     def _process(self, database: Database, requester: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:

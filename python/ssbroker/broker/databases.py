@@ -82,9 +82,12 @@ class Databases:
 
     def one(self, name: str) -> DatabaseContext:
         """Returns a database by its name."""
-        databases = self.all()
-        if name in self._unavailable:
-            raise self._unavailable[name]
+        self._msdb.check()  # before the lock, which may never be released in a forked process
+        with self._guard:
+            databases = self.all()
+            error = self._unavailable.get(name)
+        if error is not None:
+            raise error
         if name not in databases:
             raise unknown_database(name, databases)
         return databases[name]

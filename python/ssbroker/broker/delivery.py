@@ -19,7 +19,7 @@ from ssbroker.broker.local_delivery import LocalDelivery
 from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
-from ssbroker.exceptions import SsbrokerError
+from ssbroker.exceptions import LockTimeoutError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import MessageClassify
 from ssbroker.store import endpoints, transmission_queue
@@ -191,7 +191,12 @@ class Delivery:
         statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
         if self.transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
-        write_statuses(database, senders, statuses)
+        try:
+            write_statuses(database, senders, statuses, lock_timeout=lock_timeout)
+        except LockTimeoutError:
+            if lock_timeout is None:
+                raise
+            local.deferred |= statuses.keys()
         return {*local.problems}, in_transit, local.deferred
 
     def _is_served_elsewhere(self) -> bool:

@@ -22,9 +22,10 @@ def problems(instance: Instance) -> dict[str, str]:
         {'endpoint': 'no thread of this process serves the instance'}
     """
     found: dict[str, str] = {}
-    if instance.server is None or not instance.server.is_alive:
+    server = instance.server  # another thread may end serving
+    if server is None or not server.is_alive:
         found["endpoint"] = "no thread of this process serves the instance"
-    credentials = None if instance.server is None else instance.server.credentials
+    credentials = None if server is None else server.credentials
     if credentials is not None and (trouble := credentials.validity_problem()) is not None:
         found["certificate"] = trouble
     try:

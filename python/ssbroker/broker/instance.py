@@ -7,7 +7,7 @@ import random as randomness
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -692,11 +692,13 @@ class Instance:
 
         Committed changes are already on the disk.
         """
-        if not self._databases.is_inherited:
+        if self._databases.is_inherited:
+            return
+        with ExitStack() as stack:
+            stack.callback(self._databases.close)
+            stack.callback(self._background.close)
             if self._server is not None:
-                self._server.close()
-            self._background.close()
-            self._databases.close()
+                stack.callback(self._server.close)
 
     def _public(self, context: DatabaseContext) -> Database:
         """Returns the public object of a database; always the same one while the database is attached."""

@@ -147,6 +147,11 @@ class InstanceTransaction:
         self._added.append((database, created))
         self.commit_after_registry(database)
 
+    @property
+    def created(self) -> list[str]:
+        """The names of the databases that this transaction creates."""
+        return [database.name for database, is_created in self._added if is_created]
+
     def remove(self, database: DatabaseContext, *, is_dropped: bool) -> None:
         """Removes a database; the commit deletes its file if it was dropped."""
         del self._open[database.name]

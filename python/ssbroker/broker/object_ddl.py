@@ -171,15 +171,19 @@ def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[
     return values
 
 
-def poison_values(objects: Objects, name: str, on_poison: str | None, poison_queue: str | None) -> dict[str, Value]:
-    """Validates where messages go that fail again and again, and returns the column; without `on_poison`, nothing."""
+def check_on_poison(on_poison: str | None, poison_queue: str | None) -> None:
+    """Validates how a queue handles poison messages, as far as that is known without the queue."""
     if on_poison not in (None, *get_args(OnPoison)):
         raise OptionError(f'on_poison: expected "disable" or "move", got {on_poison!r:.80}')
-    if (on_poison == "move") != (poison_queue is not None):
-        raise OptionError(
-            f'poison_queue: expected the name of a queue with on_poison="move", and None otherwise; got {poison_queue!r:.80} '
-            f"with on_poison={on_poison!r}"
-        )
+    if on_poison != "move" and poison_queue is not None:
+        raise OptionError(f'poison_queue: {poison_queue!r:.80} requires on_poison="move", got on_poison={on_poison!r}')
+
+
+def poison_values(objects: Objects, name: str, on_poison: str | None, poison_queue: str | None) -> dict[str, Value]:
+    """Validates where messages go that fail again and again, and returns the column; without `on_poison`, nothing."""
+    check_on_poison(on_poison, poison_queue)
+    if on_poison == "move" and poison_queue is None:
+        raise OptionError('poison_queue: expected the name of a queue, because on_poison="move"; got None')
     if poison_queue is None:
         return {} if on_poison is None else {"poison_queue_id": None}
     if queue_key(poison_queue) == queue_key(name):

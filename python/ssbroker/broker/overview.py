@@ -41,6 +41,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
                 counted[name] += rows
         except StorageError as error:  # report the other databases
             unread[database.name] = str(error)
+    server = instance.server  # another thread may end serving
     databases = instance.view("sys.databases").select(
         ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]
     )
@@ -56,17 +57,17 @@ def overview_of(instance: Instance) -> dict[str, Any]:
             for row in databases.to_pylist()
         ],
         **counted,
-        "serving": (instance.server.status() if instance.server is not None else None)
-        or status_file.read_status(instance.folder),
+        "serving": (server.status() if server is not None else None) or status_file.read_status(instance.folder),
     }
 
 
 def forwarding_of(instance: Instance) -> dict[str, int] | None:
     """Returns the messages and bytes that this process has forwarded and dropped, and those waiting to be forwarded; None if it does not serve."""
-    if instance.server is None:
+    server = instance.server  # another thread may end serving
+    if server is None:
         return None
-    done = instance.server.forwarding.counters
-    messages, waiting_bytes = instance.server.forwarding.pending
+    done = server.forwarding.counters
+    messages, waiting_bytes = server.forwarding.pending
     return {
         "messages": done.messages,
         "bytes": done.bytes,

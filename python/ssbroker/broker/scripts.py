@@ -163,10 +163,9 @@ class _Execution:
         """The database that USE selected."""
         self._instance: Final = instance
         self._options: Final = options
-        self._before: Final = {database.name for database in instance.databases}
+        self._created: Final[set[str]] = set()
         self._last_line = 0
         """The last line that was committed."""
-        self._has_changed_others = False
         # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
         self._changed: Final[set[DatabaseContext]] = set()
 
@@ -200,6 +199,8 @@ class _Execution:
                 names = set(_changed_databases(parsed, target))
                 transaction.lock(names)
                 has_run = self.runner.run(target, source, parsed, is_repeated=repetition > 0)
+                created = transaction.created
+            self._created.update(created)
             self.database = target.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
@@ -208,7 +209,7 @@ class _Execution:
 
     def _failed(self, error: DdlError) -> DdlError:
         """Drops the databases that the script created, and returns the error with what remains in effect."""
-        created = sorted({database.name for database in self._instance.databases} - self._before)
+        created = sorted(self._created & {database.name for database in self._instance.databases})
         if not self._last_line or not (self._changed or created):
             return error
         with InstanceTransaction(self._instance, changed=self._changed) as transaction:

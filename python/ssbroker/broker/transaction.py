@@ -150,6 +150,8 @@ class Transaction:
             if is_committed:
                 if summary is not None:
                     self._announce_fast(*summary)
+                elif self._effects is not None and self._effects.received:  # a RECEIVE that got nothing
+                    self._announce(None)
                 return
         self._end(error)
 

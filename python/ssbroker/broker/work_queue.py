@@ -17,7 +17,7 @@ from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_hand
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
-from ssbroker.broker.object_ddl import OnPoison
+from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.transaction import Transaction, context_of, work_of
@@ -64,6 +64,7 @@ class WorkQueue:
     ) -> None:
         self._context: Final = context
         self._name: Final = name
+        check_on_poison(on_poison, poison_queue)
         schema, unqualified = queue_key(name)
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
         self._planned_for: Objects | None = None

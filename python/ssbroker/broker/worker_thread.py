@@ -129,7 +129,7 @@ class WorkerThread:
             try:
                 due = self._work()
                 failures = 0
-            except Exception:
+            except (Exception, SystemExit):  # a subscriber may call sys.exit
                 if self._is_closed:  # closed without waiting for this call: its files are closed
                     return
                 with print_logging_errors():

@@ -1,4 +1,4 @@
-"""Service names that differ only in case, white space or Unicode form."""
+"""Service names that differ only in case, white space or Unicode normalization form."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def difference(one: str, other: str) -> str:
     if _without_invisible_characters(one) == _without_invisible_characters(other):
         return "white space"
     if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
-        return "Unicode form"
-    return "case, white space or Unicode form"
+        return "Unicode normalization form"
+    return "case, white space or Unicode normalization form"

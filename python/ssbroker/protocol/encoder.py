@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
+from ssbroker.protocol.errors import error_body
 from ssbroker.protocol.receiver import ErrorNotice
 from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, encode_fast
 
@@ -80,16 +80,6 @@ _FRAGMENT_COLUMNS: Final = (
     "is_conversation_error",
     "message_body",
 )
-
-
-def error_body(code: int, text: str) -> bytes:
-    """Returns the XML body of an Error message; the code is negative if the broker reports the error.
-
-    Examples:
-        >>> error_body(-8462, "gone").decode()
-        '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
-    """
-    return f'<Error xmlns="{_well_known.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
 
 
 class Encoder:

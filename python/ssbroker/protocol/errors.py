@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ssbroker._well_known import ERROR
 from ssbroker.exceptions import BrokerError
 
 ERROR_TEXTS: Final[dict[int, str]] = {
@@ -74,3 +75,23 @@ def broker_error(number: int, **values: object) -> BrokerError:
 def refusal(reason: str, number: int | None = None) -> BrokerError:
     """Returns an error with an optional Service Broker number."""
     return BrokerError(reason if number is None else f"{number}: {reason}", number=number)
+
+
+def error_body(code: int, text: str) -> bytes:
+    """Returns the XML body of an Error message; the code is negative if the broker reports the error.
+
+    Examples:
+        >>> error_body(-8462, "gone").decode()
+        '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
+    """
+    return f'<Error xmlns="{ERROR}"><Code>{code}</Code><Description>{escaped(text)}</Description></Error>'.encode()
+
+
+def escaped(text: str) -> str:
+    """Escapes a text for XML; replaces characters that XML 1.0 does not allow, not even escaped."""
+    return text.translate(_FORBIDDEN).translate(_ESCAPES)
+
+
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
+_CONTROLS: Final = (code for code in range(32) if chr(code) not in "\t\n\r")
+_FORBIDDEN: Final = dict.fromkeys((*_CONTROLS, *range(0xD800, 0xE000), 0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")

@@ -101,6 +101,14 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
     """Moves a service, with its queued messages, to another queue; conversation groups that failures have moved stay where they are."""
+    connection.execute(
+        """
+        UPDATE ssb_group_leases SET queue_id = ?1
+        WHERE queue_id = (SELECT queue_id FROM ssb_services WHERE service_id = ?2)
+            AND conversation_group_id IN (SELECT conversation_group_id FROM ssb_conversation_endpoints WHERE service_id = ?2)
+            AND conversation_group_id NOT IN (SELECT conversation_group_id FROM ssb_failures WHERE moved_to IS NOT NULL)""",
+        (queue_id, service_id),
+    )
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
         """

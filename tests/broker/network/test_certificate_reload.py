@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network import tls
 from ssbroker.broker.network.tls import PROTOCOL, TlsCredentials, Trust
 from ssbroker.exceptions import InputError
 from tests.broker.network.raw_sockets import raw_connection
@@ -139,3 +140,22 @@ def test_a_server_reloads_certificates_on_request(tmp_path: Path) -> None:
                 server.reload_certificates()
         with instance.serve(port=0, allow_unencrypted=True) as server:
             assert not server.reload_certificates()
+
+
+def test_a_file_that_is_removed_while_it_is_read_is_an_input_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal removes and copies the files; neither `ssbroker serve` nor the thread that looks for changes may end."""
+    trust = Authority(tmp_path).trust("bank", "shop")
+    credentials = TlsCredentials(trust)
+    read = tls._read
+
+    def read_and_remove(file: Path) -> bytes:
+        content = read(file)
+        if file == trust.key:
+            file.unlink()
+        return content
+
+    monkeypatch.setattr(tls, "_read", read_and_remove)
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        credentials.reload()

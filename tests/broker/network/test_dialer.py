@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from functools import partial
 
 import pytest
 
+from ssbroker.broker.network import dialer
+from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame
@@ -163,3 +166,27 @@ def test_a_lasting_connection_resets_the_wait() -> None:
             bank.wait_for(bank.numbers)
             shop.wait_for(lambda: not shop.connections())
             assert destination.failures == 0
+
+
+def test_a_look_up_without_a_thread_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dial() -> None:
+        await dialer.connect_socket("localhost", free_port(), DialFilter(()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _: raise_error(RuntimeError("can't start new thread")))
+        for _ in range(dialer._LOOKUPS_MAX + 1):
+            with pytest.raises(OSError, match="cannot be looked up: can't start new thread"):
+                asyncio.run(dial())
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(dial())
+
+
+def raise_error(error: Exception) -> None:
+    raise error
+
+
+def test_an_unusable_address_family_is_skipped() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        unusable = (123, socket.SOCK_STREAM, 0, "", ("::1", 1, 0, 0))
+        usable = (socket.AF_INET, socket.SOCK_STREAM, 0, "", server.getsockname())
+        asyncio.run(dialer._connect_first([unusable, usable])).close()

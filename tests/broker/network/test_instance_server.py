@@ -6,7 +6,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +285,19 @@ def test_a_full_inbox_pauses_reading_until_a_turn_has_made_it_half_empty(limit: 
     assert calls == ["pause", "resume", "pause"]
     assert [[table.num_rows for _, table in inbox.take()] for _ in range(2)] == [[1] * 4, [1]]
     assert inbox.is_empty
+
+
+def test_closing_ends_everything_even_if_a_file_is_missing(tmp_path: Path, stack: ExitStack) -> None:
+    """The server would otherwise serve on, and could not be closed again."""
+    with Instance.create(tmp_path / "shop", name="shop") as shop:
+        server = shop.serve(port=0, allow_unencrypted=True).__enter__()
+        port = server.port
+        (shop.folder / "msdb.sqlite").rename(tmp_path / "away")
+        with suppress(StorageError):
+            server.close()
+        (tmp_path / "away").rename(shop.folder / "msdb.sqlite")
+        assert not ServeLock.is_held(shop.folder)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        with shop.serve(port=0, allow_unencrypted=True) as again:
+            assert again.is_alive

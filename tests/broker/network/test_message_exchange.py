@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
@@ -494,3 +496,30 @@ def test_another_databases_principal_does_not_release_held_dialogs(shop_and_bank
     assert shop_and_bank.receive_orders() == [b"goes"]
     all_dialogs = shop_and_bank.network.servers["shop"].exchange._dialogs.all()
     assert all(dialogs.engine.next_timeout() != 0 for dialogs in all_dialogs)
+
+
+def test_a_failed_refresh_of_the_dialogs_is_repeated(
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry cannot be read once, just when a database is to get new dialogs."""
+    shop_and_bank.send(b"one")
+    shop_and_bank.network.settle(seconds=1)
+    exchange = shop_and_bank.network.servers["shop"].exchange
+    read: Any = vars(InstanceContext)["databases"].fget
+    failures = [StorageError("msdb: too many open files")]
+
+    def fail_once(self: InstanceContext) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(self)
+
+    all_dialogs = exchange._dialogs
+    all_dialogs.needs_refresh = True
+    with monkeypatch.context() as patch:
+        patch.setattr(InstanceContext, "databases", property(fail_once))
+        with pytest.raises(StorageError):
+            all_dialogs.refresh()
+    assert all_dialogs.needs_refresh
+    shop_and_bank.send(b"two")
+    shop_and_bank.network.settle(seconds=1)
+    assert shop_and_bank.receive_orders() == [b"one", b"two"]

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Final, NamedTuple
 
-from ssbroker._well_known import ERROR
-from ssbroker.protocol.errors import error_text
+from ssbroker.protocol.errors import error_body, error_text
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
-_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
 _CODE_AND_DESCRIPTION: Final = re.compile(
     rb"<Code>\s*(?P<code>-?\d{1,10})\s*</Code>\s*<Description>(?P<description>[^<]*)</Description>"
 )
-# Characters that XML 1.0 does not allow, not even escaped.
-_CONTROLS: Final = (code for code in range(32) if chr(code) not in "\t\n\r")
-_FORBIDDEN: Final = dict.fromkeys((*_CONTROLS, *range(0xD800, 0xE000), 0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +30,7 @@ class ConversationError:
 
     def body(self) -> bytes:
         """Returns the body of the Error message."""
-        description = escaped(self.description)
-        return (
-            f'<Error xmlns="{ERROR}"><Code>{self.code}</Code><Description>{description}</Description></Error>'.encode()
-        )
-
-
-def escaped(text: str) -> str:
-    """Escapes a text for XML; replaces characters that XML does not allow."""
-    return text.translate(_FORBIDDEN).translate(_ESCAPES)
+        return error_body(self.code, self.description)
 
 
 def failure(number: int, **values: object) -> ConversationError:

@@ -410,20 +410,21 @@ class DialogsByDatabase:
 
     def refresh(self) -> None:
         """Creates missing dialogs, and drops those of databases that are gone, disabled, mirrors, or have another broker id."""
-        previous, self._dialogs = self._dialogs, {}
-        self.needs_refresh = self.has_failed = False
+        dialogs: dict[int, DatabaseDialogs] = {}
+        versions: dict[int, tuple[bytes, bool]] = {}
+        has_failed = False
         for database in self._instance.databases:
             database_id = database.database_id
             try:
                 version = _version(database)
                 if version is None:
                     continue
-                known = previous.get(database_id)
+                known = self._dialogs.get(database_id)
                 if known is not None and known.database is database and self._versions.get(database_id) == version:
-                    self._dialogs[database_id] = known
+                    dialogs[database_id], versions[database_id] = known, version
                     continue
                 settings = replace(self._settings, honor_priority=version[1])
-                self._dialogs[database_id] = DatabaseDialogs(
+                dialogs[database_id] = DatabaseDialogs(
                     database,
                     self._background,
                     settings=settings,
@@ -431,11 +432,14 @@ class DialogsByDatabase:
                     closed=self._closed,
                     mirrors=self._mirrors,
                 )
-                self._versions[database_id] = version
+                versions[database_id] = version
             except StorageError as error:
-                self.has_failed = True
+                has_failed = True
                 _LOGGER.warning("%s: cannot send or receive over the network for now: %s", database.name, error)
-        for database_id in self._watches.keys() - self._dialogs.keys():
+        # Only now, so that an error before is followed by another attempt.
+        self._dialogs, self._versions = dialogs, versions
+        self.needs_refresh, self.has_failed = False, has_failed
+        for database_id in self._watches.keys() - dialogs.keys():
             self._watches.pop(database_id).close()
 
     def newly_waiting(

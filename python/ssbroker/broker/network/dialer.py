@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -106,28 +107,29 @@ async def _look_up(look: Callable[[], _Found]) -> _Found:
             except RuntimeError:  # it was closed meanwhile
                 return
 
-    threading.Thread(target=work, name="ssbroker name look-up", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="ssbroker name look-up", daemon=True).start()
+    except RuntimeError as error:
+        _LOOKUPS.release()
+        raise OSError(f"the name cannot be looked up: {error}") from error
     return await answer
 
 
 async def _connect_first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
-        opened = _Socket(family, kind, protocol)
-        fork_safety.close_after_fork(opened)
         try:
-            opened.setblocking(False)
-            async with asyncio.timeout(_NEXT_ADDRESS_DELAY if left else None):
-                await loop.sock_connect(opened, address)
+            with ExitStack() as stack:
+                opened = stack.enter_context(_Socket(family, kind, protocol))
+                fork_safety.close_after_fork(opened)
+                opened.setblocking(False)
+                async with asyncio.timeout(_NEXT_ADDRESS_DELAY if left else None):
+                    await loop.sock_connect(opened, address)
+                stack.pop_all()
+                return opened
         except OSError:
-            opened.close()
             if not left:
                 raise
-        except BaseException:
-            opened.close()
-            raise
-        else:
-            return opened
     raise OSError("the host name has no address")
 
 

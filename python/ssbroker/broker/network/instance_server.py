@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -154,11 +155,12 @@ class Server:
         self.port: int = options.port
         self._lock: Final = ServeLock(instance.folder)
         self._worker: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
+        self._arrivals: Final = instance.msdb.arrivals
         self._is_open = self._has_started = False
         self._status_file: StatusFile | None = None
         self._commits: Final = (
             threading.Thread(target=self._follow_announcements, name=f"ssbroker {instance.name} commits", daemon=True)
-            if instance.background and instance.msdb.arrivals.is_shared
+            if instance.background and self._arrivals.is_shared
             else None
         )
         self._on_change: Final = on_change
@@ -242,7 +244,8 @@ class Server:
     def reload_certificates(self) -> bool:
         """Reads the certificates and keys from their files again.
 
-        New connections use them; existing connections are not affected. The server also does this by itself when a file changes.
+        New connections use them; existing connections are not affected. The server also does this by itself when a file changes, unless the instance
+        was opened with `background=False`.
 
         Returns:
             True if they were read; False without TLS.
@@ -290,25 +293,22 @@ class Server:
         if not self._is_open or self._instance.databases_list.is_inherited:
             return
         self._is_open = False
-        if self._status_file is not None:
-            self._status_file.close()
-        if self._commits is not None and self._commits.is_alive():
-            self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
-            self._commits.join(wait_limit())
         background = self._background
         background.delivery.transport = None
         background.routes.tie_break = "hash"
-        self._worker.close()
-        try:
-            self.exchange.finish()
-        finally:
-            self.endpoint.close(self.options.close_timeout)
-            self.exchange.close()
+        with ExitStack() as stack:  # an error in a step, such as a missing file, does not prevent the others
+            stack.callback(self._lock.release)
+            stack.callback(self._on_change, None)
+            stack.callback(background.catalog.add_addresses, None)
             for name in ("sys.dm_broker_connections", "sys.dm_broker_forwarded_messages"):
-                self._instance.row_sources.pop(name, None)
-            background.catalog.add_addresses(None)
-            self._on_change(None)
-            self._lock.release()
+                stack.callback(self._instance.row_sources.pop, name, None)
+            stack.callback(self.exchange.close)
+            stack.callback(self.endpoint.close, self.options.close_timeout)
+            stack.callback(self.exchange.finish)
+            stack.callback(self._worker.close)
+            stack.callback(self._stop_following)
+            if self._status_file is not None:
+                stack.callback(self._status_file.close)
 
     def _create_endpoint(self, events: EndpointEvents) -> SocketEndpoint:
         instance, options = self._instance, self.options
@@ -329,9 +329,14 @@ class Server:
         )
         return SocketEndpoint(context, host=options.host, port=options.port)
 
+    def _stop_following(self) -> None:
+        if self._commits is not None and self._commits.is_alive():
+            self._arrivals.notify([TRANSMISSIONS_CHANNEL])
+            self._commits.join(wait_limit())
+
     def _follow_announcements(self) -> None:
         """Has messages sent at once that other processes commit, and their changes of objects followed."""
-        arrivals = self._instance.msdb.arrivals
+        arrivals = self._arrivals
         seen = arrivals.count(TRANSMISSIONS_CHANNEL)
         self._wake()
         while self._is_open and not arrivals.is_closed:

@@ -108,7 +108,10 @@ class StatusFile:
     def _run(self) -> None:
         while not self._is_closed.wait(WRITE_INTERVAL):
             self.write()
-            self._on_write()
+            try:
+                self._on_write()
+            except Exception:  # the next interval tries again
+                _LOGGER.exception("%s: the certificates could not be checked for changes", self._path)
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

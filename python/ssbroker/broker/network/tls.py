@@ -221,6 +221,8 @@ def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
         raise InputError(
             f"{trust.certificate}, {trust.key}: expected a certificate in PEM format and its private key"
         ) from error
+    except OSError as error:  # removed since it was checked
+        raise InputError(f"{trust.certificate}, {trust.key}: cannot be read: {error.strerror}") from error
 
 
 _HANDSHAKE: Final = 22
