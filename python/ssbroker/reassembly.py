@@ -414,7 +414,7 @@ class Reassembler:
             >>> from ssbroker import Reassembler
             >>> Reassembler.restore(b"")
             Traceback (most recent call last):
-            ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint: unknown format
+            ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint: unknown format; expected what checkpoint() returned, or a file that --state wrote
         """
         given: object = state
         if not isinstance(given, bytes):

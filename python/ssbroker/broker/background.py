@@ -280,7 +280,7 @@ class Background:
             log_failure(database, "messages could not be delivered; retrying later", error)
             is_left = True
         retry_at = self._retries.next_time()
-        if retry_at is not None:
+        if is_left or retry_at is not None:
             self._wake(None if is_left else retry_at)
 
     def _activate(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:

@@ -79,7 +79,7 @@ fn split_checkpoint(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), 
     const TRUNCATED: &str = "truncated";
     let rest = bytes
         .strip_prefix(NAME)
-        .ok_or("it does not start like one; expected the bytes that Reassembler.checkpoint() returned")?;
+        .ok_or("unknown format; expected what checkpoint() returned, or a file that --state wrote")?;
     let (version, _) = rest.split_first_chunk().ok_or(TRUNCATED)?;
     if *version != VERSION.to_le_bytes() {
         return Err("unsupported version");
