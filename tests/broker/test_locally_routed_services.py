@@ -13,7 +13,6 @@ from ssbroker import Instance
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.store.objects import Broker, Objects, Route, Service
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.sample_databases import received, waiting
@@ -75,7 +74,7 @@ def test_local_services_agree_with_routing() -> None:
             for one in world.databases
             if (guid := one.service_broker_guid) is not None
             for name in sorted(
-                services_routed_locally(objects_of(world, one.name, guid, is_enabled=one.is_broker_enabled))
+                objects_of(world, one.name, guid, is_enabled=one.is_broker_enabled).services_routed_locally
             )
             for side in (True, False)
         ]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ssbroker._arguments import epoch_microseconds, integer_argument
+from ssbroker._arguments import integer_argument
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, procedure_key, queue_key
@@ -321,7 +321,7 @@ class Activation:
         """Updates the queue monitors after a transaction, and starts readers that are needed now."""
         if not self._queues:
             return
-        now = self._now()
+        now = self._instance.microseconds()
         has_received = any(not each.is_empty and not each.is_leased for each in effects.received)
         if is_committed and (has_received or effects.is_acknowledged):
             self._reader.has_progressed = True
@@ -373,9 +373,6 @@ class Activation:
         """Returns the rows of `sys.dm_broker_activated_tasks`."""
         return [row for each in self._monitored_queues() for row in each.task_rows()]
 
-    def _now(self) -> int:
-        return epoch_microseconds(self._instance.clock())
-
     def _monitored_queues(self) -> list[MonitoredQueue]:
         with self._guard:
             return list(self._queues.values())
@@ -419,7 +416,7 @@ class Activation:
         """Starts needed readers, each in its own thread; without `background`, `run_due` runs them."""
         if not self._instance.background:
             return
-        now = self._now()
+        now = self._instance.microseconds()
         for each in watched:
             with self._guard:
                 request = None if self._is_closed else each.start_if_needed(now=now)
@@ -445,7 +442,10 @@ class Activation:
             for each in watched:
                 if each not in found and not has_run:  # a reader may have filled it
                     continue
-                while not self._is_closed and (request := each.start_if_needed(now=self._now())) is not None:
+                while (
+                    not self._is_closed
+                    and (request := each.start_if_needed(now=self._instance.microseconds())) is not None
+                ):
                     self._run(each, request)
                     has_run = True
         finally:
@@ -457,7 +457,7 @@ class Activation:
             while request is not None:
                 with suppress(SystemExit):
                     self._run(watched, request)
-                request = None if self._is_closed else watched.start_if_needed(now=self._now())
+                request = None if self._is_closed else watched.start_if_needed(now=self._instance.microseconds())
         finally:
             with self._guard:
                 self._threads.discard(threading.current_thread())
@@ -466,6 +466,7 @@ class Activation:
         """Runs the activation procedure once; logs its exceptions."""
         self._reader.watched, self._reader.has_received, self._reader.has_progressed = watched, False, False
         watched.entered(request.procedure_name)
+        place = f"{watched.database.name}, {watched.queue_name}"
         step, text = ActivationStep.ABORTED, "the reader was interrupted"
         try:
             self._emit_event(watched, ActivationStep.STARTED)
@@ -473,24 +474,26 @@ class Activation:
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
             if isinstance(error, BrokerError) and error.number == _QUEUE_DISABLED:
-                _LOGGER.info("reader %s ended: %s", request.procedure_name, error)
+                _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
-                _LOGGER.exception("reader %s failed", request.procedure_name)
+                _LOGGER.exception("%s: the reader %s failed", place, request.procedure_name)
             text = f"{type(error).__name__}: {error}"
         finally:
             self._reader.watched = None
             is_wasted = watched.ended(
-                has_received=self._reader.has_received, has_progressed=self._reader.has_progressed, now=self._now()
+                has_received=self._reader.has_received,
+                has_progressed=self._reader.has_progressed,
+                now=self._instance.microseconds(),
             )
             if step is ActivationStep.ENDED and is_wasted:
                 text = _NEVER_RECEIVED
-                _LOGGER.warning("%s: %s", request.procedure_name, text)
+                _LOGGER.warning("%s: %s: %s", place, request.procedure_name, text)
             self._emit_event(watched, step, text)
 
     def _emit_event(self, watched: MonitoredQueue, step: ActivationStep, text: str = "") -> None:
         self._instance.events.emit(
             ActivationEvent(
-                at=self._now(),
+                at=self._instance.microseconds(),
                 database=watched.database.name,
                 queue=watched.queue_name,
                 step=step,

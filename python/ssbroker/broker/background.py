@@ -172,7 +172,7 @@ class Background:
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
         """Does everything that is due; returns when more is due."""
-        at = self._now() if now is None else epoch_microseconds(utc_datetime(now))
+        at = self._instance.microseconds() if now is None else epoch_microseconds(utc_datetime(now))
         self._check_for_changes()
         for database in self._instance.databases:
             self._run_timers(database, now=at, is_delivered=False)
@@ -234,7 +234,7 @@ class Background:
 
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
-        self._retries.schedule_all_now(now=self._now())
+        self._retries.schedule_all_now(now=self._instance.microseconds())
         self._apply_changes(database)
         self._wake(None)
         with suppress(StorageError):  # msdb may be unavailable
@@ -246,7 +246,7 @@ class Background:
         for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:
                 if before:
-                    self._retries.schedule_all_now(now=self._now())
+                    self._retries.schedule_all_now(now=self._instance.microseconds())
                 if not self._apply_changes(database):
                     continue
             self._versions[database.database_id] = objects.version
@@ -261,9 +261,6 @@ class Background:
             log_failure(database, "changed objects could not be applied; retrying later", error)
             return False
         return True
-
-    def _now(self) -> int:
-        return epoch_microseconds(self._instance.clock())
 
     def _run_timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:

@@ -17,7 +17,6 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_encryption import KeyEncryption
-from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.object_names import is_unquoted_name
 from ssbroker.broker.queue_arrivals import QueueArrivals
 from ssbroker.exceptions import SsbrokerError, StorageError
@@ -270,7 +269,7 @@ class DatabaseContext:
         if known is None or known[0] is not objects:
             known = self._snapshot = (
                 objects,
-                native_snapshot(objects, services_routed_locally(objects), is_name=is_unquoted_name),
+                native_snapshot(objects, is_name=is_unquoted_name),
             )
             self.file.set_snapshot(objects.version, known[1])
         return known[1]
@@ -342,7 +341,7 @@ def log_failure(database: DatabaseContext, message: str, error: Exception) -> st
     """Logs a failure, at most 20 lines a minute for each message and database; returns the reason."""
     is_expected = isinstance(error, SsbrokerError)
     reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
-    now = epoch_microseconds(database.now())
+    now = database.instance.microseconds()
     if database.instance.events.allows_line(message, level=logging.WARNING, source=database.name, now=now):
         with print_logging_errors():
             _LOGGER.warning("%s: %s: %s", database.name, message, reason, exc_info=None if is_expected else error)

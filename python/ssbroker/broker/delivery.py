@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
 from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
-from ssbroker.broker.dynamic_routing import DynamicRouting
+from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.local_delivery import LocalDelivery
 from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
@@ -46,8 +45,6 @@ class Transport(Protocol):
         """
 
 
-SHORT_LOCK_TIMEOUT: Final = 0.1
-"""Seconds that a committing thread waits for a lock; after that, the background thread delivers."""
 SCAN_EVERY: Final = 4 * SECOND
 """Microseconds between two scans of a transmission queue for messages that another process has left there."""
 
@@ -83,7 +80,7 @@ class Delivery:
             endpoint_ids = self.transport.send_more(database, endpoint_ids, messages=messages)
             if not endpoint_ids:
                 return False
-        now = epoch_microseconds(self._instance.clock())
+        now = self._instance.microseconds()
         self._retries.add((SenderId(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True

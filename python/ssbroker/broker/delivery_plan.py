@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
@@ -96,7 +95,7 @@ def _emit_classify_event(database: DatabaseContext, sender: ConversationEndpoint
         classification = Classification.DELAYED
     log.emit(
         MessageClassify(
-            at=epoch_microseconds(database.now()),
+            at=database.instance.microseconds(),
             database=database.name,
             conversation_id=uuid.UUID(bytes=sender.conversation_id),
             classification=classification,

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
-from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
+from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
@@ -115,7 +115,7 @@ RETRY_AFTER_ANSWER: Final = 4 * SECOND
 OPEN_REQUESTS_MAX: Final = 1_000
 """Maximum number of open requests of one database, because peers may name services that do not exist."""
 SHORT_LOCK_TIMEOUT: Final = 0.1
-"""Seconds that a committing thread waits for a lock."""
+"""Seconds that a committing thread waits for a lock; after that, the background thread continues."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
@@ -168,7 +168,7 @@ class DynamicRouting:
                 by_database.setdefault(each.database, []).append(each)
         for name, wanted in by_database.items():
             database = self._instance.database(name)
-            now = epoch_microseconds(database.now())
+            now = database.instance.microseconds()
             with database.file.read() as connection:
                 known = {each: route_requests.find_request(connection, each.service_name) for each in wanted}
                 open_left = OPEN_REQUESTS_MAX - len(route_requests.pending_services(connection))
@@ -231,7 +231,7 @@ class DynamicRouting:
 
     def _log_refusals(self, database: DatabaseContext, refused: Iterable[tuple[str, str, int]]) -> None:
         """Logs refused requests, at a limited rate because peers may name any service."""
-        now, may_be_logged = epoch_microseconds(database.now()), self._instance.events.allows_line
+        now, may_be_logged = database.instance.microseconds(), self._instance.events.allows_line
         for service_name, refusal, next_request_at in refused:
             if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
                 _LOGGER.warning(

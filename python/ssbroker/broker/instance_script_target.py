@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import database_lifecycle, endpoint_ddl, ensure
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.ensure import ObjectChange
@@ -83,7 +82,7 @@ class InstanceScriptTarget:
             databases=lambda: self._transaction.names,
             endpoint=lambda: self._transaction.objects(self._transaction.database(MSDB_NAME)).endpoint,
             objects=lambda: self._objects_of(statement),
-            now=epoch_microseconds(self._instance.clock()),
+            now=self._instance.microseconds(),
         )
         for one in ensure.needed_statements(statement, annotations, known):
             if isinstance(one, ensure.UnchangeableObject):

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.live_catalog import LiveCatalog
-from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
 from ssbroker.router import Router, TieBreak
@@ -84,7 +83,6 @@ class LiveRoutes:
         self._instance: Final = instance
         self._catalog: Final = catalog
         self._decision_cache: DecisionCache | None = None
-        self._services_routed_locally: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
@@ -107,7 +105,7 @@ class LiveRoutes:
 
         def route(endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
             nonlocal cache
-            local_services = self._local_services(database, objects)
+            local_services = objects.services_routed_locally
             if all(
                 each.far_broker_instance == broker_instance and each.far_service in local_services for each in endpoints
             ):
@@ -131,18 +129,10 @@ class LiveRoutes:
             raise StorageError(f"the database {database!r} became unavailable while its routes were read; call again")
         return cache
 
-    def _local_services(self, database: str, objects: Objects) -> frozenset[str]:
-        cached = self._services_routed_locally.get(database)
-        if cached is None or cached[0] is not objects:
-            cached = self._services_routed_locally[database] = (objects, services_routed_locally(objects))
-        return cached[1]
-
     def _current(self) -> DecisionCache:
         router, cache, now = self.router(), self._decision_cache, self._instance.clock()
         if cache is None or cache.router is not router or not cache.is_valid(now):
             cache = self._decision_cache = DecisionCache(router, now)
-            for dropped in [name for name in list(self._services_routed_locally) if name not in cache.databases]:
-                self._services_routed_locally.pop(dropped, None)
         return cache
 
 

@@ -6,7 +6,7 @@ import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ssbroker._arguments import EPOCH, epoch_microseconds
+from ssbroker._arguments import EPOCH
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
@@ -79,7 +79,7 @@ def forwarding_of(instance: Instance) -> dict[str, int] | None:
 
 def _count_rows(database: Database) -> dict[str, Rows]:
     """Counts the rows of a database in one snapshot."""
-    name, now = database.name, epoch_microseconds(database_context(database).instance.clock())
+    name, now = database.name, database_context(database).instance.microseconds()
     with database_context(database).file.read() as connection:
         return {
             "queues": [

@@ -90,9 +90,9 @@ def check_no_reserved_columns(given: DataFrame, names: Sequence[str]) -> None:
     _check_no_name(names, (*DECISIONS.names, DECISION_COLUMN, *CODE_COLUMNS), exact=is_case_sensitive(given))
 
 
-def check_no_decision_columns(names: Sequence[str], *, exact: bool) -> None:
-    """Raises `SchemaError` if a column has the name of a decision column."""
-    _check_no_name(names, DECISIONS.names, exact=exact)
+def check_no_decision_columns(names: Sequence[str]) -> None:
+    """Raises `SchemaError` if a column has the name of a decision column, in any case."""
+    _check_no_name(names, DECISIONS.names, exact=False)
 
 
 def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -> None:

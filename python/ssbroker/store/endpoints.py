@@ -182,13 +182,6 @@ def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
     connection.execute("UPDATE ssb_conversation_endpoints SET state = ? WHERE endpoint_id = ?", (state, endpoint_id))
 
 
-def set_send_sequence(connection: Connection, endpoint_id: int, *, send_sequence: int) -> None:
-    """Updates the sequence number of the next message to send."""
-    connection.execute(
-        "UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", (send_sequence, endpoint_id)
-    )
-
-
 def set_receive_sequence(connection: Connection, endpoint_id: int, *, receive_sequence: int) -> None:
     """Updates the sequence number of the next message to receive."""
     connection.execute(

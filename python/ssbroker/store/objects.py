@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ssbroker import _core
+from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.store import security
 from ssbroker.store.security import OWNER, Principal, Security
 from ssbroker.store.sqlite import Connection, single_row
@@ -188,6 +189,21 @@ class Objects:
         """Services by id."""
         return {service.service_id: service for service in self.services.values()}
 
+    @cached_property
+    def services_routed_locally(self) -> frozenset[str]:
+        """Services without a route to another instance, so that messages for them with the broker id of this database stay in it.
+
+        For these, every routing step that finds a route finds LOCAL (R11 to R16), and *Locate* finds exactly one enabled database with
+        the broker id (R31, I7). So neither other databases nor the time can change the result.
+        """
+        routes = self.routes.values()
+        if not self.broker.is_delivering or any(one.remote_service_name == CONFIGURATION_SERVICE for one in routes):
+            return frozenset()
+        routed = {
+            one.remote_service_name for one in routes if one.mirror_address is not None or one.address.upper() != _LOCAL
+        }
+        return frozenset() if None in routed else frozenset(self.services.keys() - routed)
+
     def services_of(self, queue: Queue) -> tuple[Service, ...]:
         """Returns the services of a queue."""
         return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
@@ -321,7 +337,8 @@ _NAME: Final = ("name",)
 def lazy_objects(connection: Connection) -> Objects:
     """Returns a lazy view of the objects: each object is read when it is looked up, and a kind as a whole when it is iterated.
 
-    Changes on the connection are visible immediately, except those of the database row and of the master key. The connection must hold the write lock.
+    Changes on the connection are visible immediately, except those of the database row, the endpoint and the master key, and except in
+    properties that were used before, such as `queues_by_id`. The connection must hold the write lock.
     """
     version, broker = load_broker(connection)
     return Objects(
@@ -438,18 +455,17 @@ def _service_of(connection: Connection) -> Callable[[int, str, int, int], Servic
     return read
 
 
+_LOCAL: Final = "LOCAL"
+
 NativeSnapshot: TypeAlias = "_core.MetadataSnapshot"
 """Snapshot of the objects for native statements; an alias, so that other packages can name it without importing the native module."""
 
 
-def native_snapshot(
-    objects: Objects, services_routed_locally: Collection[str], *, is_name: Callable[[str], bool]
-) -> NativeSnapshot:
+def native_snapshot(objects: Objects, *, is_name: Callable[[str], bool]) -> NativeSnapshot:
     """Creates the snapshot of the objects that native statements use.
 
     Args:
         objects: The objects.
-        services_routed_locally: Names of services that no route directs to another instance.
         is_name: Whether a text that names a queue without a schema is a valid name.
     """
     return _core.MetadataSnapshot(
@@ -475,5 +491,5 @@ def native_snapshot(
             for item in objects.contracts.values()
         ],
         message_types=[(item.message_type_id, item.name, item.validation) for item in objects.message_types.values()],
-        services_routed_locally=list(services_routed_locally),
+        services_routed_locally=list(objects.services_routed_locally),
     )

@@ -28,7 +28,7 @@ pub fn decision_table(index: &RouteIndex, now: i64) -> Result<Option<RecordBatch
         texts(&mut decided().map(|decided| decided.map(|decided| of(decided).as_bytes())))
     };
     let address = |of: fn(&Decided) -> Option<u32>| -> ArrayRef {
-        texts(&mut decided().map(|decided| decided.and_then(of).map(|endpoint| index.endpoint(endpoint))))
+        texts(&mut decided().map(|decided| decided.and_then(of).map(|address| index.address(address))))
     };
     let flags = |of: fn(&TableRow<'_>) -> bool| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(of(row))).collect::<BooleanArray>())

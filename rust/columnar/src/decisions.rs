@@ -62,7 +62,7 @@ pub struct DictionaryColumn {
 pub(crate) struct SharedValues {
     outcomes: ArrayRef,
     reasons: ArrayRef,
-    endpoints: Arc<StringArray>,
+    addresses: Arc<StringArray>,
     databases: Arc<StringArray>,
     none: ArrayRef,
     zeros: Buffer,
@@ -123,11 +123,11 @@ impl DictionaryColumn {
 }
 
 impl SharedValues {
-    pub(crate) fn new(endpoints: impl Iterator<Item = String>, databases: impl Iterator<Item = String>) -> Self {
+    pub(crate) fn new(addresses: impl Iterator<Item = String>, databases: impl Iterator<Item = String>) -> Self {
         Self {
             outcomes: Arc::new(StringArray::from_iter_values(Outcome::LABELS)),
             reasons: Arc::new(StringArray::from_iter_values(Reason::LABELS)),
-            endpoints: Arc::new(StringArray::from_iter_values(endpoints)),
+            addresses: Arc::new(StringArray::from_iter_values(addresses)),
             databases: Arc::new(StringArray::from_iter_values(databases)),
             none: Arc::new(StringArray::new_null(0)),
             // The pages are never touched, so they take no memory.
@@ -193,13 +193,13 @@ impl DecisionBuilder {
             database: ColumnBuilder::new(rows),
             broker: ColumnBuilder::new(rows),
             from_names: HashMap::new(),
-            known: shared.endpoints.len(),
+            known: shared.addresses.len(),
         }
     }
 
     fn code(&mut self, hop: NextHop) -> i32 {
         match hop {
-            NextHop::Known(endpoint) => endpoint as i32,
+            NextHop::Known(address) => address as i32,
             NextHop::Named(normal) => {
                 let next = (self.known + self.from_names.len()) as i32;
                 *self.from_names.entry(normal).or_insert(next)
@@ -223,8 +223,8 @@ impl DecisionBuilder {
             small_dictionary(self.outcome, &shared.outcomes),
             Column::Values(Arc::new(step)),
             Column::Values(Arc::new(route_id)),
-            large_dictionary(self.next_hop, rows, shared, &shared.endpoints, &from_names),
-            large_dictionary(self.mirror, rows, shared, &shared.endpoints, &[]),
+            large_dictionary(self.next_hop, rows, shared, &shared.addresses, &from_names),
+            large_dictionary(self.mirror, rows, shared, &shared.addresses, &[]),
             large_dictionary(self.database, rows, shared, &shared.databases, &[]),
             Column::Values(Arc::new(broker)),
             small_dictionary(self.reason, &shared.reasons),

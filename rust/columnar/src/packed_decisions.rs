@@ -25,10 +25,10 @@ const NO_STEP: i64 = 15;
 /// The most destinations: their texts are sent with every task.
 const DESTINATIONS: usize = 1 << 16;
 
-/// The destinations of a catalog, by the numbers that endpoints and databases have in this process.
+/// The destinations of a catalog, by the numbers that addresses and databases have in this process.
 #[derive(Debug)]
 pub(crate) struct Destinations {
-    endpoints: Vec<i64>,
+    addresses: Vec<i64>,
     databases: Vec<i64>,
 }
 
@@ -49,30 +49,30 @@ pub(crate) struct PackedDecisions<'a> {
 /// can come from a service name (R23), a route has a mirror address, or there are more than 65,536.
 #[must_use]
 pub fn destinations(catalog: &Catalog) -> Option<(Vec<String>, Vec<String>)> {
-    let (endpoints, databases) = sorted_destinations(catalog)?;
+    let (addresses, databases) = sorted_destinations(catalog)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let names = databases.into_iter().map(|number| text(&catalog.databases()[number].name));
-    Some((endpoints.into_iter().map(|id| text(catalog.endpoint(id as u32))).collect(), names.collect()))
+    Some((addresses.into_iter().map(|id| text(catalog.address(id as u32))).collect(), names.collect()))
 }
 
-/// Sorts the endpoints and databases by their texts.
+/// Sorts the addresses and databases by their texts.
 fn sorted_destinations(catalog: &Catalog) -> Option<(Vec<usize>, Vec<usize>)> {
-    let (endpoints, databases) = (catalog.endpoint_count(), catalog.databases());
-    let has_more = catalog.routes().iter().any(|route| route.endpoint == TRANSPORT || route.mirror != NONE);
-    if has_more || endpoints + databases.len() > DESTINATIONS {
+    let (addresses, databases) = (catalog.address_count(), catalog.databases());
+    let has_more = catalog.routes().iter().any(|route| route.address == TRANSPORT || route.mirror != NONE);
+    if has_more || addresses + databases.len() > DESTINATIONS {
         return None;
     }
-    let mut endpoints: Vec<usize> = (0..endpoints).collect();
-    endpoints.sort_unstable_by_key(|&id| catalog.endpoint(id as u32));
+    let mut addresses: Vec<usize> = (0..addresses).collect();
+    addresses.sort_unstable_by_key(|&id| catalog.address(id as u32));
     let mut numbers: Vec<usize> = (0..databases.len()).collect();
     numbers.sort_unstable_by_key(|&number| &databases[number].name);
-    Some((endpoints, numbers))
+    Some((addresses, numbers))
 }
 
 impl Destinations {
     /// Returns the destinations of a catalog, if it has numbers for them.
     pub(crate) fn new(catalog: &Catalog) -> Option<Self> {
-        let (endpoints, databases) = sorted_destinations(catalog)?;
+        let (addresses, databases) = sorted_destinations(catalog)?;
         let numbered = |sorted: &[usize], before: usize| {
             let mut destinations = vec![0; sorted.len()];
             for (rank, &number) in sorted.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Destinations {
             }
             destinations
         };
-        Some(Self { databases: numbered(&databases, endpoints.len()), endpoints: numbered(&endpoints, 0) })
+        Some(Self { databases: numbered(&databases, addresses.len()), addresses: numbered(&addresses, 0) })
     }
 }
 
@@ -135,7 +135,7 @@ impl DecisionSink for PackedDecisions<'_> {
             numbers[row] = numbers[row] & !NO_ROUTE | i64::from(answers.route_ids[row]) << ROUTE;
         }
         for row in set_bits(answers.has_hop) {
-            numbers[row] |= self.destinations.endpoints[answers.to[row] as usize];
+            numbers[row] |= self.destinations.addresses[answers.to[row] as usize];
         }
         for row in set_bits(answers.is_local) {
             numbers[row] |= self.destinations.databases[answers.to[row] as usize];
@@ -149,7 +149,7 @@ impl DecisionSink for PackedDecisions<'_> {
     fn set(&mut self, row: usize, decision: Decision) {
         let last = self.bound.len().saturating_sub(1);
         let destination = match (decision.next_hop, decision.database) {
-            (Some(NextHop::Known(endpoint)), _) => self.destinations.endpoints[endpoint as usize],
+            (Some(NextHop::Known(address)), _) => self.destinations.addresses[address as usize],
             (_, Some(database)) => self.destinations.databases[usize::from(database)],
             _ => 0,
         };

@@ -56,8 +56,8 @@ impl RouteKernel {
     pub fn new(index: RouteIndex) -> Self {
         let catalog = index.catalog();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let endpoints = (0..index.endpoint_count() as u32).map(|id| text(index.endpoint(id)));
-        let shared = SharedValues::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
+        let addresses = (0..index.address_count() as u32).map(|id| text(index.address(id)));
+        let shared = SharedValues::new(addresses, catalog.databases().iter().map(|database| text(&database.name)));
         let destinations = Destinations::new(catalog);
         Self { index, shared, destinations, scratch_pool: Mutex::default() }
     }

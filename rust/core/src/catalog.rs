@@ -19,11 +19,11 @@ pub const NONE: u32 = u32::MAX;
 /// The number of a service name.
 pub type NameId = u32;
 /// The number of an address in normal form; LOCAL is 0 and TRANSPORT is 1.
-pub type EndpointId = u32;
+pub type AddressId = u32;
 /// The address LOCAL.
-pub const LOCAL: EndpointId = 0;
+pub const LOCAL: AddressId = 0;
 /// The address TRANSPORT.
-pub const TRANSPORT: EndpointId = 1;
+pub const TRANSPORT: AddressId = 1;
 
 /// The name of the user database if the tables name none.
 const DEFAULT_DATABASE: &[u8] = b"user";
@@ -55,9 +55,9 @@ pub struct RouteRow {
     /// When the route expires (R3), in microseconds since 1970.
     pub expires: i64,
     /// The address in normal form.
-    pub endpoint: EndpointId,
+    pub address: AddressId,
     /// The mirror address in normal form; `NONE` if there is none.
-    pub mirror: EndpointId,
+    pub mirror: AddressId,
     pub(crate) address_text: u32,
     pub(crate) mirror_text: u32,
 }
@@ -81,13 +81,13 @@ pub struct Catalog {
     pub(crate) settings: Settings,
     pub(crate) msdb: u16,
     pub(crate) user_database: Option<u16>,
-    pub(crate) own_endpoints: Vec<EndpointId>,
+    pub(crate) own_addresses: Vec<AddressId>,
     pub(crate) pending: Vec<NameId>,
     /// Their numbers are those of the databases.
     pub(crate) database_names: Interner,
     pub(crate) route_names: Texts,
     pub(crate) address_texts: Interner,
-    pub(crate) endpoints: Interner,
+    pub(crate) addresses: Interner,
 }
 
 impl Catalog {
@@ -147,20 +147,20 @@ impl Catalog {
 
     /// Returns an address in normal form.
     #[must_use]
-    pub fn endpoint(&self, id: EndpointId) -> &[u8] {
-        self.endpoints.texts().get(id)
+    pub fn address(&self, id: AddressId) -> &[u8] {
+        self.addresses.texts().get(id)
     }
 
     /// Returns the number of distinct addresses.
     #[must_use]
-    pub fn endpoint_count(&self) -> usize {
-        self.endpoints.texts().len()
+    pub fn address_count(&self) -> usize {
+        self.addresses.texts().len()
     }
 
     /// Returns the number of an address in normal form, if the catalog knows it.
     #[must_use]
-    pub fn find_endpoint(&self, normal: &[u8]) -> Option<EndpointId> {
-        self.endpoints.find(normal)
+    pub fn find_address(&self, normal: &[u8]) -> Option<AddressId> {
+        self.addresses.find(normal)
     }
 
     /// Returns the name of a route.
@@ -184,8 +184,8 @@ impl Catalog {
     /// Whether an address is one of the instance's own (R41).
     #[must_use]
     #[inline]
-    pub fn is_own(&self, endpoint: EndpointId) -> bool {
-        self.own_endpoints.contains(&endpoint)
+    pub fn is_own(&self, address: AddressId) -> bool {
+        self.own_addresses.contains(&address)
     }
 
     /// Whether a route request for this service is pending (R14).
@@ -233,7 +233,7 @@ pub struct CatalogBuilder {
     catalog: Catalog,
     without_id: Vec<u32>,
     /// The normal form of each distinct address text.
-    endpoints: Vec<EndpointId>,
+    addresses: Vec<AddressId>,
 }
 
 impl CatalogBuilder {
@@ -242,11 +242,11 @@ impl CatalogBuilder {
     /// # Errors
     /// One of the instance's own addresses is not a network address.
     pub fn new(seed: Seed, settings: Settings) -> Result<Self, Invalid> {
-        let mut endpoints = Interner::new(seed);
-        endpoints.intern(b"LOCAL");
-        endpoints.intern(b"TRANSPORT");
+        let mut addresses = Interner::new(seed);
+        addresses.intern(b"LOCAL");
+        addresses.intern(b"TRANSPORT");
         let mut names = Interner::new(seed);
-        let mut own_endpoints = Vec::new();
+        let mut own_addresses = Vec::new();
         for (position, text) in settings.addresses.iter().enumerate() {
             let Some(Address::Network(normal)) = Address::parse(text.as_bytes()) else {
                 let expected = "TCP://host[:port]";
@@ -258,7 +258,7 @@ impl CatalogBuilder {
                     expected,
                 ));
             };
-            own_endpoints.extend(endpoints.intern(normal.as_bytes()));
+            own_addresses.extend(addresses.intern(normal.as_bytes()));
         }
         let mut pending: Vec<NameId> =
             settings.pending_requests.iter().filter_map(|name| names.intern(name.as_bytes())).collect();
@@ -271,14 +271,14 @@ impl CatalogBuilder {
             settings,
             msdb: 0,
             user_database: None,
-            own_endpoints,
+            own_addresses,
             pending,
             database_names: Interner::new(seed),
             route_names: Texts::new(),
             address_texts: Interner::new(seed),
-            endpoints,
+            addresses,
         };
-        Ok(Self { catalog, without_id: Vec::new(), endpoints: Vec::new() })
+        Ok(Self { catalog, without_id: Vec::new(), addresses: Vec::new() })
     }
 
     /// Adds a row of `sys.databases`.
@@ -327,7 +327,7 @@ impl CatalogBuilder {
             None => self.single_database(Some(row))?,
         };
         let limit_exceeded = || Invalid::new(InvalidKind::Limit, "routes", Some(row), None, "at most 4 GiB of text");
-        let (address_text, endpoint) = self.address(row, "routes.address", input.address)?;
+        let (address_text, address) = self.address(row, "routes.address", input.address)?;
         let (mirror_text, mirror) = match input.mirror {
             Some(text) => self.address(row, "routes.mirror_address", text)?,
             None => (NONE, NONE),
@@ -346,7 +346,7 @@ impl CatalogBuilder {
             service,
             broker: input.broker,
             expires: input.expires,
-            endpoint,
+            address,
             mirror,
             address_text,
             mirror_text,
@@ -425,21 +425,21 @@ impl CatalogBuilder {
         }
     }
 
-    fn address(&mut self, row: usize, column: &str, text: &[u8]) -> Result<(u32, EndpointId), Invalid> {
+    fn address(&mut self, row: usize, column: &str, text: &[u8]) -> Result<(u32, AddressId), Invalid> {
         if let Some(known) = self.catalog.address_texts.find(text) {
-            return Ok((known, self.endpoints[known as usize]));
+            return Ok((known, self.addresses[known as usize]));
         }
         let Some(address) = Address::parse(text) else {
             let expected = "TCP://host[:port], LOCAL or TRANSPORT";
             return Err(Invalid::new(InvalidKind::Address, column, Some(row), Some(text), expected));
         };
         let text = self.catalog.address_texts.intern(text);
-        let endpoint = self.catalog.endpoints.intern(address.as_str().as_bytes());
-        let (text, endpoint) = text
-            .zip(endpoint)
+        let address = self.catalog.addresses.intern(address.as_str().as_bytes());
+        let (text, address) = text
+            .zip(address)
             .ok_or_else(|| Invalid::new(InvalidKind::Limit, column, Some(row), None, "at most 4 GiB of text"))?;
-        self.endpoints.push(endpoint);
-        Ok((text, endpoint))
+        self.addresses.push(address);
+        Ok((text, address))
     }
 
     fn assign_route_ids(&mut self) -> Result<(), Invalid> {

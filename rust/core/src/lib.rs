@@ -22,7 +22,7 @@ mod signature;
 
 pub use address::{Address, next_hop_of_service_name};
 pub use catalog::{
-    BROKER_CONFIGURATION, Catalog, CatalogBuilder, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteInput,
+    AddressId, BROKER_CONFIGURATION, Catalog, CatalogBuilder, Database, LOCAL, MSDB, NEVER, NONE, NameId, RouteInput,
     RouteRow, Settings, TRANSPORT,
 };
 pub use error::{Invalid, InvalidKind};

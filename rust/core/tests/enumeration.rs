@@ -260,7 +260,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
         let (outcome, reason) = (decision.outcome as i8, decision.reason as i8);
         assert_eq!((answers.outcomes[row], answers.reasons[row]), (outcome, reason), "{world:?} {table:?} {query:?}");
         let bound = query.broker.or(is(answers.is_bound).then(|| answers.brokers[row]));
-        let hop = is(answers.has_hop).then(|| index.endpoint(answers.to[row] as u32).to_vec());
+        let hop = is(answers.has_hop).then(|| index.address(answers.to[row] as u32).to_vec());
         let answered = (
             is(answers.has_step).then_some(answers.steps[row]),
             is(answers.has_route).then_some(answers.route_ids[row]),
@@ -270,7 +270,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
             bound,
         );
         let hop = decision.next_hop.map(|hop| match hop {
-            NextHop::Known(endpoint) => index.endpoint(endpoint).to_vec(),
+            NextHop::Known(address) => index.address(address).to_vec(),
             NextHop::Named(hop) => hop.into_bytes(),
         });
         let Decision { match_step, route_id, mirror, database, broker, .. } = decision;

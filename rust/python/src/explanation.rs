@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ssbroker_core::route::{ClassTrace, Explanation, HostTrace, LocateTrace, Origin, Pass, RouteRef, StepTrace};
 use ssbroker_core::{
-    Catalog, Decision, EndpointId, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak,
+    AddressId, Catalog, Decision, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak,
 };
 
 use crate::errors::iso_time;
@@ -180,13 +180,13 @@ impl<'py> ExplanationBuilder<'_, 'py> {
     }
 
     fn decision(&self, decision: &Decision) -> PyResult<Dict<'py>> {
-        let endpoint = |id: EndpointId| text(self.index.endpoint(id));
+        let address = |id: AddressId| text(self.index.address(id));
         let dict = PyDict::new(self.py);
         dict.set_item("outcome", decision.outcome.label())?;
         dict.set_item("match_step", decision.match_step)?;
         dict.set_item("route_id", decision.route_id)?;
         dict.set_item("next_hop_address", decision.next_hop.as_ref().map(|hop| self.next_hop(hop)))?;
-        dict.set_item("mirror_address", decision.mirror.map(endpoint))?;
+        dict.set_item("mirror_address", decision.mirror.map(address))?;
         dict.set_item("target_database", decision.database.map(|database| self.database(database)))?;
         dict.set_item("broker_instance", guid(decision.broker))?;
         dict.set_item("reason", decision.reason.label())?;
@@ -195,7 +195,7 @@ impl<'py> ExplanationBuilder<'_, 'py> {
 
     fn next_hop(&self, hop: &NextHop) -> String {
         match hop {
-            NextHop::Known(endpoint) => text(self.index.endpoint(*endpoint)),
+            NextHop::Known(address) => text(self.index.address(*address)),
             NextHop::Named(normal) => normal.clone(),
         }
     }

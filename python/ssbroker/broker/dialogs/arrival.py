@@ -34,7 +34,7 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
 
-class EndpointDelivery:
+class EndpointArrival:
     """Delivers one run of messages to an endpoint; used once."""
 
     def __init__(
@@ -251,7 +251,7 @@ def _deliver_next(
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=header.from_broker_instance)
-    return EndpointDelivery(work, endpoint, queue).deliver(messages)
+    return EndpointArrival(work, endpoint, queue).deliver(messages)
 
 
 def _deliver_first(
@@ -277,7 +277,7 @@ def _deliver_first(
         if refused is not None:
             return DeliveryOutcome(0, error=refused)
     endpoint = create_target_endpoint(work, header, service, contract, has_first_message=is_first)
-    return EndpointDelivery(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
+    return EndpointArrival(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
 
 
 def find_target(objects: Objects, header: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
@@ -358,7 +358,7 @@ def enqueue_runs(
 ) -> dict[int, int]:
     """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
 
-    The messages of an endpoint are enqueued completely or not at all; the others need `EndpointDelivery`. Returns the next receive sequence
+    The messages of an endpoint are enqueued completely or not at all; the others need `EndpointArrival`. Returns the next receive sequence
     of each endpoint whose messages were enqueued, which is not stored yet.
     """
     enqueued: dict[int, int] = {}

@@ -257,6 +257,6 @@ def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationE
     if state == ConversationState.DO:
         delete_unacknowledged(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
-    endpoints.set_send_sequence(connection, endpoint_id, send_sequence=number + 1)
+    endpoints.set_send_sequences(connection, [(number + 1, endpoint_id)])
     broken = endpoint._replace(state=state, send_sequence=number + 1)
     queue_for_transmission(work, [(broken, [DialogMessage(number, ERROR, error.body(), is_conversation_error=True)])])

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ssbroker.broker.dialogs import message_validation
-from ssbroker.broker.locally_routed_services import services_routed_locally
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
@@ -39,7 +38,7 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
     queue = objects.queues_by_id[service.queue_id]
     is_secured = service_name in objects.security.by_service
     is_stored_directly = queue.is_enqueue_enabled and not queue.is_retention_enabled
-    if is_secured or not is_stored_directly or service_name not in services_routed_locally(objects):
+    if is_secured or not is_stored_directly or service_name not in objects.services_routed_locally:
         return None
     contract_id = contract.service_contract_id
     priority = objects.priority_of_endpoint(

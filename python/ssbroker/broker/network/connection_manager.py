@@ -153,7 +153,7 @@ class ConnectionManager:
         if not self.connections and self._on_closed is not None:
             self._on_closed()
 
-    def pause(self, *, is_paused: bool) -> None:
+    def set_paused(self, *, is_paused: bool) -> None:
         """Stops or resumes reading from all connections."""
         self._is_paused = is_paused
         for connection in list(self.connections.values()):
@@ -167,7 +167,7 @@ class ConnectionManager:
         self._on_closed = on_closed
         for connection in self.connections.values():
             connection.discards_rows = self._is_paused  # those before its GOODBYE
-        self.pause(is_paused=False)
+        self.set_paused(is_paused=False)
         self.dialer.stop()
         for connection in list(self.connections.values()):
             connection.leave(GoodbyeReason.STOPPING, "the instance is stopping")

@@ -149,7 +149,7 @@ class DialogKeys:
             return _key_wait(_own_certificate(database, objects, service))
         if sender_certificate is None or peer_certificate is None:
             # The initiator usually has the key already. If not, it identifies itself again, with a certificate that is here.
-            return KeyOffer(valid_until=epoch_microseconds(database.now()) + key_exchange.BLOB_RENEWAL_AGE)
+            return KeyOffer(valid_until=database.instance.microseconds() + key_exchange.BLOB_RENEWAL_AGE)
         receiver = database.key_encryption.certificate(objects.security, peer_certificate)
         return self._blob(database, service, endpoint, key, receiver, sender_certificate)
 
@@ -162,7 +162,7 @@ class DialogKeys:
         receiver: DialogCertificate,
         sender_certificate: DialogCertificate | None,
     ) -> KeyOffer:
-        now = epoch_microseconds(database.now())
+        now = database.instance.microseconds()
         of = Direction(endpoint.conversation_id, bool(endpoint.is_initiator), service.name, endpoint.far_service)
         blob = self._offers.make_blob(key, of, receiver=receiver, sender=sender_certificate, now=now)
         return KeyOffer(blob, now + key_exchange.BLOB_RENEWAL_AGE)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import message_validation
@@ -337,7 +336,7 @@ class SqliteDialogStorage:
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """See `DialogStorage`."""
         objects = self._database.objects()
-        now = epoch_microseconds(self._database.now())
+        now = self._database.instance.microseconds()
         answers = [complete_target(objects, endpoint, now=now) for endpoint in endpoints]
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
         return answers

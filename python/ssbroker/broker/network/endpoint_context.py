@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ssbroker.broker.context import random_guid
 from ssbroker.broker.network.connection import PeerConnection
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.interfaces import EndpointListener
@@ -54,7 +55,7 @@ class EndpointContext:
 
     def new_id(self) -> uuid.UUID:
         """Returns a random id."""
-        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+        return random_guid(self.random)
 
     def emit_step(
         self,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
@@ -193,7 +192,7 @@ class InboundRouter:
 
         Peers without a principal share one rate limit.
         """
-        now = epoch_microseconds(self._instance.clock())
+        now = self._instance.microseconds()
         requests = {
             RouteRequest(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
@@ -225,7 +224,7 @@ class InboundRouter:
         row: Mapping[str, Any] = rows.slice(number, 1).to_pylist()[0]
         self._instance.events.emit(
             MessageUndeliverable(
-                at=epoch_microseconds(self._instance.clock()),
+                at=self._instance.microseconds(),
                 conversation_id=uuid.UUID(bytes=row["conversation_id"]),
                 is_sequenced=row["is_sequenced"],
                 message_sequence_number=row["message_sequence_number"],

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.broker.dialogs.arrival import (
-    EndpointDelivery,
+    EndpointArrival,
     PlacedRun,
     create_target_endpoint,
     enqueue_runs,
@@ -175,7 +175,7 @@ class InboundWriter:
 
     def _deliver(self, key: EndpointKey, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
-        if EndpointDelivery(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
+        if EndpointArrival(self._work, row, queue_of(self._work, row)).deliver(messages).error is not None:
             raise StalePlanError((key,))
 
     def _store_fragments(self, enqueued: dict[int, int]) -> None:
@@ -234,7 +234,7 @@ class InboundWriter:
             row = self._reread(key)
             # An application that has received the end needs no error.
             if row is not None and row.state not in fragments.ENDED_STATES:
-                EndpointDelivery(self._work, row, queue_of(self._work, row)).refuse(
+                EndpointArrival(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ssbroker import schemas
-from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, integer_argument, string_list, timeout_seconds
+from ssbroker._arguments import EPOCH, boolean, integer_argument, string_list, timeout_seconds
 from ssbroker._text import host_and_port
 from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.broker import async_calls
@@ -181,7 +181,7 @@ class Server:
             resolve_mirror=self.mirrors.resolve,
             max_bytes=self._forwarding_limit,
             events=instance.events,
-            clock=self._now,
+            clock=self._instance.microseconds,
         )
         self.exchange: Final = MessageExchange(
             instance,
@@ -323,7 +323,7 @@ class Server:
             credentials=self.credentials,
             limits=options.limits,
             events=instance.events,
-            clock=self._now,
+            clock=self._instance.microseconds,
             random=instance.random,
             dial_filter=DialFilter(options.dial_only),
         )
@@ -350,9 +350,6 @@ class Server:
     def _wake(self, at: int | None = None, /) -> None:
         if self._is_open and self._instance.background:
             self._worker.wake(None if at is None else EPOCH + timedelta(microseconds=at))
-
-    def _now(self) -> int:
-        return epoch_microseconds(self._instance.clock())
 
     def _forwarding_limit(self) -> int:
         endpoint = self._instance.msdb.objects().endpoint

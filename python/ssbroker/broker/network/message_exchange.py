@@ -113,7 +113,7 @@ class MessageExchange:
         closed: set[NextHop] = set()
         self._inbox: Final = events.inbox
         self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
-        self._status_writer: Final = StatusWriter(self._in_transit, clock=self._now)
+        self._status_writer: Final = StatusWriter(self._in_transit, clock=self._instance.microseconds)
         self._dialogs: Final = DialogsByDatabase(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
         )
@@ -141,7 +141,7 @@ class MessageExchange:
 
     def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """See `Transport`."""
-        blocked = self._in_transit.add(conversations, now=self._now())
+        blocked = self._in_transit.add(conversations, now=self._instance.microseconds())
         self._wake()
         return blocked
 
@@ -168,7 +168,7 @@ class MessageExchange:
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
         if self._is_finished:
-            return self._now() + self._check_interval
+            return self._instance.microseconds() + self._check_interval
         return self._turn() if self._guard.is_held_by_this_thread else self._exclusively(self._turn)
 
     def _exclusively(self, work: Callable[[], Result]) -> Result:
@@ -182,7 +182,7 @@ class MessageExchange:
                 self._guard.release()
 
     def _turn(self) -> int:
-        now = self._now()
+        now = self._instance.microseconds()
         while self._events.callbacks:
             self._events.callbacks.popleft()(self)
         while self._events.drops:
@@ -203,7 +203,7 @@ class MessageExchange:
             self._resume_forwarding()
         due_times += self._sender.send_all(now=now)
         self._resume_forwarding()
-        due_times += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors)]
+        due_times += [hook.run_due(now=self._instance.microseconds()) for hook in (self._forwards, self._mirrors)]
         if not 0 <= now - self._flushed_at < FLUSH_INTERVAL:
             self._flushed_at = now
             self._flush(now)
@@ -285,9 +285,11 @@ class MessageExchange:
         self._sender.cancel_delay()
         self._inbox.release_all()
         self._turn()
-        while not self._inbox.is_empty and not self._processor.process(self._inbox.take(), now=self._now()):
+        while not self._inbox.is_empty and not self._processor.process(
+            self._inbox.take(), now=self._instance.microseconds()
+        ):
             pass
-        now = self._now() + self._settings.acknowledgement_wait
+        now = self._instance.microseconds() + self._settings.acknowledgement_wait
         for dialogs in self._dialogs.all():
             self._sender.send(dialogs, now=now)
 
@@ -323,7 +325,7 @@ class MessageExchange:
         if not is_small or not self._instance.background or not self._guard.try_acquire(get_ident()):
             return False
         try:
-            now, all_dialogs = self._now(), self._dialogs.all()
+            now, all_dialogs = self._instance.microseconds(), self._dialogs.all()
             if (
                 self._has_other_work(now)
                 or any(each.database.file.write_lock.holder is not None for each in all_dialogs)
@@ -350,7 +352,7 @@ class MessageExchange:
         if not self._instance.background or self._guard.is_held_by_this_thread:  # further up the stack
             return False
         try:
-            now = self._now()
+            now = self._instance.microseconds()
             if not self._guard.try_acquire(thread) or self._has_other_work(now):
                 return False
             all_dialogs = self._dialogs.all()
@@ -430,7 +432,7 @@ class MessageExchange:
         if 0 <= now - self._polled_at < self._poll_interval:
             return
         self._announcements_seen = self._arrivals.count(TRANSMISSIONS_CHANNEL)
-        started = self._now()
+        started = self._instance.microseconds()
         for dialogs in self._dialogs.all():
             try:
                 sent = partial(self._in_transit.sent_up_to, dialogs.database.database_id)
@@ -441,7 +443,7 @@ class MessageExchange:
             if found:
                 self._in_transit.add(found, now=now)
                 self._followed_until = 0  # they may have been committed after a change of the catalog
-        self._polled_at, self._poll_duration = now, self._now() - started
+        self._polled_at, self._poll_duration = now, self._instance.microseconds() - started
         self._follow_catalog(now)
 
     def _start_conversations(self) -> None:
@@ -484,9 +486,6 @@ class MessageExchange:
                 dialogs.flush(now=now)
             except SsbrokerError as error:
                 log_failure(dialogs.database, "idle dialogs could not be written to the database", error)
-
-    def _now(self) -> int:
-        return epoch_microseconds(self._instance.clock())
 
 
 class EndpointEvents:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import InstanceContext
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.engine import MonotonicClock
@@ -183,7 +182,7 @@ class MirroredRoutes:
             self._due = due
 
     def _now(self) -> int:
-        return self._clock.monotonic(epoch_microseconds(self._instance.clock()))
+        return self._clock.monotonic(self._instance.microseconds())
 
 
 _TEXTS: Final = {

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.network.database_dialogs import (
     FAILED_DATABASE_RETRY_INTERVAL,
@@ -140,7 +139,7 @@ class OutboundSender:
                 self._delay.start(took, rows=self.sent_rows, size=self._sent_bytes)
             if not self.is_delaying:
                 return due_times
-        return [epoch_microseconds(self._instance.clock()) + int(self._delay.remaining * SECOND) + 1]
+        return [self._instance.microseconds() + int(self._delay.remaining * SECOND) + 1]
 
     def send(self, dialogs: DatabaseDialogs, *, now: int) -> int | None:
         """Sends the rows that are due in one database; returns when the next are due: 0 for immediately, None for never."""

@@ -21,7 +21,7 @@ class SharedOutbox:
     Args:
         max_bytes: The bytes that it holds; the last rows that it accepts may exceed them.
         first: The number of its first row, for `progress`.
-        on_drained: Called when the outbox is half empty after it refused rows, in the thread that empties it.
+        on_drained: Called when the outbox is half empty after it was full, in the thread that empties it, or when `unblock` is called.
 
     Examples:
         >>> outbox = SharedOutbox(1000)

@@ -115,11 +115,11 @@ class SocketEndpoint:
 
     def pause(self) -> None:
         """See `NetworkEndpoint`."""
-        self._call(lambda: self._manager.pause(is_paused=True))
+        self._call(lambda: self._manager.set_paused(is_paused=True))
 
     def resume(self) -> None:
         """See `NetworkEndpoint`."""
-        self._call(lambda: self._manager.pause(is_paused=False))
+        self._call(lambda: self._manager.set_paused(is_paused=False))
 
     @property
     def sent_by_priority(self) -> Mapping[int, int]:

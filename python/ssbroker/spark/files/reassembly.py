@@ -329,7 +329,7 @@ def reassemble_files(
     rehearsed = reassemble(schema.empty_table(), session_keys=session_keys)
     routing = None
     if catalog is not None:
-        check_no_decision_columns(schema.names, exact=False)
+        check_no_decision_columns(schema.names)
         at = utc_datetime(now)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
         routing = RouteTask(

@@ -148,7 +148,7 @@ def route_files(
     files = list_files(source)
     schema, splits = plan_splits(files, split_bytes=split_bytes)
     check_unique(CONVERSATIONS.names, schema.names)
-    check_no_decision_columns(schema.names, exact=False)
+    check_no_decision_columns(schema.names)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
     input_columns.validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:

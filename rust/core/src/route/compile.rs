@@ -90,7 +90,7 @@ impl RouteIndex {
             let mut later = wildcards.clone().map(|position| self.route(position));
             let expires =
                 (NEVER > dynamic_until && dynamic_until > i64::MIN) || later.clone().any(|route| route.expires < NEVER);
-            let has_transport_wildcard = later.any(|route| route.endpoint == TRANSPORT);
+            let has_transport_wildcard = later.any(|route| route.address == TRANSPORT);
             self.tables.push(RoutingTable {
                 named: at..nameless,
                 wildcards,
@@ -539,7 +539,7 @@ impl<'a> Compiler<'a> {
             Ok(_) => {
                 let rows = std::mem::take(&mut self.scratch.rows);
                 let cell = self.pick(&rows, |compiler, &row| {
-                    if index.row(row).endpoint == LOCAL {
+                    if index.row(row).address == LOCAL {
                         return compiler.located(case, step, Some(row), broker);
                     }
                     match index.decide_by_address(query, context, step, row, &mut None) {
@@ -563,7 +563,7 @@ impl<'a> Compiler<'a> {
     /// Whether a wildcard with the address TRANSPORT might be chosen, depending on the name.
     fn depends_on_name(&mut self, context: &PassContext<'_>, chosen: Option<Class>) -> bool {
         let classes = &self.scratch.wildcards.get(self.index, context.table, self.now).classes;
-        let is_in = |class| classes[class as usize].iter().any(|&row| self.index.row(row).endpoint == TRANSPORT);
+        let is_in = |class| classes[class as usize].iter().any(|&row| self.index.row(row).address == TRANSPORT);
         is_in(Class::Mirror) || is_in(Class::Transport) && chosen.is_none()
     }
 
@@ -594,9 +594,9 @@ impl<'a> Compiler<'a> {
     fn decided(&mut self, case: &Case<'_>, decision: Decision) -> Cell {
         let hop = match decision.next_hop {
             None => None,
-            Some(NextHop::Known(endpoint)) => Some(endpoint),
+            Some(NextHop::Known(address)) => Some(address),
             Some(NextHop::Named(hop)) => match self.hop_number(&hop) {
-                Some(endpoint) => Some(endpoint),
+                Some(address) => Some(address),
                 None => return Cell::next(Next::Rules, Target::default()),
             },
         };
@@ -627,11 +627,11 @@ impl<'a> Compiler<'a> {
     /// Adds the next hop in a service name that a route with the address TRANSPORT may need, also after an expiry.
     fn add_hop(&mut self, subject: &Subject<'_>) {
         let table = &self.index.tables[usize::from(self.index.table(subject.source))];
-        let is_transport = |position| self.index.route(position).endpoint == TRANSPORT;
+        let is_transport = |position| self.index.route(position).address == TRANSPORT;
         let Some(hops) = &mut self.hops else { return };
         if (table.has_transport_wildcard || subject.routes.clone().any(is_transport))
             && let Some(hop) = next_hop_of_service_name(subject.name)
-            && self.index.catalog.find_endpoint(hop.as_bytes()).is_none()
+            && self.index.catalog.find_address(hop.as_bytes()).is_none()
         {
             hops.intern(hop.as_bytes());
         }
@@ -640,7 +640,7 @@ impl<'a> Compiler<'a> {
     /// Returns the number of a next hop from a service name.
     fn hop_number(&self, hop: &str) -> Option<u32> {
         let number = self.hops.as_ref().unwrap_or(&self.index.hops_from_names).find(hop.as_bytes())?;
-        Some(self.index.catalog.endpoint_count() as u32 + number)
+        Some(self.index.catalog.address_count() as u32 + number)
     }
 }
 

@@ -175,7 +175,7 @@ fn decision(index: &RouteIndex, answers: &Answers, row: usize, query: &Query<'_>
 /// The decision with its next hop as text.
 fn named(index: &RouteIndex, decision: Decision) -> Decision {
     let hop = decision.next_hop.map(|hop| match hop {
-        NextHop::Known(endpoint) => String::from_utf8_lossy(index.endpoint(endpoint)).into_owned(),
+        NextHop::Known(address) => String::from_utf8_lossy(index.address(address)).into_owned(),
         NextHop::Named(hop) => hop,
     });
     Decision { next_hop: hop.map(NextHop::Named), ..decision }

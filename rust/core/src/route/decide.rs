@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use crate::address::next_hop_of_service_name;
-use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
+use crate::catalog::{AddressId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
 use crate::route::index::{CLASSES, Class, PendingRequest, RouteIndex};
@@ -32,7 +32,7 @@ pub struct Query<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
     /// An address of the catalog.
-    Known(EndpointId),
+    Known(AddressId),
     /// An address from the service name (R23), in normal form.
     Named(String),
 }
@@ -51,7 +51,7 @@ pub struct Decision {
     /// The next hop, for REMOTE and FORWARD.
     pub next_hop: Option<NextHop>,
     /// The mirror address of the chosen route.
-    pub mirror: Option<EndpointId>,
+    pub mirror: Option<AddressId>,
     /// The target database, for LOCAL.
     pub database: Option<u16>,
     /// The broker id to which the conversation is now bound.
@@ -244,20 +244,20 @@ impl RouteIndex {
     /// Returns the next hop of a route that is not LOCAL; `None` for TRANSPORT if the service name holds no address
     /// (R23).
     pub(crate) fn next_hop(&self, query: &Query<'_>, route: &RouteRow) -> Option<NextHop> {
-        debug_assert_ne!(route.endpoint, LOCAL);
-        if route.endpoint != TRANSPORT {
-            return Some(NextHop::Known(route.endpoint));
+        debug_assert_ne!(route.address, LOCAL);
+        if route.address != TRANSPORT {
+            return Some(NextHop::Known(route.address));
         }
         let normal = next_hop_of_service_name(query.name)?;
-        Some(match self.catalog.find_endpoint(normal.as_bytes()) {
+        Some(match self.catalog.find_address(normal.as_bytes()) {
             Some(known) => NextHop::Known(known),
             None => NextHop::Named(normal),
         })
     }
 
     fn is_own_hop(&self, hop: &NextHop) -> bool {
-        // The instance's own addresses are endpoints of the catalog, so any other hop is another instance.
-        matches!(hop, NextHop::Known(endpoint) if self.catalog.is_own(*endpoint))
+        // The instance's own addresses are addresses of the catalog, so any other hop is another instance.
+        matches!(hop, NextHop::Known(address) if self.catalog.is_own(*address))
     }
 }
 
@@ -532,7 +532,7 @@ impl RouteIndex {
             },
             _ => (None, None),
         };
-        if let Some(route) = route.filter(|&route| self.row(route).endpoint != LOCAL) {
+        if let Some(route) = route.filter(|&route| self.row(route).address != LOCAL) {
             return Chosen::Address { route };
         }
         match self.locate(query, context, broker) {
@@ -570,7 +570,7 @@ impl RouteIndex {
                 }
                 _ => {}
             }
-            has_local |= into.iter().any(|&row| self.row(row).endpoint == LOCAL);
+            has_local |= into.iter().any(|&row| self.row(row).address == LOCAL);
             if class != Class::Network {
                 into.retain(|&row| self.is_usable(query, context, self.row(row)));
             }
@@ -583,7 +583,7 @@ impl RouteIndex {
 
     /// Whether a route can be used for this conversation (R22).
     pub(crate) fn is_usable(&self, query: &Query<'_>, context: &PassContext<'_>, route: &RouteRow) -> bool {
-        match route.endpoint {
+        match route.address {
             LOCAL => self.can_locate(query, context, route.broker),
             TRANSPORT => self.next_hop(query, route).is_some(),
             _ => true,
@@ -593,8 +593,8 @@ impl RouteIndex {
     /// R21: keeps one of the rows with the same address, the one with the lowest route id.
     pub(crate) fn merge(&self, rows: &mut Vec<u32>) {
         if rows.len() > 1 {
-            rows.sort_by_key(|&row| self.row(row).endpoint);
-            rows.dedup_by_key(|row| self.row(*row).endpoint);
+            rows.sort_by_key(|&row| self.row(row).address);
+            rows.dedup_by_key(|row| self.row(*row).address);
             rows.sort_by_key(|&row| self.row(row).route_id);
         }
     }

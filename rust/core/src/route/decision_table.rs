@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::catalog::{EndpointId, NONE, NameId};
+use crate::catalog::{AddressId, NONE, NameId};
 use crate::guid::Guid;
 
 /// Where a conversation comes from: the number of the database in which it started, or one for messages from other instances: `outside`
@@ -20,7 +20,7 @@ pub type Source = u16;
 #[repr(C)]
 pub(crate) struct Target {
     pub(crate) route_id: i32,
-    /// An endpoint for REMOTE and FORWARD, a database for LOCAL. For [`Next::Pick`], the first of the candidates is
+    /// An address for REMOTE and FORWARD, a database for LOCAL. For [`Next::Pick`], the first of the candidates is
     /// cell `route_id as u32`, and this is their number.
     pub(crate) to: u32,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Cell {
     /// The broker id that binds a conversation that names none.
     pub(crate) broker: Guid,
     pub(crate) target: Target,
-    pub(crate) mirror: EndpointId,
+    pub(crate) mirror: AddressId,
     pub(crate) action: Action,
 }
 

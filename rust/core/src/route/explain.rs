@@ -452,7 +452,7 @@ impl RouteIndex {
             let usable = picked.into_iter().collect();
             classes.push(ClassTrace { class: "local", routes: vec![None], usable, unusable, picked });
         }
-        let is_local = |route: &RouteRef| route.is_none_or(|row| self.row(row).endpoint == LOCAL);
+        let is_local = |route: &RouteRef| route.is_none_or(|row| self.row(row).address == LOCAL);
         let looked = classes.iter().any(|class| class.routes.iter().any(is_local));
         (classes, looked.then(|| self.trace_locate(query, context, broker, chosen)))
     }
@@ -467,7 +467,7 @@ impl RouteIndex {
     ) -> ClassTrace {
         let is_usable = |row: &&u32| self.is_usable(query, context, self.row(**row));
         let why = |row: u32| {
-            let is_local = self.row(row).endpoint == LOCAL;
+            let is_local = self.row(row).address == LOCAL;
             if is_local { Reason::ServiceNotFound } else { Reason::AddressUnusable }
         };
         ClassTrace {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use crate::catalog::{Catalog, EndpointId, Interner, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
+use crate::catalog::{AddressId, Catalog, Interner, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::NameHash;
 use crate::route::decision_table::{Cell, Entry, Pair, RoutingTable, Source};
@@ -73,7 +73,7 @@ pub(crate) const CLASSES: [Class; 4] = [Class::Mirror, Class::Local, Class::Netw
 
 impl Class {
     pub(crate) fn of(route: &RouteRow) -> Self {
-        match route.endpoint {
+        match route.address {
             _ if route.mirror != NONE => Self::Mirror,
             LOCAL => Self::Local,
             TRANSPORT => Self::Transport,
@@ -114,17 +114,17 @@ impl RouteIndex {
 
     /// Returns an address in normal form: one of the catalog, or a next hop from a service name.
     #[must_use]
-    pub fn endpoint(&self, id: EndpointId) -> &[u8] {
-        match (id as usize).checked_sub(self.catalog.endpoint_count()) {
+    pub fn address(&self, id: AddressId) -> &[u8] {
+        match (id as usize).checked_sub(self.catalog.address_count()) {
             Some(number) => self.hops_from_names.texts().get(number as u32),
-            None => self.catalog.endpoint(id),
+            None => self.catalog.address(id),
         }
     }
 
     /// Returns the number of addresses.
     #[must_use]
-    pub fn endpoint_count(&self) -> usize {
-        self.catalog.endpoint_count() + self.hops_from_names.texts().len()
+    pub fn address_count(&self) -> usize {
+        self.catalog.address_count() + self.hops_from_names.texts().len()
     }
 
     /// Returns the source of a conversation (R2, R7).

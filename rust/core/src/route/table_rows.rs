@@ -1,6 +1,6 @@
 //! The decision table as rows, for engines that route by joins.
 
-use crate::catalog::{EndpointId, NONE, NameId, RouteRow, TRANSPORT};
+use crate::catalog::{AddressId, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::decide::{Outcome, Reason, Scratch};
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, host_owner};
@@ -47,9 +47,9 @@ pub struct Decided {
     /// The id of the chosen route.
     pub route_id: Option<i32>,
     /// The next hop.
-    pub next_hop: Option<EndpointId>,
+    pub next_hop: Option<AddressId>,
     /// The mirror address of the chosen route.
-    pub mirror: Option<EndpointId>,
+    pub mirror: Option<AddressId>,
     /// The target database.
     pub database: Option<u16>,
     /// The broker id that binds conversations that name none.
@@ -266,8 +266,8 @@ fn flatten(cell: Cell, cells: &[Cell], share: Share, into: &mut Vec<(Cell, Optio
 impl RouteIndex {
     /// Whether a live route of a table may lead to this instance (R41).
     fn may_re_enter(&self, table: &RoutingTable, now: i64) -> bool {
-        let own = &self.catalog.own_endpoints;
-        let is_own = |route: &RouteRow| route.endpoint == TRANSPORT || own.contains(&route.endpoint);
+        let own = &self.catalog.own_addresses;
+        let is_own = |route: &RouteRow| route.address == TRANSPORT || own.contains(&route.address);
         let mut routes = table.named.clone().chain(table.wildcards.clone()).map(|position| self.route(position));
         !own.is_empty() && routes.any(|route| route.is_live(now) && is_own(route))
     }
