@@ -103,7 +103,7 @@ ROUTING: Final = (
     Rule("R54", "Otherwise nothing is sent, and both addresses are asked again until one of them is the principal"),
     Rule(
         "R61",
-        "A missing route is requested by a dialog with the configuration service, one request at a time for each service",
+        "A missing route is requested by a dialog with the configuration service, one request at a time for each database and service",
     ),
     Rule(
         "R62",

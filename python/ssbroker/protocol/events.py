@@ -68,6 +68,7 @@ class ConversationStep(StrEnum):
     END_CONVERSATION = "END CONVERSATION"
     END_CONVERSATION_WITH_ERROR = "END CONVERSATION WITH ERROR"
     BROKER_INITIATED_ERROR = "Broker Initiated Error"
+    TERMINATE_DIALOG = "Terminate Dialog"
     RECEIVED_SEQUENCED_MESSAGE = "Received Sequenced Message"
     RECEIVED_END_CONVERSATION = "Received END CONVERSATION"
     RECEIVED_END_CONVERSATION_WITH_ERROR = "Received END CONVERSATION WITH ERROR"
@@ -111,6 +112,7 @@ class ConnectionStep(StrEnum):
     CLOSING = "Closing"
     CLOSED = "Closed"
     ACCEPT = "Accept"
+    SEND_IO_ERROR = "Send IO Error"
     RECEIVE_IO_ERROR = "Receive IO Error"
 
 
