@@ -339,7 +339,7 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
         (["explain", "x"], "Missing option '--to-service'"),
         (
             ["route", "x", "--conversations", "y", "-o", "z", "--threads", "0"],
-            "Invalid value for '--threads': expected greater than or equal to 1, got '0'; see",
+            "Invalid value for '--threads': expected a value greater than or equal to 1, got '0'; see",
         ),
         (
             ["route", "x", "--conversations", "y", "-o", "z", "--tie-break", "dice"],

@@ -75,6 +75,13 @@ def test_sql_create_with_an_empty_file_of_a_crash_and_with_an_existing_instance(
         assert (made.status, made.out, made.err) == (0, f"{each}: done\n", "")
 
 
+def test_a_missing_script_creates_no_instance(run: Run, tmp_path: Path, script: Path) -> None:
+    result = run("sql", tmp_path / "new", "--create", script, tmp_path / "missing.sql")
+    assert result.status == 2
+    assert "missing.sql: " in result.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_sql_reports_the_failing_statement(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.sql"
     wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")

@@ -89,6 +89,6 @@ def test_interrupted_sql_reports_completed_batches(tmp_path: Path, run: Run, mon
         raise KeyboardInterrupt
 
     (tmp_path / "1.sql").write_text("CREATE DATABASE Sales")
-    monkeypatch.setattr(scripts, "execute_file", interrupt)
+    monkeypatch.setattr(scripts, "execute", interrupt)
     stopped = run("sql", tmp_path / "shop", "--create", tmp_path / "1.sql")
     assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; completed batches are saved\n")

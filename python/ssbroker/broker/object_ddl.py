@@ -464,7 +464,7 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
     integer_argument(number, name="number", minimum=0, maximum=_NUMBER_MAX)
     if number < broker.mirroring_number:
         raise OptionError(
-            f"number: {number} is less than the failover number of the database, {broker.mirroring_number}; omit it, or pass a higher one"
+            f"number: {number} is less than the failover number of the database, {broker.mirroring_number}; omit it, or pass at least that"
         )
     changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

@@ -32,12 +32,8 @@ def execute(
     return run.runner.notes
 
 
-def execute_file(instance: InstanceContext, path: Path, *, options: ScriptOptions = STRICT) -> list[ScriptNote]:
-    """Runs a script file, in UTF-8 or the encoding of its byte order mark; returns what it left undone."""
-    return execute(instance, _read_script(path, options), file=str(path), options=options)
-
-
-def _read_script(path: Path, options: ScriptOptions) -> str:
+def read_script(path: Path, options: ScriptOptions) -> str:
+    """Reads a script file, in UTF-8 or the encoding of its byte order mark."""
     try:
         return options.read_file(path)
     except OSError as error:
@@ -72,7 +68,7 @@ class ScriptSession:
 
     def execute_file(self, path: Path) -> list[ScriptNote]:
         """Runs a script file; returns what it left undone."""
-        return self._execute(_read_script(path, self._options), str(path), may_be_empty=self._options.lenient)
+        return self._execute(read_script(path, self._options), str(path), may_be_empty=self._options.lenient)
 
     def _execute(self, text: str, file: str | None, *, may_be_empty: bool) -> list[ScriptNote]:
         run = _Execution(self._instance, self._options, database=self.database)

@@ -215,7 +215,7 @@ def _usage_problem(error: Any) -> str:
     problem: str = error.format_message().removesuffix(".").replace("Value error, ", "")
     if hasattr(error.__cause__, "errors") and "Input should" in problem:
         value = error.__cause__.errors()[0]["input"]
-        problem = f"{problem.replace('Input should be', 'expected')}, got {value!r:.80}"
+        problem = f"{problem.replace('Input should be a valid', 'expected a valid').replace('Input should be', 'expected a value')}, got {value!r:.80}"
     return problem
 
 

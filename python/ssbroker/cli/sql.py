@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from ssbroker._text import quantity
-from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.script_options import (
     EncodingOption,
@@ -87,9 +86,9 @@ def sql(
     if is_shell and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise OptionError("nothing to run: pass scripts or --query, or run it on a terminal")
     options = parse_options(variable, encoding, lenient=lenient)
-    for file in files or ():
-        with os_errors_as_input_errors(file):  # before the instance is created
-            file.open("rb").close()
+    from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - keeps --help fast
+
+    scripts = [(file, read_script(file, options)) for file in files or ()]  # before the instance is created
     if create:
         with suppress(BrokerError):  # it exists, or another process is creating it
             Instance.create(folder, name=folder.resolve().name, background=False).close()
@@ -99,7 +98,7 @@ def sql(
 
             Shell(instance, options, as_json=as_json).run()
             return
-        is_complete = _run_scripts(instance, files or (), options, quiet=quiet, verbose=verbose)
+        is_complete = _run_scripts(instance, scripts, options, quiet=quiet, verbose=verbose)
         if select is not None:
             _print_rows(instance, select, as_json=as_json)
     if not is_complete:
@@ -107,15 +106,15 @@ def sql(
 
 
 def _run_scripts(
-    instance: Instance, files: Iterable[Path], options: ScriptOptions, *, quiet: bool, verbose: bool
+    instance: Instance, scripts: Iterable[tuple[Path, str]], options: ScriptOptions, *, quiet: bool, verbose: bool
 ) -> bool:
     """Runs scripts; returns whether all statements that may concern Service Broker were executed, or need not be."""
     from ssbroker.broker.instance import context_of  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.broker.scripts import execute_file  # noqa: PLC0415 - the same
+    from ssbroker.broker.scripts import execute  # noqa: PLC0415 - the same
 
     is_complete = True
-    for file in files:
-        notes = execute_file(context_of(instance), file, options=options)
+    for file, text in scripts:
+        notes = execute(context_of(instance), text, file=str(file), options=options)
         warn_about(notes, about="Service Broker", verbose=verbose)
         left_out = sum(note.kind == "not_executed" for note in notes)
         is_complete &= left_out == 0 or options.lenient
