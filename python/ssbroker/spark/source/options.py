@@ -27,7 +27,7 @@ _WRITE_OPTIONS: Final = (
 )
 _BIGINT_MAX: Final = 2**63 - 1
 _USE_VIEW: Final = (
-    "An instance cannot be a table of Spark's catalog, because Spark does not pass on its path when the table is used; "
+    "an instance cannot be a table of Spark's catalog, because Spark does not pass on its path when the table is used; "
     "use CREATE TEMPORARY VIEW ... USING ssbroker OPTIONS (path '...', ...), or spark.read and df.write with the path"
 )
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -189,7 +189,7 @@ def _required(given: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _folder(given: Mapping[str, str]) -> Path:
-    path = _required(given, "path", f"the folder of the instance, as in load(folder). {_USE_VIEW}")
+    path = _required(given, "path", f"the folder of the instance, as in load(folder); {_USE_VIEW}")
     return local_path(path, name="path")
 
 
