@@ -28,7 +28,7 @@ def test_the_examples_of_a_module(name: str, tmp_path: Path, monkeypatch: pytest
     assert run(examples_of(name)) == 0
 
 
-def test_the_examples_of_the_spark_room(spark_room: SparkRoom) -> None:
+def test_the_examples_of_the_spark_package(spark_room: SparkRoom) -> None:
     """They start and stop sessions, so they run in the process for pages about Spark."""
     spark_room.interpreter.block(f"import sys; sys.path.append({str(ROOT)!r})")
     spark_room.interpreter.block("from tests.docs.docstrings import examples_of, run")
