@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event, QueueDisabled
 from tests.broker import sample_databases, sqlite_steps
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, REPLIES, received, send
-from tests.internals import background_of
+from tests.internals import background_of, instance_of
 
 STARTED, ENDED, ABORTED = ActivationStep.STARTED, ActivationStep.ENDED, ActivationStep.ABORTED
 
@@ -157,6 +161,28 @@ def test_a_reader_whose_receive_times_out_has_received(
         (ended,) = (event for event in reader_events if isinstance(event, ActivationEvent) and event.step is ENDED)
         assert ended.text == ""
         stock.deactivate(ORDERS)
+
+
+def test_a_receive_that_waits_counts_once(sales: Database, stock: Database) -> None:
+    """Whether it then returns messages or not."""
+    counts = instance_context(instance_of(stock)).counters.counts
+
+    def wait(timeout: float) -> int:
+        with stock.transaction() as t:
+            return t.receive(ORDERS, timeout=timeout).num_rows
+
+    before = counts()["sql_receives"]
+    assert wait(0.01) == 0
+    assert counts()["sql_receives"] == before + 1
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(wait, 60)
+        while not database_context(stock).arrivals.waiting(
+            database_context(stock).objects().queues["dbo", ORDERS].queue_id
+        ):
+            time.sleep(0.001)
+        send(sales, b"one")
+        assert waiting.result() == 1
+    assert counts()["sql_receives"] == before + 2
 
 
 def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(

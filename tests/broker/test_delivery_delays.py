@@ -6,8 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -222,45 +220,6 @@ def test_a_message_for_a_disabled_queue_of_the_same_database_waits_at_the_sender
         assert t.receive(ORDERS).num_rows == 0, "later messages wait behind earlier ones"
     instance.run_due()
     assert received(sales) == [b"one", b"two", b"three"]
-
-
-@pytest.mark.rule("P16")
-def test_a_commit_does_not_wait_for_a_writer_that_starts_after_the_delivery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The acknowledgement is left to the background thread."""
-    with Instance.create(tmp_path / "shop", name="shop") as instance:
-        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
-        dialog = send(sales, b"one")
-        has_lock, has_committed, waited_in_vain = threading.Event(), threading.Event(), threading.Event()
-
-        def hold_lock() -> None:
-            with sales.transaction() as t:
-                t.connection.execute("SELECT 1")
-                has_lock.set()
-                if not has_committed.wait(20):
-                    waited_in_vain.set()
-
-        writer = threading.Thread(target=hold_lock)
-        deliver = local_delivery.deliver_to
-
-        def deliver_and_lock(*args: Any, **options: Any) -> Any:
-            delivered = deliver(*args, **options)
-            if threading.current_thread() is threading.main_thread():
-                writer.start()
-                assert has_lock.wait(20)
-            return delivered
-
-        monkeypatch.setattr(local_delivery, "deliver_to", deliver_and_lock)
-        send(sales, b"two", dialog=dialog)
-        has_committed.set()
-        writer.join()
-        monkeypatch.undo()
-        assert not waited_in_vain.is_set()
-        deadline = time.monotonic() + 60
-        while waiting(sales) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert (waiting(sales), received(stock)) == ([], [b"one", b"two"])
 
 
 @pytest.mark.rule("R31")

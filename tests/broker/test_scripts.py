@@ -398,6 +398,16 @@ def test_a_failed_script_drops_no_database_of_others(
     assert {database.name for database in instance.databases} == {"msdb", "Other", "Sales"}
 
 
+def test_a_failed_script_drops_its_database_and_no_other_of_that_name(instance: Instance) -> None:
+    instance.create_database("Precious")
+    refused(
+        instance,
+        "CREATE DATABASE Temp\nGO\nALTER DATABASE Temp MODIFY NAME = Renamed\nGO\n"
+        "ALTER DATABASE Precious MODIFY NAME = Temp\nGO\nUSE Temp\nDROP QUEUE S",
+    )
+    assert [database.name for database in instance.databases] == ["msdb", "Temp"]
+
+
 def test_security_in_master_is_skipped_with_one_note(instance: Instance) -> None:
     assert warnings_of(
         instance,

@@ -72,7 +72,7 @@ class Counters:
             if effects.sent:
                 counts[SQL_SENDS] += effects.sent
             if effects.received:
-                counts[SQL_RECEIVES] += len(effects.received)
+                counts[SQL_RECEIVES] += sum(not each.is_repeated for each in effects.received)
             for (is_remote, priority), number in effects.enqueued.items():
                 counts[ENQUEUED_MESSAGES] += number
                 counts[ENQUEUED_TRANSPORT_MESSAGES if is_remote else ENQUEUED_LOCAL_MESSAGES] += number

@@ -18,7 +18,7 @@ from ssbroker.broker.local_delivery import LocalDelivery
 from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
-from ssbroker.exceptions import LockTimeoutError, SsbrokerError
+from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import MessageClassify
 from ssbroker.store import endpoints, transmission_queue
@@ -188,12 +188,7 @@ class Delivery:
         statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
         if self.transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
-        try:
-            write_statuses(database, senders, statuses, lock_timeout=lock_timeout)
-        except LockTimeoutError:
-            if lock_timeout is None:
-                raise
-            local.deferred |= statuses.keys()
+        write_statuses(database, senders, statuses)
         return {*local.problems}, in_transit, local.deferred
 
     def _is_served_elsewhere(self) -> bool:

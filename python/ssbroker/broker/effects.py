@@ -22,6 +22,8 @@ class ReceiveCall(NamedTuple):
     """The endpoint of the first message, if it named a conversation or group; otherwise, the messages were the next ones of the queue."""
     is_leased: bool = False
     """Whether the messages stay in the queue under a lease; then neither commit nor rollback says whether they were processed."""
+    is_repeated: bool = False
+    """Whether the call waited and received again, so that it counts with its result."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases
 from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.object_ddl import OnPoison
+from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
@@ -312,6 +312,7 @@ class Instance:
             ...         print(job.value)
             b'resize cat.png'
         """
+        check_on_poison(on_poison, poison_queue)
         return self.create_database(_QUEUES, exist_ok=True).queue(name, on_poison=on_poison, poison_queue=poison_queue)
 
     def attach_database(

@@ -148,9 +148,9 @@ class InstanceTransaction:
         self.commit_after_registry(database)
 
     @property
-    def created(self) -> list[str]:
-        """The names of the databases that this transaction creates."""
-        return [database.name for database, is_created in self._added if is_created]
+    def created(self) -> list[int]:
+        """The ids of the databases that this transaction creates."""
+        return [database.database_id for database, is_created in self._added if is_created]
 
     def remove(self, database: DatabaseContext, *, is_dropped: bool) -> None:
         """Removes a database; the commit deletes its file if it was dropped."""

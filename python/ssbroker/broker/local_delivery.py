@@ -120,15 +120,9 @@ def deliver_to(
         return [_deliver_batch(work, batch, park_if_disabled=True) for batch in batches]
 
 
-def acknowledge(
-    source: DatabaseContext,
-    delivered: Sequence[DeliveryResult],
-    *,
-    broker_instance: bytes,
-    lock_timeout: float | None = None,
-) -> None:
+def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
-    with database_transaction(source, lock_timeout=lock_timeout) as work:
+    with database_transaction(source) as work:
         _apply_outcomes(work, delivered, broker_instance=broker_instance)
 
 
@@ -196,15 +190,8 @@ class LocalDelivery:
                 self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))
                 return
             if target is not self._source and delivered and broker_instance is not None:
-                try:
-                    acknowledge(
-                        self._source, delivered, broker_instance=broker_instance, lock_timeout=self._lock_timeout
-                    )
-                except LockTimeoutError:
-                    if self._lock_timeout is None:
-                        raise
-                    self.deferred |= set(remaining)  # what was delivered is delivered again, and dropped as a duplicate
-                    return
+                # Waits for the lock: messages that are delivered again are duplicates only while the target's endpoint exists.
+                acknowledge(self._source, delivered, broker_instance=broker_instance)
             remaining = rest + self._record_results(target, batches, delivered)
 
     def _deliver_isolating_failures(

@@ -159,7 +159,8 @@ class _Execution:
         """The database that USE selected."""
         self._instance: Final = instance
         self._options: Final = options
-        self._created: Final[set[str]] = set()
+        self._created: Final[set[int]] = set()
+        """The ids of the databases that it created; their names may change."""
         self._last_line = 0
         """The last line that was committed."""
         # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
@@ -205,7 +206,7 @@ class _Execution:
 
     def _failed(self, error: DdlError) -> DdlError:
         """Drops the databases that the script created, and returns the error with what remains in effect."""
-        created = sorted(self._created & {database.name for database in self._instance.databases})
+        created = sorted(one.name for one in self._instance.databases if one.database_id in self._created)
         if not self._last_line or not (self._changed or created):
             return error
         with InstanceTransaction(self._instance, changed=self._changed) as transaction:

@@ -70,7 +70,7 @@ pub(crate) fn internal(error: &ArrowError) -> Error {
     Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
 }
 
-/// Names a type as pyarrow does, since the caller uses pyarrow.
+/// Names a type as pyarrow does if it is a common one, since the caller uses pyarrow.
 pub(crate) fn type_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Boolean => "bool".to_owned(),
@@ -88,6 +88,7 @@ pub(crate) fn type_name(data_type: &DataType) -> String {
         DataType::Dictionary(keys, values) => {
             format!("dictionary<values={}, indices={}>", type_name(values), type_name(keys))
         }
+        DataType::Timestamp(_, Some(_)) => data_type.to_string(), // the zone keeps its case
         simple if simple.is_primitive() || matches!(simple, DataType::Null | DataType::Binary) => {
             simple.to_string().to_lowercase()
         }

@@ -44,7 +44,7 @@ _DROPS: Final = {
     "route_requested": (9770, "no route of msdb leads to it; one has been requested"),
     "routing_loop": (28017, "its route leads back to this instance"),
     "sender_disabled": (9791, "the broker of msdb is disabled"),
-    "service_not_found": (11210, "its route is LOCAL, and no enabled database has it"),
+    "service_not_found": (11210, "no enabled database that the message may go to has it"),
 }
 """Service Broker's error number and its explanation for each `reason` to drop a received row (R26)."""
 _OTHER_DROP: Final = (9798, "it could not be routed")

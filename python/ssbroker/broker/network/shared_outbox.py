@@ -125,7 +125,7 @@ class SharedOutbox:
         self._on_drained()
 
     def notify_if_drained(self) -> None:
-        """Calls `on_drained` if rows were refused and the outbox is half empty; call it after `take`."""
+        """Calls `on_drained` if it was full and the outbox is half empty; call it after `take`."""
         with self._lock:
             is_due = self._must_notify_drained and not self._is_blocked and self._bytes <= self._max_bytes // 2
             if is_due:
