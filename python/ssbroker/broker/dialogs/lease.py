@@ -75,7 +75,7 @@ def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
 
 def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     """Removes the messages of a lease from the queue, and ends the lease; raises `LeaseLostError` if others have taken any of them."""
-    _stored_lease(work, lease)
+    lease = _stored_lease(work, lease)  # its service may have another queue by now
     queue = work.objects.queues_by_id.get(lease.queue_id)
     is_retained = queue is not None and queue.is_retention_enabled
     if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
@@ -105,7 +105,7 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
     if microseconds:
         work.effects.set_due(until)
     else:
-        _announce_ready(work, lease)
+        _announce_ready(work, stored)
 
 
 def release(work: Work, lease: Lease, *, error: str | None) -> None:
