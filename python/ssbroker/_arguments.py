@@ -90,12 +90,11 @@ def check_booleans(**given: object) -> None:
             boolean(value, name=name)
 
 
-def check_numbers(**given: object) -> None:
-    """Raises if a value is not an integer or None. Ranges are checked elsewhere."""
+def check_numbers(expected: str = "an integer", /, **given: object) -> None:
+    """Raises if a value is not an integer or None. Ranges are checked elsewhere. `expected` is for the message."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            unit = " number of seconds" if name == "lifetime" else ""
-            raise OptionError(f"{name}: expected an integer{unit}, got {value!r:.80}")
+            raise OptionError(f"{name}: expected {expected}, got {value!r:.80}")
 
 
 def check_texts(**given: object) -> None:

@@ -21,6 +21,7 @@ from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import plain_queue_name
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
+from ssbroker.protocol.errors import QUEUE_DISABLED
 from ssbroker.protocol.events import ActivationEvent, ActivationStep
 from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue
@@ -250,7 +251,6 @@ def _is_lazy(function: object) -> bool:
     )
 
 
-_QUEUE_DISABLED: Final = 9617
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2  # the rest is a valid timeout even if the clock changes
@@ -473,7 +473,7 @@ class Activation:
             request.procedure(self._public(watched.database))
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
-            if isinstance(error, BrokerError) and error.number == _QUEUE_DISABLED:
+            if isinstance(error, BrokerError) and error.number == QUEUE_DISABLED:
                 _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
                 _LOGGER.exception("%s: the reader %s failed", place, request.procedure_name)

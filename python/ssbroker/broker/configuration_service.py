@@ -25,6 +25,7 @@ from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.config import DESCRIPTION_MAX
+from ssbroker.protocol.errors import QUEUE_DISABLED
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
@@ -155,7 +156,6 @@ UNUSABLE_ENTRY: Final = 2
 """Error code if no route can be created from the directory entry."""
 UNSUPPORTED_REQUEST: Final = 3
 """Error code for a message that is not a route request."""
-_QUEUE_DISABLED: Final = 9617
 REQUESTS_MAX: Final = 100
 _NAME_MAX: Final = 100
 _PREFIX: Final = "Configured"
@@ -230,7 +230,7 @@ class ConfigurationService:
                     # The description may contain the requested name, which can have any length.
                     t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
                 except BrokerError as failure:
-                    if failure.number == _QUEUE_DISABLED:
+                    if failure.number == QUEUE_DISABLED:
                         raise
                     # The dialog has ended, or another process has answered.
         return True

@@ -1368,7 +1368,7 @@ def _clauses(
     mirror_address: str | None,
 ) -> RouteClauses:
     check_texts(service_name=service_name, address=address, mirror_address=mirror_address)
-    check_numbers(lifetime=lifetime)
+    check_numbers("an integer number of seconds", lifetime=lifetime)
     guid = broker_instance
     if isinstance(guid, bytes):
         guid = uuid.UUID(bytes=guid_bytes(guid, name="broker_instance"))

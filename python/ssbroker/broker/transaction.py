@@ -123,7 +123,7 @@ class Transaction:
         [b'two chairs']
     """
 
-    __slots__ = ("__weakref__", "_context", "_effects", "_guarded", "_has_timed_out", "_is_broken", "_session", "_work")
+    __slots__ = ("__weakref__", "_context", "_effects", "_guarded", "_is_broken", "_session", "_work")
 
     def __init__(self, context: DatabaseContext) -> None:
         self._context: Final = context
@@ -132,7 +132,6 @@ class Transaction:
         self._work: Work | None = None
         self._guarded: _GuardedConnection | None = None
         self._is_broken = False
-        self._has_timed_out = False
 
     def __enter__(self) -> Self:
         if not self._session.open():
@@ -151,8 +150,8 @@ class Transaction:
             if is_committed:
                 if summary is not None:
                     self._announce_fast(*summary)
-                elif self._has_timed_out:  # a RECEIVE that got nothing, which the native session does not count
-                    self._announce(None)
+                elif self._effects is not None and not all(each.is_repeated for each in self._effects.received):
+                    self._announce(None)  # a RECEIVE that timed out, which the native session does not count
                 return
         self._end(error)
 
@@ -752,7 +751,6 @@ class Transaction:
                             ReceiveCall(wait.empty_queue_id, is_empty=True, is_named=False, is_repeated=is_ready)
                         )
                     if not is_ready:
-                        self._has_timed_out = True
                         return receive.empty_table()
                     continue
             request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)

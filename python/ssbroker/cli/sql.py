@@ -81,13 +81,12 @@ def sql(
     Exit status: 0 if everything was executed, 1 if a statement that may concern Service Broker was not, because its condition or text cannot be determined from the script, 2 if a statement failed or an option is invalid.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - the same
 
     is_shell = not files and select is None
     if is_shell and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise OptionError("nothing to run: pass scripts or --query, or run it on a terminal")
     options = parse_options(variable, encoding, lenient=lenient)
-    from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - keeps --help fast
-
     scripts = [(file, read_script(file, options)) for file in files or ()]  # before the instance is created
     if create:
         with suppress(BrokerError):  # it exists, or another process is creating it

@@ -7,6 +7,7 @@ from typing import Final
 from ssbroker._well_known import ERROR
 from ssbroker.exceptions import BrokerError
 
+QUEUE_DISABLED: Final = 9617
 ERROR_TEXTS: Final[dict[int, str]] = {
     8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
     8410: "a timer of {timeout} s would fire after the end of the lifetime of conversation {handle}; set a shorter one",

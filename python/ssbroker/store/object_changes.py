@@ -100,24 +100,21 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Moves a service, with its queued messages, to another queue; conversation groups that failures have moved stay where they are."""
+    """Moves a service, with its queued messages and leases, to another queue; conversation groups that failures have moved stay where they are."""
+    moving = """
+        FROM ssb_conversation_endpoints AS e WHERE service_id = ?2 AND NOT EXISTS (
+            SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL
+        )"""
     connection.execute(
-        """
+        f"""
         UPDATE ssb_group_leases SET queue_id = ?1
         WHERE queue_id = (SELECT queue_id FROM ssb_services WHERE service_id = ?2)
-            AND conversation_group_id IN (SELECT conversation_group_id FROM ssb_conversation_endpoints WHERE service_id = ?2)
-            AND conversation_group_id NOT IN (SELECT conversation_group_id FROM ssb_failures WHERE moved_to IS NOT NULL)""",
+            AND conversation_group_id IN (SELECT conversation_group_id {moving})""",  # noqa: S608
         (queue_id, service_id),
     )
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
-        """
-        UPDATE ssb_queued_messages SET queue_id = ?
-        WHERE endpoint_id IN (
-            SELECT endpoint_id FROM ssb_conversation_endpoints AS e WHERE service_id = ? AND NOT EXISTS (
-                SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL
-            )
-        )""",
+        f"UPDATE ssb_queued_messages SET queue_id = ?1 WHERE endpoint_id IN (SELECT endpoint_id {moving})",  # noqa: S608
         (queue_id, service_id),
     )
     bump_version(connection)

@@ -46,27 +46,26 @@ def end_with_error(
     *,
     cause: ConversationInput = ConversationInput.FAILURE,
     number: int = 0,
-) -> int | None:
+) -> None:
     """Ends an endpoint. Unless that closes it, its queue gets an Error message, and the application must still end the conversation.
 
-    If the state does not allow the cause, only deletes the messages that wait to be sent, and returns the Service Broker error number.
+    If the state does not allow the cause, only deletes the messages that wait to be sent.
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):
         delete_unacknowledged(work, endpoint.endpoint_id)
-        return state
+        return
     if state == endpoint.state:
-        return None
+        return
     if state is ConversationState.CD:
         close(work, endpoint)
-        return None
+        return
     # Sent messages are no longer delivered, and no more messages arrive.
     delete_unacknowledged(work, endpoint.endpoint_id)
     queues.remove_early_messages(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
     enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
-    return None
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -482,12 +482,14 @@ class InboundProcessor:
             if result.is_database_changed:
                 self._dialogs.drop(dialogs)
                 return
-        _LOGGER.warning(
-            "%s: %d rows were dropped: other transactions changed their conversations %d times; they are sent again",
-            dialogs.database.name,
-            rows.num_rows,
-            ATTEMPTS_MAX,
-        )
+        name = dialogs.database.name
+        if self._events.allows_line("conversations changed too often", level=logging.WARNING, source=name, now=now):
+            _LOGGER.warning(
+                "%s: %d rows were dropped: other transactions changed their conversations %d times; they are sent again",
+                name,
+                rows.num_rows,
+                ATTEMPTS_MAX,
+            )
 
 
 def _join_batches(batches: Iterable[Batch]) -> Iterator[Batch]:

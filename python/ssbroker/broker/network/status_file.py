@@ -111,7 +111,7 @@ class StatusFile:
             try:
                 self._on_write()
             except Exception:  # the next interval tries again
-                _LOGGER.exception("%s: the certificates could not be checked for changes", self._path)
+                _LOGGER.exception("%s: the call after writing the status failed; it is repeated", self._instance.name)
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
