@@ -39,12 +39,26 @@ from ssbroker.store.sqlite import Connection, Cursor, raise_storage_error, remov
 class ReceiveWait:
     """One RECEIVE that may have to wait.
 
+    Args:
+        database: The database.
+        queue: The schema and name of the queue.
+        deadline: When the wait ends, by the clock of `time.monotonic`; None means never.
+        named: The request that names a conversation or group; only messages of it end the wait.
+
     Attributes:
         empty_queue_id: The queue, if a check has found no message that can be received.
     """
 
-    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, deadline: float | None) -> None:
+    def __init__(
+        self,
+        database: DatabaseContext,
+        queue: tuple[str, str],
+        *,
+        deadline: float | None,
+        named: ReceiveRequest | None = None,
+    ) -> None:
         self._database: Final = database
+        self._named: Final = named
         self._key: Final = queue
         self._deadline: Final = math.inf if deadline is None else deadline
         self._queue_id: int | None = None
@@ -78,7 +92,7 @@ class ReceiveWait:
     def _check(self, queue_id: int) -> tuple[bool, float]:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
         now, file = self._database.instance.microseconds(), self._database.file
-        if file.query(lambda connection: queues.has_ready_messages(connection, queue_id, now=now)):
+        if file.query(lambda connection: self._has_ready_messages(connection, queue_id, now=now)):
             return True, 0.0  # RECEIVE checks whether the queue is enabled
         with file.read() as connection:
             check_enabled(
@@ -87,10 +101,16 @@ class ReceiveWait:
                     self._database.objects(connection).queues, self._key, kind="queue", database=self._database.name
                 ),
             )
-            if queues.has_ready_messages(connection, queue_id, now=now):
+            if self._has_ready_messages(connection, queue_id, now=now):
                 return True, 0.0
             ends_at = leases.next_end(connection, queue_id, now=now)
         return False, math.inf if ends_at is None else (ends_at - now) / SECOND
+
+    def _has_ready_messages(self, connection: Connection, queue_id: int, *, now: int) -> bool:
+        if self._named is None:
+            return queues.has_ready_messages(connection, queue_id, now=now)
+        conversation, group = self._named.conversation, self._named.group
+        return queues.has_ready_messages_of(connection, queue_id, now=now, conversation=conversation, group=group)
 
 
 _Received = TypeVar("_Received")
@@ -730,9 +750,9 @@ class Transaction:
         fast_path: Callable[[str, int | None], _Received | None],
     ) -> _Received | pa.Table:
         """Receives on the fast path if possible, and waits if there are no messages; off the fast path the result is a table."""
-        wait = self._receive_wait(queue, timeout)
-        can_be_fast = conversation_handle is None and conversation_group_id is None and type(queue) is str
-        request: ReceiveRequest | None = None
+        request = receive.named_request(top, groups, conversation_handle, conversation_group_id)
+        wait = self._receive_wait(queue, timeout, named=request)
+        can_be_fast = request is None and type(queue) is str
         has_waited = False
         while True:
             if can_be_fast:
@@ -760,6 +780,8 @@ class Transaction:
                 self._context.file.write_lock.record_call(LockCall.RECEIVE)
             if table.num_rows or not self._wait(wait):
                 return table
+            received = self._collected_effects().received
+            received[-1] = received[-1]._replace(is_repeated=True)
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; returns whether to check again."""
@@ -767,14 +789,14 @@ class Transaction:
             self._roll_back_and_release()
         return wait is not None and wait.wait()
 
-    def _receive_wait(self, queue: str, timeout: float) -> ReceiveWait | None:
+    def _receive_wait(self, queue: str, timeout: float, *, named: ReceiveRequest | None = None) -> ReceiveWait | None:
         """Returns how to wait for a message; None if waiting is useless, because this transaction holds the lock."""
         if timeout == 0.0 and timeout is not False:
             return None
         seconds = timeout_seconds(timeout, name="timeout")
         if not seconds or self._session.has_begun:
             return None
-        return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds)
+        return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds, named=named)
 
 
 def context_of(transaction: Transaction) -> DatabaseContext:

@@ -57,6 +57,14 @@ def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bo
     return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
+def has_ready_messages_of(
+    connection: Connection, queue_id: int, *, now: int, conversation: bytes | None, group: bytes | None
+) -> bool:
+    """Whether a message of a conversation, by its handle, or of a conversation group can be received."""
+    query, name = (_HAS_READY_OF_GROUP, group) if conversation is None else (_HAS_READY_OF_CONVERSATION, conversation)
+    return connection.execute(query, (queue_id, now, name)).fetchone() is not None
+
+
 def ready_queue_ids(connection: Connection, *, now: int) -> set[int]:
     """Returns the ids of queues with messages that can be received, without visiting empty queues."""
     return {queue_id for (queue_id,) in connection.execute(_WITH_READY, (None, now))}
@@ -123,6 +131,11 @@ _NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXI
         WHERE leased.endpoint_id = m.endpoint_id AND {leases.IS_HELD_SQL.format(now="?2")}))"""  # noqa: S608
 _HAS_READY: Final = f"""
     SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = 1 AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
+_HAS_READY_OF: Final = """
+    SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
+    WHERE {0} = ?3 AND m.queue_id = ?1 AND m.status = 1 AND {1} LIMIT 1"""
+_HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle", _NOT_LEASED)
+_HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id", _NOT_LEASED)
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
 _NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)

@@ -7,8 +7,10 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -206,7 +208,7 @@ def test_a_timer_out_of_range_is_refused(sales: Database, timeout: int, number: 
 
 
 def received_in_thread(
-    database: Database, pool: ThreadPoolExecutor
+    database: Database, pool: ThreadPoolExecutor, **options: Any
 ) -> tuple[threading.Event, list[pa.Table | Exception]]:
     """Starts a waiting receiver, and reports when it waits."""
     done = threading.Event()
@@ -214,7 +216,7 @@ def received_in_thread(
 
     def work() -> None:
         try:
-            found.append(receive(database, timeout=WAIT))
+            found.append(receive(database, timeout=WAIT, **options))
         except BrokerError as error:
             found.append(error)
         done.set()
@@ -261,6 +263,31 @@ def test_a_wait_ends_at_its_timeout(sales: Database) -> None:
     assert receive(sales, timeout=0.02).num_rows == 0
     with sales.transaction() as t:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+def test_a_wait_for_a_conversation_ignores_messages_of_others(sales: Database, *, by_group: bool) -> None:
+    """Otherwise it would receive nothing again and again, with the lock, even after its timeout."""
+    dialog = begin(sales, b"first")
+    (row,) = receive(sales).to_pylist()
+    name = "conversation_group_id" if by_group else "conversation_handle"
+    begin(sales, b"of another conversation")
+    attempts = counters_of(sales)["sql_receives"]
+    assert receive(sales, timeout=0.05, **{name: row[name]}).num_rows == 0
+    assert counters_of(sales)["sql_receives"] == attempts + 1
+    with ThreadPoolExecutor(1) as pool:
+        done, found = received_in_thread(sales, pool, **{name: row[name]})
+        begin(sales, b"of a third")
+        assert not done.wait(0.05)
+        send(sales, dialog, b"second")
+        assert done.wait(WAIT)
+    assert isinstance(found[0], pa.Table)
+    assert contents_of(found[0]) == [b"second"]
+    assert counters_of(sales)["sql_receives"] == attempts + 2
+
+
+def counters_of(database: Database) -> Mapping[str, float]:
+    return database_context(database).instance.counters.counts()
 
 
 def test_a_timeout_costs_nothing_if_a_message_is_available(sales: Database) -> None:

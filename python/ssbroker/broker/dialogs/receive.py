@@ -52,6 +52,15 @@ def receive_request(
     )
 
 
+def named_request(
+    top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object
+) -> ReceiveRequest | None:
+    """Validates the options of a RECEIVE that names a conversation or group; returns None for another one."""
+    if conversation_handle is None and conversation_group_id is None:
+        return None
+    return receive_request(top, groups, conversation_handle, conversation_group_id)
+
+
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     """Receives the messages of one conversation group or of several, in order."""
     queue = enabled_queue(work, queue_name)
