@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
-"""Whether a lease holds: a lease of 60 s whose start is more than 60 s away was taken before the clock was set back."""
+"""Whether a lease holds: a lease of 60 s whose start is more than 60 s in the future was taken before the clock was set back."""
 
 
 class Lease(NamedTuple):

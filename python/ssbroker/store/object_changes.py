@@ -105,7 +105,7 @@ def move_service(connection: Connection, *, service_id: int, queue_id: int) -> N
         FROM ssb_conversation_endpoints AS e WHERE service_id = ?2 AND NOT EXISTS (
             SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL
         )"""
-    connection.execute(
+    connection.execute(  # before the service gets its new queue
         f"""
         UPDATE ssb_group_leases SET queue_id = ?1
         WHERE queue_id = (SELECT queue_id FROM ssb_services WHERE service_id = ?2)

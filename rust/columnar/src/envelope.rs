@@ -14,7 +14,7 @@ use arrow_schema::Schema;
 use ssbroker_md5::digest_many;
 
 use crate::arrays::binary_16;
-use crate::error::{Error, Result, internal};
+use crate::error::{Error, Result, internal, type_name};
 use crate::schema::{fragments, wire, wire_schema};
 use crate::wire::HOPS;
 
@@ -176,7 +176,7 @@ pub(crate) fn column<'a, T>(
     found.and_then(|array| read(array.as_ref())).ok_or_else(|| Error::Schema {
         column: name.to_owned(),
         expected: expected.to_owned(),
-        actual: found.map(|array| array.data_type().to_string()),
+        actual: found.map(|array| type_name(array.data_type())),
     })
 }
 
