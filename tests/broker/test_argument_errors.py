@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import random
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,10 +104,34 @@ def test_infinite_timeouts_are_allowed(tmp_path: Path) -> None:
 def test_an_invalid_lock_timeout_is_rejected_before_anything_is_created(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(OptionError, match="lock_timeout: expected a number of seconds, at least 0"):
         Instance.create(tmp_path / "shop", name="shop", lock_timeout=wrong)
-    assert not (tmp_path / "shop" / "msdb.sqlite").exists()
+    assert not (tmp_path / "shop").exists()
     Instance.create(tmp_path / "shop", name="shop", background=False).close()
     with pytest.raises(OptionError, match="lock_timeout: expected a number of seconds, at least 0"):
         Instance.open(tmp_path / "shop", lock_timeout=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("clock", 5, "expected a function that returns an aware datetime, got 5"),
+        ("clock", lambda: 5, "expected a function that returns an aware datetime, but it returned 5"),
+        ("clock", lambda: datetime(2026, 1, 1), "expected a function that returns an aware datetime, but it returned"),  # noqa: DTZ001
+        ("random", 5, r"expected a random\.Random or None, got 5"),
+        ("random", random, r"expected a random\.Random or None, got <module"),
+        ("background", "no", "expected True or False, got 'no'"),
+        ("vfs", "nope", r"expected None or a virtual file system of SQLite \(.*unix.*\), got 'nope'"),
+        ("vfs", 5, r"expected None or a virtual file system of SQLite \(.*unix.*\), got 5"),
+    ],
+)
+def test_invalid_options_are_rejected_before_anything_is_created(
+    tmp_path: Path, name: str, wrong: Any, message: str
+) -> None:
+    folder = tmp_path / "shop"
+    with pytest.raises(OptionError, match=f"^{name}: {message}"):
+        Instance.create(folder, name="shop", **{name: wrong})
+    with pytest.raises(OptionError, match=f"^{name}: {message}"):
+        Instance.open(folder, create=True, **{name: wrong})
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("endless", [float("inf"), 10**400, 1e300], ids=["infinity", "more than a float holds", "long"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import pyarrow as pa
 
-from ssbroker._arguments import boolean
+from ssbroker._arguments import boolean, timeout_seconds
 from ssbroker._well_known import PORT
 from ssbroker.broker import async_calls, database_files, database_lifecycle, scripts, views
 from ssbroker.broker.activation import Procedure
@@ -37,6 +37,7 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import database_registry
 from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
 from ssbroker.store.database_registry import MSDB_NAME
+from ssbroker.store.sqlite import check_vfs
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.instance_server import Server
@@ -125,10 +126,11 @@ class Instance:
 
         Raises:
             BrokerError: The folder already contains an instance.
-            OptionError: `lock_timeout` is not a valid number of seconds, or `name` is not a string.
+            OptionError: An argument has an invalid type or value.
             StorageError: The files cannot be written.
         """
         resolved_folder = database_files.resolve_path(folder, name="folder")
+        _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
         file = database_files.create_msdb(
             resolved_folder / MSDB_FILE, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
@@ -165,7 +167,7 @@ class Instance:
             The open instance.
 
         Raises:
-            OptionError: `lock_timeout` is not a valid number of seconds, or `name` is given without `create`.
+            OptionError: An argument has an invalid type or value, or `name` is given without `create`.
             StorageError: The folder does not contain an instance, or its files cannot be used.
 
         Examples:
@@ -182,6 +184,7 @@ class Instance:
         if name is not None and not create:
             raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
         resolved_folder = database_files.resolve_path(folder, name="folder")
+        _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
         path = resolved_folder / MSDB_FILE
         file = None
@@ -735,6 +738,21 @@ class Instance:
 
     def __repr__(self) -> str:
         return f"Instance({self.name!r}, folder={str(self.folder)!r})"
+
+
+def _check_options(clock: object, random: object, lock_timeout: object, *, background: object, vfs: object) -> None:
+    """Checks the options of a new instance, before a file is created; calls the clock once."""
+    expected = "clock: expected a function that returns an aware datetime"
+    if not callable(clock):
+        raise OptionError(f"{expected}, got {clock!r:.80}")
+    now = clock()
+    if not isinstance(now, datetime) or now.utcoffset() is None:
+        raise OptionError(f"{expected}, but it returned {now!r:.80}")
+    if random is not None and not isinstance(random, randomness.Random):
+        raise OptionError(f"random: expected a random.Random or None, got {random!r:.80}")
+    timeout_seconds(lock_timeout, name="lock_timeout")
+    boolean(background, name="background")
+    check_vfs(vfs)
 
 
 def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient: bool) -> ScriptOptions:

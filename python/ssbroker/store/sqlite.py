@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ssbroker import _core
-from ssbroker.exceptions import LockTimeoutError, MissingDependencyError, SsbrokerError, StorageError
+from ssbroker.exceptions import LockTimeoutError, MissingDependencyError, OptionError, SsbrokerError, StorageError
 from ssbroker.store.schema import APPLICATION_ID
 
 if TYPE_CHECKING:
@@ -216,12 +216,9 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
         LockTimeoutError: The file was locked by other processes.
         MissingDependencyError: apsw is not installed.
     """
-    try:
-        import apsw  # noqa: PLC0415  # the package imports without it
-    except ImportError:
-        raise MissingDependencyError(
-            "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'"
-        ) from None
+    _require_apsw()
+    import apsw  # noqa: PLC0415  # the package imports without it
+
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     with storage_errors(path, waited=wait):
         connection_class = _connection_class()
@@ -237,6 +234,26 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
             connection.close(force=True)
             raise
     return connection
+
+
+def check_vfs(name: object) -> None:
+    """Raises `OptionError` unless SQLite has a virtual file system of this name; None is its default."""
+    _require_apsw()
+    import apsw  # noqa: PLC0415  # the package imports without it
+
+    if name is not None and name not in (known := apsw.vfs_names()):
+        raise OptionError(
+            f"vfs: expected None or a virtual file system of SQLite ({', '.join(known)}), got {name!r:.80}"
+        )
+
+
+def _require_apsw() -> None:
+    try:
+        import apsw  # noqa: F401, PLC0415  # the package imports without it
+    except ImportError:
+        raise MissingDependencyError(
+            "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'"
+        ) from None
 
 
 def busy_handler(
