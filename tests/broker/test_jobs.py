@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -358,6 +359,15 @@ def test_a_retry_hides_the_group_and_keeps_its_place(instance: Instance, sales: 
         assert bodies(job) == [b"one", b"two"]
         assert job.attempt == 3
     assert received(sales) == [b"later group"]
+
+
+@pytest.mark.parametrize("after", [float("inf"), float("nan"), 366 * 24 * 3600 + 1, 10**400, -1, "30"])
+def test_an_invalid_wait_is_refused_and_the_job_goes_on(sales: Database, after: Any) -> None:
+    send(sales, b"one")
+    with take(sales) as job:
+        with pytest.raises(OptionError, match=r"^after: expected .*seconds"):
+            job.retry(after=after)
+        job.extend(60)
 
 
 def fail_to_take(database: Database) -> bool:

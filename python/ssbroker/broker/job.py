@@ -274,7 +274,7 @@ class Job:
         It does not count as a failure for poison message handling; `attempt` says how often the messages have been taken.
 
         Args:
-            after: Seconds until the messages can be received again.
+            after: Seconds until the messages can be received again, at most 366 days.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -294,7 +294,7 @@ class Job:
             False
         """
         self._check()
-        microseconds = round(min(timeout_seconds(after, name="after"), _LEASE_MAX) * SECOND)
+        microseconds = _microseconds(after, name="after", may_be_zero=True)
         with database_transaction(self._context) as work:
             leasing.retry(work, self._held_lease(), microseconds=microseconds)
         self._is_over = True
@@ -303,7 +303,7 @@ class Job:
         """Returns the messages to the queue and ends the job as `retry` does, without blocking the event loop.
 
         Args:
-            after: Seconds until the messages can be received again.
+            after: Seconds until the messages can be received again, at most 366 days.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -428,9 +428,10 @@ class _JobTransaction(Transaction):
             self._job._give_back()  # noqa: SLF001  # other messages of the group
 
 
-def _microseconds(seconds: object, *, name: str) -> int:
-    """Validates the duration of a lease."""
+def _microseconds(seconds: object, *, name: str, may_be_zero: bool = False) -> int:
+    """Validates the duration of a lease or of a wait."""
     duration = timeout_seconds(seconds, name=name)
-    if not 0.0 < duration <= _LEASE_MAX:
-        raise OptionError(f"{name}: expected more than 0 and at most 366 days, in seconds; got {seconds!r:.80}")
-    return max(1, round(duration * SECOND))
+    if duration > _LEASE_MAX or not (duration or may_be_zero):
+        least = "at least 0" if may_be_zero else "more than 0"
+        raise OptionError(f"{name}: expected {least} and at most 366 days, in seconds; got {seconds!r:.80}")
+    return max(0 if may_be_zero else 1, round(duration * SECOND))
