@@ -21,7 +21,7 @@ from ssbroker.broker.databases import Databases
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, DdlError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.store.database_file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.unprivileged import nobody
@@ -204,6 +204,21 @@ def test_existing_and_invalid_names_are_rejected(instance: Instance, name: str, 
         instance.create_database(name)
     assert refused.value.number == number
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+@pytest.mark.parametrize("name", ["MSDB", "master", "tempdb", "Model"])
+def test_names_of_system_databases_are_reserved(instance: Instance, name: str, tmp_path: Path) -> None:
+    instance.create_database("Sales")
+    reserved = f"1801: the name '{name}' is reserved for a system database; choose another one$"
+    with pytest.raises(BrokerError, match=reserved):
+        instance.create_database(name)
+    with pytest.raises(BrokerError, match=reserved):
+        instance.create_database(name, exist_ok=True)
+    with pytest.raises(BrokerError, match=reserved):
+        instance.attach_database(name, tmp_path / "copy.sqlite")
+    for script in (f"CREATE DATABASE {name}", f"ALTER DATABASE Sales MODIFY NAME = {name}"):
+        with pytest.raises(DdlError, match=f"(?i)1801: the name '{name}' is reserved for a system database"):
+            instance.execute(script)
 
 
 @pytest.mark.parametrize("name", ["../Sales", "a/b", "c:d", "Прод", "x" * 128, " ", "CON.", "%41", "\n"])

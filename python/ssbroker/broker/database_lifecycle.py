@@ -15,7 +15,7 @@ from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl.statements import BrokerOption
-from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.protocol.errors import refusal
 from ssbroker.store import database_registry
@@ -182,7 +182,7 @@ def _check_option(option: object) -> None:
 def _check_free(listing: Connection, name: str) -> None:
     check_object_name(name)
     if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in database_registry.load(listing)}:
-        raise refusal(f"the database {name!r} already exists", 1801)
+        raise refusal(name_is_taken(name), 1801)
 
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:

@@ -31,6 +31,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, UnknownDatabaseError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -281,7 +282,7 @@ class Instance:
             with InstanceTransaction(self._context) as transaction:
                 database_lifecycle.create(self._context, transaction, name)
         except BrokerError as error:
-            if error.number != _DATABASE_EXISTS:
+            if error.number != _DATABASE_EXISTS or canonical_name(name) in SYSTEM_DATABASES:
                 raise
             if not exist_ok:  # otherwise another process was faster
                 hint = f"get it with instance.database({name!r}), or create it only if it is missing with exist_ok=True"

@@ -21,7 +21,13 @@ from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.script_notes import Remark
 from ssbroker.ddl.statements import SecurityStatement, Statement
-from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_DATABASES, SYSTEM_MESSAGE_TYPES, canonical_name
+from ssbroker.ddl.system_objects import (
+    SYSTEM_CONTRACTS,
+    SYSTEM_DATABASES,
+    SYSTEM_MESSAGE_TYPES,
+    canonical_name,
+    name_is_taken,
+)
 from ssbroker.exceptions import BrokerError, UnknownDatabaseError
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
@@ -210,7 +216,7 @@ class InstanceScriptTarget:
             return
         other = self.resolve(new)
         if name not in SYSTEM_DATABASES and other != name and other in self._transaction.names:
-            raise RefusalError(f"the database {other!r} already exists", 1801)
+            raise RefusalError(name_is_taken(other), 1801)
         database_lifecycle.rename(self._transaction, name, new)
         self.current = new if self.current == name else self.current
 

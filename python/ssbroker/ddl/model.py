@@ -35,6 +35,7 @@ from ssbroker.ddl.system_objects import (
     SYSTEM_MESSAGE_TYPES,
     SYSTEM_SERVICES,
     canonical_name,
+    name_is_taken,
 )
 
 FIRST_ROUTE_ID: Final = 65_536
@@ -256,7 +257,7 @@ class InstanceModel:
         if name in SYSTEM_DATABASES:
             raise RefusalError(f"{name} is a system database and cannot be renamed", 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
-            raise RefusalError(f"the database {new} already exists", 1801)
+            raise RefusalError(name_is_taken(new), 1801)
         self.databases = {new if key == name else key: one for key, one in self.databases.items()}
         for service in self.services.values():
             service.queue = (new, *service.queue[1:]) if service.queue[0] == name else service.queue
@@ -367,9 +368,12 @@ _BY_DATABASE: Final = (
 
 
 def already_exists(name: str) -> str:
-    """Returns the reason of error 1801, with what to do."""
+    """Returns the reason of error 1801 for CREATE DATABASE, with what to do."""
+    reason = name_is_taken(name)
+    if name in SYSTEM_DATABASES:
+        return reason
     return (
-        f"the database {name!r} already exists; to run a script again, remove the statement, or guard it: "
+        f"{reason}; to run a script again, remove the statement, or guard it: "
         f"IF DB_ID(N'{name}') IS NULL CREATE DATABASE [{name}]"
     )
 

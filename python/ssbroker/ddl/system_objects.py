@@ -72,3 +72,10 @@ SYSTEM_SERVICES: Final = {
 def canonical_name(name: str) -> str:
     """Returns the name of a system database in lower case, any other name unchanged."""
     return name.lower() if name.isascii() and name.lower() in SYSTEM_DATABASES else name
+
+
+def name_is_taken(name: str) -> str:
+    """Returns why a database cannot get a name (error 1801): it is that of a system database, or of another one."""
+    if canonical_name(name) in SYSTEM_DATABASES:
+        return f"the name {name!r} is reserved for a system database; choose another one"
+    return f"the database {name!r} already exists"
