@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ssbroker import Trust
+from ssbroker import Catalog, Trust
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.diagnose import Fleet
+from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from tests.broker.conftest import QUEUE, TARGET
 from tests.internals import instance_of
 
@@ -29,6 +30,8 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("create_broker_priority", ("New",), {"level": "5"}),
     ("create_broker_priority", ("New",), {"remote_service": 5}),
     ("create_contract", ("New",), {"messages": ["DEFAULT"]}),
+    ("create_contract", ("New",), {"messages": {"DEFAULT": "initiator"}}),
+    ("create_contract", ("New",), {"messages": {"DEFAULT": ["ANY"]}}),
     ("alter_service", (TARGET,), {"add_contracts": "DEFAULT"}),
     ("alter_service", (TARGET,), {"drop_contracts": "DEFAULT"}),
     ("create_certificate", ("New",), {"active": "ON"}),
@@ -49,6 +52,14 @@ def test_invalid_definition_arguments_are_named(
     assert database_context(sales).objects() == before
 
 
+def test_the_message_types_of_a_contract_are_named(sales: Database) -> None:
+    wrong: Any = {5: "ANY"}
+    with pytest.raises(SchemaError, match=r"^message type: expected str, got int$"):
+        sales.create_contract("New", wrong)
+    with pytest.raises(BrokerError, match=r"8492: .* needs at least one message type that INITIATOR or ANY may send$"):
+        sales.create_contract("New", {"DEFAULT": "TARGET"})
+
+
 @pytest.mark.parametrize("anonymous", ["OFF", None, 0])
 def test_a_binding_is_anonymous_only_if_requested(sales: Database, anonymous: Any) -> None:
     """A text such as 'OFF' must not count as true."""
@@ -56,6 +67,21 @@ def test_a_binding_is_anonymous_only_if_requested(sales: Database, anonymous: An
     with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
         sales.create_remote_service_binding("Far", service="//Far", user="Far", anonymous=anonymous)
     assert not database_context(sales).objects().security.bindings
+
+
+@pytest.mark.parametrize("lenient", ["x", None, 1])
+def test_a_script_is_lenient_only_if_requested(sales: Database, tmp_path: Path, lenient: Any) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text("CREATE DATABASE Shop")
+    instance = instance_of(sales)
+    for run in (
+        lambda: instance.execute("CREATE DATABASE Shop", lenient=lenient),
+        lambda: instance.ensure("CREATE DATABASE Shop", lenient=lenient),
+        lambda: Catalog.load(script, lenient=lenient),
+        lambda: Fleet.load(script, lenient=lenient),
+    ):
+        with pytest.raises(OptionError, match=r"^lenient: expected True or False"):
+            run()
 
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])

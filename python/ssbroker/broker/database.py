@@ -393,7 +393,8 @@ class Database:
 
         Raises:
             BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
-            OptionError: `messages` is not a mapping.
+            OptionError: `messages` is not a mapping, or has an invalid value.
+            SchemaError: A message type is not a string.
 
         Examples:
             >>> import tempfile

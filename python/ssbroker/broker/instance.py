@@ -426,7 +426,7 @@ class Instance:
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
-            OptionError: `ddl` is not a string. Read a file before you pass it. Or `variables` is not valid.
+            OptionError: `ddl` is not a string. Read a file before you pass it. Or `variables` or `lenient` is not valid.
             StorageError: A file cannot be written.
 
         Warns:
@@ -469,7 +469,7 @@ class Instance:
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, or changes the database each time, such as `SET NEW_BROKER`.
-            OptionError: `ddl` is not a string, or `variables` is not valid.
+            OptionError: `ddl` is not a string, or `variables` or `lenient` is not valid.
             StorageError: A file cannot be written.
 
         Warns:
@@ -759,7 +759,7 @@ def _check_options(clock: object, random: object, lock_timeout: object, *, backg
 def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient: bool) -> ScriptOptions:
     if not isinstance(ddl, str):
         raise OptionError(f"ddl: expected the text of a script, got {type(ddl).__name__}")
-    return ScriptOptions(variables=check_variables(variables), lenient=lenient)
+    return ScriptOptions(variables=check_variables(variables), lenient=boolean(lenient, name="lenient"))
 
 
 def context_of(instance: Instance) -> InstanceContext:

@@ -78,12 +78,12 @@ def create_contract(connection: Connection, objects: Objects, *, name: str, mess
     for message_type, sent_by in messages.items():
         if sent_by not in get_args(SentBy):
             raise OptionError(
-                f"message type {message_type!r}: expected to be sent by INITIATOR, TARGET or ANY, got {sent_by!r}"
+                f"messages: expected INITIATOR, TARGET or ANY for {message_type!r:.80}, got {sent_by!r:.80}"
             )
         number = existing(objects.message_types, message_type, kind="message type").message_type_id
         contents.append(contract_message(number, sent_by))
     if not any(message.is_sent_by_initiator for message in contents):
-        raise refusal(f"contract {name!r} needs at least one message type that is SENT BY INITIATOR or ANY", 8492)
+        raise refusal(f"contract {name!r} needs at least one message type that INITIATOR or ANY may send", 8492)
     changes.create_contract(connection, name=name, messages=contents)
 
 

@@ -12,6 +12,7 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name, most_similar
 from ssbroker.ddl.statements import QueueName
+from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.errors import refusal
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
 
@@ -20,11 +21,13 @@ Found = TypeVar("Found")
 
 
 def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str | None = None) -> Found:
-    """Returns an object by its key, or raises error 15151, which names the database if it is passed."""
-    try:
-        found = objects.get(key)
-    except TypeError:  # an unhashable key
-        found = None
+    """Returns an object by its key, or raises error 15151, which names the database if it is passed.
+
+    Raises `SchemaError` if the key is not a name.
+    """
+    if not isinstance(key, str | tuple):
+        raise SchemaError(f"{kind}: expected str, got {type(key).__name__}", expected="str")
+    found = objects.get(key)
     if found is None:
         name = _display_name(key)
         similar = most_similar(name, map(_display_name, objects))

@@ -226,6 +226,7 @@ class Transaction:
         Raises:
             BrokerError: A service or contract does not exist (15151), the lifetime is out of range (8411), the related conversation
                 does not exist (8426), or its group belongs to another service (9610).
+            SchemaError: A name is not a string.
             OptionError: An argument has an invalid type or value.
 
         Examples:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import path_argument, string_list, utc_datetime
+from ssbroker._arguments import boolean, path_argument, string_list, utc_datetime
 from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, missing_column_error
 from ssbroker._text import quantity
 from ssbroker.catalog import sql_server
@@ -140,7 +140,7 @@ class Catalog:
         Raises:
             InputError: There is no such file, or a value is invalid; the error names file and row.
             SchemaError: A column is missing or has the wrong type.
-            OptionError: `variables` or `encoding` is invalid.
+            OptionError: `variables`, `encoding` or `lenient` is invalid.
 
         Warns:
             DdlWarning: Statements of a script were skipped, or could not be executed.
@@ -478,7 +478,7 @@ def script_options(
     return ddl.ScriptOptions(
         variables=ddl.check_variables(variables),
         encoding=None if encoding is None else ddl.check_encoding(encoding),
-        lenient=lenient,
+        lenient=boolean(lenient, name="lenient"),
         collects=collects,
     )
 

@@ -148,7 +148,7 @@ class Fleet(Mapping[str, Catalog]):
             InputError: The folder does not exist, contains no instance, or a file in it has an invalid value.
             DuplicateError: Two instances have the same name or the same address.
             SchemaError: A column is missing or has an unsupported type.
-            OptionError: `now` is not a datetime.
+            OptionError: An argument has an invalid type or value.
 
         Examples:
             >>> from ssbroker.diagnose import Fleet

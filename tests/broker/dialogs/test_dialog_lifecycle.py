@@ -236,6 +236,21 @@ def test_encryption_is_stored_at_both_ends(sales: Database) -> None:
             assert bool(found.is_encrypted) == encryption
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"from_service": 5}, "^service: expected str, got int$"),
+        ({"from_service": ["//Orders"]}, "^service: expected str, got list$"),
+        ({"to_service": 5}, "^to_service: expected str, got int$"),
+        ({"contract": 5}, "^contract: expected str, got int$"),
+    ],
+)
+def test_names_of_another_type_are_rejected(sales: Database, wrong: dict[str, Any], error: str) -> None:
+    arguments: dict[str, Any] = {"from_service": INITIATOR, "to_service": TARGET, **wrong}
+    with sales.transaction() as t, pytest.raises(SchemaError, match=error):
+        t.begin_dialog(**arguments)
+
+
 REFUSED_AT_BEGIN = [
     ({"from_service": "//Nobody"}, 15151),
     ({"contract": "//NoContract"}, 15151),
