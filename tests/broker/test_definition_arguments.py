@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,12 @@ def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("certificate", {"certificate": "shop.pem"}),
-        ("key", {"key": "shop.key"}),
-        ("authority", {"authority": "authority.pem"}),
+        ("certificate", {"certificate": b"shop.pem"}),
+        ("key", {"key": 5}),
+        ("authority", {"authority": b"authority.pem"}),
         ("pinned: stock", {"pinned": {"stock": "stock.pem"}}),
-        ("pinned: stock", {"pinned": {"stock": ["stock.pem"]}}),
+        ("pinned: stock", {"pinned": {"stock": Path("stock.pem")}}),
+        ("pinned: stock", {"pinned": {"stock": [b"stock.pem"]}}),
     ],
 )
 def test_files_of_certificates_are_paths(name: str, wrong: dict[str, Any]) -> None:
@@ -122,5 +124,13 @@ def test_files_of_certificates_are_paths(name: str, wrong: dict[str, Any]) -> No
         "authority": Path("a"),
         "names": ["stock"],
     }
-    with pytest.raises(OptionError, match=f"^{name}: expected a pathlib.Path, got str$"):
+    with pytest.raises(OptionError, match=f"^{name}: expected a (path|sequence of paths)"):
         Trust(**valid_options | wrong)
+
+
+def test_files_of_certificates_may_be_text() -> None:
+    given: Any = {"certificate": "a.pem", "key": "a.key", "authority": "authority.pem", "names": ["stock"]}
+    trust = Trust(**given, pinned={"stock": ["stock.pem", Path("other.pem")]})
+    assert (trust.certificate, trust.key, trust.authority) == (Path("a.pem"), Path("a.key"), Path("authority.pem"))
+    assert dict(trust.pinned) == {"stock": (Path("stock.pem"), Path("other.pem"))}
+    assert replace(trust, names=["bank"]).pinned == trust.pinned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from ssbroker._arguments import string_list
+from ssbroker._arguments import path_argument, string_list
 from ssbroker.exceptions import InputError, OptionError, PeerError
 from ssbroker.protocol.wire.frames import Data
 from ssbroker.security.certificates import can_sign, read_all_der, validity_period
@@ -22,7 +23,7 @@ PROTOCOL: Final = "ssbroker/1"
 """The ALPN name that both sides must offer, so that bytes of other protocols are never accepted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Trust:
     """The certificate of this instance, and the peers that it trusts. All certificates are PEM files.
 
@@ -39,32 +40,40 @@ class Trust:
         OptionError: The values do not fit together, or no peer could be authenticated.
 
     Examples:
-        >>> from pathlib import Path
         >>> from ssbroker import Trust
-        >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"), authority=Path("authority.pem"))
+        >>> Trust(certificate="shop.pem", key="shop.key", authority="authority.pem")
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: names: required with an authority; pass at least one principal that it may issue certificates for
-        >>> Trust(certificate=Path("shop.pem"), key=Path("shop.key"))
+        >>> Trust(certificate="shop.pem", key="shop.key")
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: no peer can be authenticated: pass pinned certificates, or an authority and names
     """
 
     certificate: Path
     key: Path = field(repr=False)
-    pinned: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    authority: Path | None = None
-    names: Sequence[str] = ()
+    pinned: Mapping[str, Sequence[Path]]
+    authority: Path | None
+    names: Sequence[str]
 
-    def __post_init__(self) -> None:
-        string_list(self.names, name="names")
-        given: dict[str, object] = {"certificate": self.certificate, "key": self.key}
-        if self.authority is not None:
-            given["authority"] = self.authority
-        for principal, files in self.pinned.items():
-            given |= {f"pinned: {principal}": file for file in files}
-        for name, file in given.items():
-            if not isinstance(file, Path):
-                raise OptionError(f"{name}: expected a pathlib.Path, got {type(file).__name__}")
+    def __init__(
+        self,
+        *,
+        certificate: str | os.PathLike[str],
+        key: str | os.PathLike[str],
+        pinned: Mapping[str, Sequence[str | os.PathLike[str]]] | None = None,
+        authority: str | os.PathLike[str] | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        string_list(names, name="names")
+        values = {
+            "certificate": path_argument(certificate, name="certificate"),
+            "key": path_argument(key, name="key"),
+            "pinned": {principal: _pinned_files(principal, files) for principal, files in (pinned or {}).items()},
+            "authority": None if authority is None else path_argument(authority, name="authority"),
+            "names": names,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         if self.authority is not None and not self.names:
             raise OptionError(
                 "names: required with an authority; pass at least one principal that it may issue certificates for"
@@ -75,6 +84,13 @@ class Trust:
             raise OptionError("no peer can be authenticated: pass pinned certificates, or an authority and names")
         if not all(self.pinned):
             raise OptionError("pinned: a principal must not be empty")
+
+
+def _pinned_files(principal: str, files: object) -> tuple[Path, ...]:
+    name = f"pinned: {principal}"
+    if isinstance(files, str) or not isinstance(files, Sequence):
+        raise OptionError(f"{name}: expected a sequence of paths, got {files!r:.80}")
+    return tuple(path_argument(file, name=name) for file in files)
 
 
 class Principals:
