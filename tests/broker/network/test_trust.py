@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
@@ -283,8 +284,39 @@ def test_an_invalid_file_is_named(authority: Authority, bank_trust: Trust, part:
 
 def test_a_key_of_another_certificate_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     _, key = authority.certify("other")
-    with pytest.raises(InputError, match="expected a certificate in PEM format and its private key"):
+    with pytest.raises(
+        InputError, match=r"other\.key: the private key does not belong to the certificate .*bank\.pem$"
+    ):
         TlsContexts.load(replace(bank_trust, key=key))
+
+
+def test_a_key_of_another_kind_is_rejected(authority: Authority, bank_trust: Trust) -> None:
+    other = rsa.generate_private_key(65_537, 2_048)
+    bank_trust.key.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(InputError, match=r"bank\.key: the private key does not belong to the certificate .*bank\.pem$"):
+        TlsContexts.load(bank_trust)
+
+
+def test_swapped_files_are_named(bank_trust: Trust) -> None:
+    certificate, key = bank_trust.certificate, bank_trust.key
+    for part, message in {
+        "certificate": rf"^{key}: expected a certificate in PEM format; the file contains none$",
+        "key": rf"^{certificate}: expected a private key in PEM format; the file contains none$",
+    }.items():
+        wrong = key if part == "certificate" else certificate
+        with pytest.raises(InputError, match=message):
+            TlsContexts.load(changed(bank_trust, part, wrong))
+    with pytest.raises(InputError, match=rf"^{key}: expected a certificate"):
+        TlsContexts.load(replace(bank_trust, certificate=key, key=certificate))
+
+
+@pytest.mark.parametrize("part", ["certificate", "key"])
+def test_damaged_pem_is_rejected(bank_trust: Trust, part: str) -> None:
+    file: Path = getattr(bank_trust, part)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], "MIIB", *lines[2:]]) + "\n")
+    with pytest.raises(InputError, match="expected a certificate in PEM format and its private key"):
+        TlsContexts.load(bank_trust)
 
 
 def test_an_encrypted_key_is_rejected_without_a_password_prompt(authority: Authority, bank_trust: Trust) -> None:

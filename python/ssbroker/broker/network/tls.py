@@ -234,13 +234,24 @@ def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
     try:
         context.load_cert_chain(trust.certificate, trust.key, password=refuse)
     except ssl.SSLError as error:
-        raise InputError(
-            f"{trust.certificate}, {trust.key}: expected a certificate in PEM format and its private key"
-        ) from error
+        raise InputError(_problem_of_own(trust, error)) from error
     except OSError as error:  # removed since it was checked
         raise InputError(f"{trust.certificate}, {trust.key}: cannot be read: {error.strerror}") from error
 
 
+def _problem_of_own(trust: Trust, error: ssl.SSLError) -> str:
+    """Returns what is wrong with the certificate and the key, which OpenSSL does not tell apart."""
+    if b"CERTIFICATE-----" not in _read(trust.certificate):
+        return f"{trust.certificate}: expected a certificate in PEM format; the file contains none"
+    if b"PRIVATE KEY-----" not in _read(trust.key):
+        return f"{trust.key}: expected a private key in PEM format; the file contains none"
+    if error.reason in _MISMATCHES:
+        return f"{trust.key}: the private key does not belong to the certificate {trust.certificate}"
+    return f"{trust.certificate}, {trust.key}: expected a certificate in PEM format and its private key"
+
+
+_MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+"""The reasons of OpenSSL for a key of another certificate; the last one is for another kind of key."""
 _HANDSHAKE: Final = 22
 _VERSION: Final = 3
 _HEADER_BYTES: Final = 5
