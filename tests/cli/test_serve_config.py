@@ -88,6 +88,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ('listen = "host:port"', "listen: expected HOST:PORT"),
         ('listen = "host:65536"', "listen: expected HOST:PORT"),
         ('listen = "::1"', "listen: expected HOST:PORT"),
+        ('listen = "4170"', "listen: expected HOST:PORT"),
         ('http = "::1"', "http: expected HOST:PORT"),
         ('log = "xml"', "log: expected json or text, got 'xml'"),
         ('log_level = "loud"', "log_level: expected one of debug, info, warning, error, got 'loud'"),
@@ -187,6 +188,8 @@ def test_invalid_listen_address(text: Any) -> None:
         (["--name", ""], "--name: expected a non-empty string, got ''"),
         (["--address", "shop"], "--address: 'shop' is not a valid address; expected TCP://host[:port]"),
         (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is not a valid network"),
+        (["--listen", "4170"], "--listen: expected HOST:PORT, such as 127.0.0.1:4022, got '4170'"),
+        (["--http", "8080"], "--http: expected HOST:PORT, such as 127.0.0.1:4022, got '8080'"),
         (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
     ],
 )

@@ -361,12 +361,13 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether the system can look up the name or IPv4 address."""
+    """Whether the system can look up the name or IPv4 address. A bare number is a port without a host."""
     try:
         host.encode("idna")
     except UnicodeError:
         return False
-    return 0 < len(host) <= _HOST_CHARACTERS_MAX and ":" not in host and host.isprintable() and " " not in host
+    is_name = ":" not in host and host.isprintable() and " " not in host and not host.isdecimal()
+    return is_name and 0 < len(host) <= _HOST_CHARACTERS_MAX
 
 
 def _parse_table(table: Any, parsers: Mapping[str, Parser], *, name: str) -> dict[str, Any]:

@@ -240,6 +240,8 @@ def test_an_invalid_address_is_rejected_before_anything_is_opened(tmp_path: Path
         ({}, "allow_unencrypted=True"),
         ({"allow_unencrypted": True, "port": 70_000}, "port"),
         ({"allow_unencrypted": True, "host": ""}, "host"),
+        ({"allow_unencrypted": True, "host": 5}, "host: expected an address or a host name, got 5"),
+        ({"allow_unencrypted": True, "host": None}, "host: expected an address or a host name, got None"),
         ({"allow_unencrypted": True, "close_timeout": -1}, "close_timeout"),
         ({"allow_unencrypted": True, "addresses": "TCP://a:1"}, "addresses"),
         ({"allow_unencrypted": True, "limits": {}}, "limits: expected EndpointLimits"),

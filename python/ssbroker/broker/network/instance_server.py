@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ssbroker import schemas
-from ssbroker._arguments import EPOCH, boolean, integer_argument, string_list, timeout_seconds
+from ssbroker._arguments import EPOCH, boolean, integer_argument, is_utf8_text, string_list, timeout_seconds
 from ssbroker._text import host_and_port
 from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.broker import async_calls
@@ -83,8 +83,8 @@ class ServeOptions:
     close_timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        if not self.host:
-            raise OptionError("host: expected an address or a host name, got an empty string")
+        if not is_utf8_text(self.host) or not self.host:
+            raise OptionError(f"host: expected an address or a host name, got {self.host!r:.80}")
         integer_argument(self.port, name="port", minimum=0, maximum=PORT_MAX)
         boolean(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=string_list(self.addresses, name="addresses"))
