@@ -16,10 +16,18 @@ from typing import Any
 import apsw
 import pytest
 
+import ssbroker
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.exceptions import (
+    BrokerError,
+    InputError,
+    OptionError,
+    SchemaError,
+    SsbrokerError,
+    UnknownDatabaseError,
+)
 from ssbroker.protocol.config import BODY_MAX
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
@@ -167,6 +175,12 @@ def test_a_coroutine_or_generator_function_is_not_a_valid_reader(sales: Database
         sales.activate(QUEUE, function)
     with pytest.raises(OptionError, match=r"function: expected"):
         instance_of(sales).register_procedure("dbo.reader", function)
+
+
+@pytest.mark.parametrize("function", [ssbroker.metrics, ssbroker.traces])
+def test_metrics_and_traces_need_an_instance(function: Any) -> None:
+    with pytest.raises(SchemaError, match=r"^instance: expected Instance, got int$"):
+        function(5)
 
 
 def test_an_invalid_subscriber_is_rejected(sales: Database) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ssbroker
-from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
+from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
 from tests.broker.conftest import START, Clock
 
 
@@ -185,7 +185,33 @@ def test_other_objects_need_a_codec(queue: WorkQueue, body: object) -> None:
         queue.put(body)
 
 
-@pytest.mark.parametrize("body", [object(), float("nan"), "\ud800", {1, 2}])
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+def test_a_transaction_of_another_type_is_refused(queue: WorkQueue) -> None:
+    wrong: Any = 5
+    with pytest.raises(SchemaError, match=r"^transaction: expected Transaction, got int$"):
+        queue.put(b"lost", transaction=wrong)
+    assert values(queue) == []
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[" * 100_000], ids=lambda body: ascii(body[:4]))
+def test_a_body_that_is_not_json_is_an_error_of_the_library(instance: Instance, queue: WorkQueue, body: bytes) -> None:
+    with instance.database("Queues").transaction() as t:
+        dialog = t.begin_dialog("Jobs", "Jobs", contract="//ssbroker/queue")
+        t.send(dialog, body, message_type="application/json")
+    with queue.take() as job:
+        with pytest.raises(
+            InputError, match=r"^message_body: expected JSON, as the message type application/json says: "
+        ):
+            assert job.value
+        assert job.message is not None
+        assert job.message.message_body == body
+
+
+@pytest.mark.parametrize("body", [object(), float("nan"), "\ud800", {1, 2}, DEEP], ids=type)
 def test_what_json_cannot_express_is_refused(queue: WorkQueue, body: object) -> None:
     with pytest.raises(OptionError, match="cannot be encoded as JSON"):
         queue.put(body, codec="json")

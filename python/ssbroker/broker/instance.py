@@ -32,7 +32,7 @@ from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
-from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.protocol.events import Event, Subscriber
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import database_registry
@@ -763,5 +763,8 @@ def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient
 
 
 def context_of(instance: Instance) -> InstanceContext:
-    """Returns the internal state of an instance."""
+    """Returns the internal state of an instance; raises `SchemaError` for any other object."""
+    given: object = instance
+    if not isinstance(given, Instance):
+        raise SchemaError(f"instance: expected Instance, got {type(given).__name__}", column="instance")
     return instance._context  # noqa: SLF001

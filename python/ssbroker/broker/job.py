@@ -22,7 +22,7 @@ from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.received_message import Message, identities_of
 from ssbroker.broker.transaction import COUNT_MAX, ReceiveWait, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
-from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, SsbrokerError
+from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.store.leases import Lease
 
@@ -167,12 +167,24 @@ class Job:
 
     @property
     def value(self) -> Any:
-        """The body of the first message: decoded if its message type is `application/json`, and bytes otherwise."""
+        """The body of the first message: decoded if its message type is `application/json`, and bytes otherwise.
+
+        Raises:
+            BrokerError: The job has no messages.
+            InputError: The body cannot be decoded; `message.message_body` has its bytes.
+        """
         message = self.message
         if message is None:
             raise BrokerError(_NO_MESSAGES)
         body = message.message_body
-        return json.loads(body) if body is not None and message.message_type_name == JSON else body
+        if body is None or message.message_type_name != JSON:
+            return body
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"message_body: expected JSON, as the message type {JSON} says: {error}", column="message_body"
+            ) from error
 
     @property
     def conversation_group_id(self) -> uuid.UUID:

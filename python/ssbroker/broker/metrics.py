@@ -80,6 +80,7 @@ def metrics(instance: Instance) -> Metrics:
 
     Raises:
         MissingDependencyError: The library `prometheus_client` is not installed.
+        SchemaError: `instance` is not an `Instance`.
 
     Examples:
         >>> import tempfile, ssbroker
@@ -114,6 +115,7 @@ class Metrics:
             raise MissingDependencyError(
                 "metrics need prometheus-client: pip install 'ssbroker[broker]'", name="prometheus_client"
             ) from error
+        self._counters: Final = instance_context(instance).counters
         self._instance: Final = instance
         self._guard: Final = threading.RLock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
@@ -146,7 +148,7 @@ class Metrics:
         """Yields the current metrics; called by Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
-        done = instance_context(self._instance).counters.counts()
+        done = self._counters.counts()
         for name, help_text in counters.NAMES.items():
             yield CounterMetricFamily(f"ssbroker_{name}", help_text, value=done[name])
         with self._guard:

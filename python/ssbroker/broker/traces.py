@@ -38,6 +38,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     Raises:
         MissingDependencyError: The library `opentelemetry-api` is not installed.
         OptionError: The instance is traced already.
+        SchemaError: `instance` is not an `Instance`.
 
     Examples:
         >>> import tempfile, ssbroker

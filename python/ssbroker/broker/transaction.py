@@ -26,7 +26,7 @@ from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.received_message import Message, identities_of, messages_of
 from ssbroker.broker.unit_of_work import Work, exception_text
-from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
+from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
@@ -801,7 +801,10 @@ class Transaction:
 
 
 def context_of(transaction: Transaction) -> DatabaseContext:
-    """Returns the internal state of the database of a transaction."""
+    """Returns the internal state of the database of a transaction; raises `SchemaError` for any other object."""
+    given: object = transaction
+    if not isinstance(given, Transaction):
+        raise SchemaError(f"transaction: expected Transaction, got {type(given).__name__}", column="transaction")
     return transaction._context  # noqa: SLF001
 
 

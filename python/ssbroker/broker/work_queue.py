@@ -100,7 +100,7 @@ class WorkQueue:
                 commits at once.
 
         Raises:
-            SchemaError: Without codec, `body` is not bytes.
+            SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
             BrokerError: The message cannot be sent; see the number.
 
@@ -354,5 +354,5 @@ def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:
         raise OptionError(f"codec: expected 'json' or None; got {codec!r:.80}")
     try:
         return JSON, json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:  # surrogates, too
+    except (TypeError, ValueError, RecursionError) as error:  # surrogates, too
         raise OptionError(f"body: cannot be encoded as JSON: {error}") from error
