@@ -75,6 +75,8 @@ def test_a_batch_without_rows_sends_nothing(sales: Database) -> None:
     batch(
         sales, pa.table({"conversation_handle": pa.array([], pa.string()), "message_body": pa.array([], pa.binary())})
     )
+    none: Any = []
+    batch(sales, none)
     assert dialog_calls.state(sales, dialog) == "SO"
 
 

@@ -25,12 +25,16 @@ _BODY: Final = "message_body"
 _TYPE: Final = "message_type_name"
 _BINARY: Final = "binary"
 _STRING: Final = "string"
+_NO_MESSAGES: Final = pa.schema([(_HANDLE, pa.binary(16)), (_BODY, pa.binary())]).empty_table()
 _GUID_BYTES: Final = 16
 _GUID: Final = "a GUID: string or binary"
 
 
 def as_messages(messages: ArrowArrayExportable | ArrowStreamExportable) -> pa.Table:
     """Converts and checks the input of `Transaction.send_batch`."""
+    given: object = messages
+    if isinstance(given, list) and not given:  # it has no rows, which could name the columns
+        return _NO_MESSAGES
     table = as_table(messages, name=_NAME)
     reject_misspelled_columns(table.column_names, expected=[_TYPE])
     return table
