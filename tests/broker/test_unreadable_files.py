@@ -16,7 +16,7 @@ from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.overview import overview_of
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
@@ -95,6 +95,21 @@ def test_the_unreadable_database_is_shown_as_such(instance: Instance, sales: Dat
     with pytest.raises(StorageError, match="was moved or deleted"):
         instance.database("Ledger")
     assert instance.database("Sales") is sales
+
+
+def test_a_queue_that_is_not_found_may_be_in_an_unreadable_database(instance: Instance) -> None:
+    jobs = instance.queue("Jobs")
+    jobs.put(b"one")
+    hidden = move_away(instance.database("Queues"))
+    instance.catalog()
+    with pytest.raises(
+        InputError, match=r"^the queue 'Jobs' does not exist; it may be in a database that is not available: Queues$"
+    ):
+        instance.view("Jobs")
+    with pytest.raises(InputError, match=r"^the queue 'Jobs' does not exist$"):
+        instance.view("Jobs", "msdb")
+    hidden.rename(hidden.with_suffix(".sqlite"))
+    assert instance.view("Jobs")["message_body"].to_pylist() == [b"one"]
 
 
 def test_a_readable_again_database_keeps_its_settings(instance: Instance, sales: Database, ledger: Database) -> None:
