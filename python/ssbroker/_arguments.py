@@ -59,8 +59,8 @@ def string_list(values: object, *, name: str) -> list[str]:
 
 
 def path_argument(value: object, *, name: str) -> Path:
-    """Returns a path; raises `OptionError` for anything but a string or `os.PathLike` of one."""
-    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+    """Returns a path; raises `OptionError` for anything but a string or `os.PathLike` of one, and for an empty string."""
+    if value and (isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str))):
         return Path(value)
     raise OptionError(f"{name}: expected a path (str or os.PathLike), got {value!r:.80} ({type(value).__name__})")
 

@@ -121,6 +121,24 @@ def test_an_invalid_lock_timeout_is_rejected_before_anything_is_created(tmp_path
         Instance.open(tmp_path / "shop", lock_timeout=wrong)
 
 
+@pytest.mark.parametrize("wrong", [5, b"shop", None, ""], ids=ascii)
+def test_an_invalid_path_is_rejected(
+    sales: Database, tmp_path: Path, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty path would be the current folder."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for call in (
+        lambda: Instance.open(wrong, create=True),
+        lambda: Instance.create(wrong, name="shop"),
+    ):
+        with pytest.raises(OptionError, match=r"^folder: expected a path \(str or os\.PathLike\), got "):
+            call()
+    with pytest.raises(OptionError, match=r"^file: expected a path \(str or os\.PathLike\), got "):
+        instance_of(sales).attach_database("Shop", wrong)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [

@@ -151,7 +151,7 @@ class Instance:
         background: bool = True,
         vfs: str | None = None,
     ) -> Self:
-        """Opens an existing instance, or creates one if the folder has none.
+        """Opens an existing instance; with `create`, creates it if the folder has none.
 
         Args:
             folder: The folder of the instance.
