@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +381,54 @@ def test_after_a_failure_the_corrected_script_runs_from_the_start(instance: Inst
     instance.execute("DROP QUEUE R")
     instance.execute(script.format("CREATE"))
     assert agrees(instance)
+
+
+def test_a_locked_database_ends_a_script_like_a_rejected_statement(instance: Instance, sales: Database) -> None:
+    with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
+        session = database_context(sales).file.session()
+        session.begin()
+        with pytest.raises(LockTimeoutError) as failure:
+            hasty.execute("CREATE DATABASE New\nGO\nUSE Sales\nCREATE QUEUE Q")
+        session.close()
+        assert str(failure.value).endswith(
+            "; the batches up to line 1 remain in effect, except that the databases that the script created ('New') were dropped again"
+        )
+        assert failure.value.file == str(database_context(sales).file.path)
+        assert {database.name for database in hasty.databases} == {"msdb", "Sales"}
+
+
+def test_a_failed_script_names_the_databases_that_it_could_not_drop(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_batch = scripts._Execution._batch
+    with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty, ExitStack() as locks:
+
+        def lock(self: Any, *args: Any) -> None:
+            run_batch(self, *args)
+            session = database_context(instance.database("New")).file.session()
+            session.begin()
+            locks.callback(session.close)
+
+        monkeypatch.setattr(scripts._Execution, "_batch", lock)
+        with pytest.raises(LockTimeoutError) as failure:
+            hasty.execute("CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q")
+        assert (
+            "; the batches up to line 1 remain in effect, and the databases that the script created ('New') could not be dropped: "
+            in str(failure.value)
+        )
+
+
+def test_an_interrupted_script_leaves_no_database(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_batch = scripts._Execution._batch
+
+    def interrupt(self: Any, *args: Any) -> None:
+        run_batch(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scripts._Execution, "_batch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        instance.execute("CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q")
+    assert [database.name for database in instance.databases] == ["msdb"]
 
 
 def test_a_failed_script_drops_no_database_of_others(

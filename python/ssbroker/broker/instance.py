@@ -414,9 +414,10 @@ class Instance:
     ) -> None:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
 
-        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails, the databases that the
-        script created are dropped again. Until the first `USE`, the script applies to the only user database. Conditions and text of `EXEC`
-        are evaluated; the page `docs/reference/scripts.md` lists what is done with each statement.
+        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails or is interrupted,
+        earlier batches remain in effect, but the databases that the script created are dropped again. Until the first `USE`, the script
+        applies to the only user database. Conditions and text of `EXEC` are evaluated; the page `docs/reference/scripts.md` lists what is
+        done with each statement.
 
         Args:
             ddl: The text of the script.
@@ -427,7 +428,7 @@ class Instance:
         Raises:
             DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
             OptionError: `ddl` is not a string. Read a file before you pass it. Or `variables` or `lenient` is not valid.
-            StorageError: A file cannot be written.
+            StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
         Warns:
             DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.
@@ -470,7 +471,7 @@ class Instance:
         Raises:
             DdlError: A statement is rejected or has a syntax error, or changes the database each time, such as `SET NEW_BROKER`.
             OptionError: `ddl` is not a string, or `variables` or `lenient` is not valid.
-            StorageError: A file cannot be written.
+            StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
         Warns:
             DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.

@@ -19,7 +19,7 @@ from ssbroker.ddl.script_notes import ScriptNote
 from ssbroker.ddl.script_runner import EMPTY, ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import walk
-from ssbroker.exceptions import DdlError, InputError
+from ssbroker.exceptions import DdlError, InputError, SsbrokerError
 from ssbroker.store.database_registry import MSDB_NAME
 
 
@@ -182,8 +182,11 @@ class _Execution:
                 self._batch(source, batch)
             if not self.runner.seen_count and not may_be_empty:
                 raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
-        except DdlError as error:
-            raise self._failed(error) from None
+        except BaseException as error:
+            effect = self._drop_created_databases()
+            if effect and isinstance(error, SsbrokerError):
+                error.args = (f"{error}; {effect}",)
+            raise
         finally:
             self._announce()
 
@@ -204,20 +207,22 @@ class _Execution:
             if not has_run:
                 break
 
-    def _failed(self, error: DdlError) -> DdlError:
-        """Drops the databases that the script created, and returns the error with what remains in effect."""
+    def _drop_created_databases(self) -> str | None:
+        """Drops the databases that the script created, and returns what remains in effect; None if nothing does."""
         created = sorted(one.name for one in self._instance.databases if one.database_id in self._created)
         if not self._last_line or not (self._changed or created):
-            return error
-        with InstanceTransaction(self._instance, changed=self._changed) as transaction:
-            for name in created:
-                database_lifecycle.detach(transaction, name, is_dropped=True)
+            return None
         effect = f"the batches up to line {self._last_line} remain in effect"
-        if created:
-            names = ", ".join(map(repr, created))
-            effect += f", except that the databases that the script created ({names}) were dropped again"
-        message = f"{error}; {effect}"
-        return DdlError(message, number=error.number, file=error.file, line=error.line)
+        if not created:
+            return effect
+        names = ", ".join(map(repr, created))
+        try:
+            with InstanceTransaction(self._instance, changed=self._changed) as transaction:
+                for name in created:
+                    database_lifecycle.detach(transaction, name, is_dropped=True)
+        except SsbrokerError as error:
+            return f"{effect}, and the databases that the script created ({names}) could not be dropped: {error}"
+        return f"{effect}, except that the databases that the script created ({names}) were dropped again"
 
     def _announce(self) -> None:
         """Tells the instance which databases have changed."""
