@@ -99,15 +99,35 @@ def test_a_message_nearly_as_large_as_the_memory_is_completed_after_a_restart(en
 @pytest.mark.rule("P26")
 def test_only_arrived_fragments_are_reported_if_memory_is_full(engine: EngineFactory) -> None:
     """Not the stored fragments."""
-    engines = pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
-    engines.a.send(engines.outgoing, bytes(64 * KIB))
-    rows = engines.a.rows()
+    engines = established_pair(engine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB, fragments_per_turn=100)
+    engines.a.send(engines.outgoing, b"next", bytes(64 * KIB))
+    first, *rows = engines.a.rows(20 * SECOND)
     engines.b.receive_and_commit(rows[:40])
     assert engines.b.rejection_events == []
     for _ in range(2):
         engines.restart(engines.b)
         engines.b.receive_and_commit(rows[60:])
     assert [event.fragment_number for event in engines.b.rejection_events] == [62, 63, 62, 63]
+    engines.b.receive_and_commit([first, *rows[40:]])
+    assert engines.b.queue(engines.incoming)[1:] == [b"next", bytes(64 * KIB)]
+
+
+@pytest.mark.rule("P26")
+@pytest.mark.parametrize("size", [64 * KIB, 64 * KIB + 1])
+def test_the_next_message_may_have_the_maximum_size(engine: EngineFactory, size: int) -> None:
+    """Also while early messages have taken all the memory of the dialog; a larger message is never received."""
+    engines = established_pair(
+        engine, max_fragment_bytes=KIB, max_pending_bytes=16 * KIB, max_message_bytes=64 * KIB, fragments_per_turn=100
+    )
+    engines.a.send(engines.outgoing, bytes(size), bytes(KIB * 20))
+    rows = engines.a.rows(20 * SECOND)
+    count = -(-size // KIB)
+    engines.b.receive_and_commit(rows[count:])
+    assert engines.b.rejection_events
+    for start in range(0, count, 7):
+        engines.restart(engines.b)
+        engines.b.receive_and_commit(rows[start : min(start + 7, count)])
+    assert engines.b.queue(engines.incoming)[1:] == ([bytes(size)] if size == 64 * KIB else [])
 
 
 @pytest.mark.rule("P14", "P26")

@@ -465,13 +465,12 @@ class InboundDirection:
         return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
 
     def has_room(self, part: OpenedFragment, *, max_bytes: int, max_message_bytes: int) -> bool:
-        """Returns whether a fragment may be kept (P26), or need not be kept, because it completes the next expected message."""
+        """Returns whether a fragment may be kept (P26): one of the next expected message may until that message is too large."""
         message = self.pending.get(part.sequence)
-        if message is None:
-            return len(part.body) <= max_message_bytes and self.charged_bytes + part.charged_bytes <= max_bytes
-        is_last = part.sequence == self.next and message.fragments + 1 == message.count
-        return message.body_bytes + len(part.body) <= max_message_bytes and (
-            is_last or self.charged_bytes + part.charged_bytes <= max_bytes
+        message_bytes = len(part.body) + (0 if message is None else message.body_bytes)
+        is_in_turn = part.sequence == self.next
+        return message_bytes <= max_message_bytes and (
+            is_in_turn or self.charged_bytes + part.charged_bytes <= max_bytes
         )
 
     @property

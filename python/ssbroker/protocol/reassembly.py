@@ -147,7 +147,7 @@ class Assembler:
 
     Args:
         storage: Holds the fragments that arrived earlier.
-        max_pending_bytes: How much may wait for one dialog, and about how much of it is reassembled at a time (P26).
+        max_pending_bytes: How much may wait for one dialog besides its next message, and about how much is reassembled at a time (P26).
         max_message_bytes: The size of the largest message.
         max_sequence_distance: How far a message may be ahead of the next expected one.
     """
