@@ -233,7 +233,22 @@ def test_names_of_databases_queues_and_schemas_compare_without_case() -> None:
 
 
 def test_scripts_run_in_sequence() -> None:
-    script = ddl.read_all([("USE Sales", "1.sql"), ("CREATE ROUTE R WITH ADDRESS = 'LOCAL'", None)], now=NOW)
-    assert names(script) == ["AutoCreatedLocal", "R"]
+    scripts = [("USE Sales", "1.sql"), ("CREATE ROUTE R WITH ADDRESS = 'LOCAL'", None)]
+    assert names(ddl.read_servers(scripts, now=NOW, options=ddl.STRICT)[None]) == ["AutoCreatedLocal", "R"]
+    scripts = [("USE Sales\nGO\n", "1.sql"), ("\nDROP ROUTE R", "2.sql")]
     with pytest.raises(DdlError, match=r"^2\.sql:2: DROP ROUTE \[R\]"):
-        ddl.read_all([("USE Sales\nGO\n", "1.sql"), ("\nDROP ROUTE R", "2.sql")], now=NOW)
+        ddl.read_servers(scripts, now=NOW, options=ddl.STRICT)
+
+
+def test_a_script_is_continued_more_than_once() -> None:
+    start = ddl.ScriptStart("CREATE DATABASE Sales; USE Sales; CREATE ROUTE R WITH ADDRESS = 'LOCAL'", now=NOW)
+    for _ in range(2):
+        changed = start.tables_after(
+            "ALTER ROUTE R WITH ADDRESS = 'TCP://a:1'", "CREATE ROUTE [$(S)] WITH ADDRESS = 'LOCAL'"
+        )
+        assert names(changed) == ["AutoCreatedLocal", "R", "$(S)"]
+        with pytest.raises(DdlError, match=r"^line 1: DROP ROUTE \[S\]"):
+            start.tables_after("DROP ROUTE S")
+    assert start.tables_after() == ddl.read(
+        "CREATE DATABASE Sales; USE Sales; CREATE ROUTE R WITH ADDRESS = 'LOCAL'", now=NOW
+    )

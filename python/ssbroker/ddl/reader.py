@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
 from collections import Counter
@@ -119,18 +120,29 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
     return _only_instance(read_servers([(text, file)], now=now, options=options), options)
 
 
-def read_all(
-    scripts: Iterable[tuple[str, str | None]], *, now: datetime, options: ScriptOptions = STRICT
-) -> ScriptTables:
-    """Reads scripts, given as text and file name, that run one after the other; otherwise like `read`.
+class ScriptStart:
+    """A script that is read once, and continued by others.
 
     Examples:
         >>> from datetime import datetime
-        >>> scripts = [("USE Sales", "1.sql"), ("CREATE ROUTE Any WITH ADDRESS = 'LOCAL'", "2.sql")]
-        >>> read_all(scripts, now=datetime(2026, 11, 20)).routes["name"].to_pylist()
+        >>> start = ScriptStart("CREATE DATABASE Sales", now=datetime(2026, 11, 20))
+        >>> start.tables_after("USE Sales; CREATE ROUTE Any WITH ADDRESS = 'LOCAL'").routes["name"].to_pylist()
         ['AutoCreatedLocal', 'Any', 'AutoCreatedLocal']
+        >>> start.tables_after("USE Sales; DROP ROUTE AutoCreatedLocal").routes["database"].to_pylist()
+        ['msdb']
     """
-    return _only_instance(read_servers(scripts, now=now, options=options), options)
+
+    def __init__(self, text: str, *, now: datetime) -> None:
+        server = _Server.start(utc_datetime(now), STRICT)
+        server.run_text(text)
+        self._server: Final = pickle.dumps(server)
+
+    def tables_after(self, *texts: str) -> ScriptTables:
+        """Runs scripts after this one; raises and warns like `read`, without file names."""
+        server: _Server = pickle.loads(self._server)  # noqa: S301 - a copy, faster than that of deepcopy
+        for text in texts:
+            server.run_text(text)
+        return _only_instance({None: server.finish(ScriptPosition(None, 1), STRICT, address=None)}, STRICT)
 
 
 def _only_instance(servers: dict[str | None, ScriptTables], options: ScriptOptions) -> ScriptTables:
@@ -143,7 +155,7 @@ def _only_instance(servers: dict[str | None, ScriptTables], options: ScriptOptio
         )
     if not options.collects:
         for line in script_notes.summary(tables.notes, about="routing"):
-            # Points to the caller of `read`; for `read_all`, to the module above the caller.
+            # Points to the caller of `read`.
             warnings.warn(line, DdlWarning, stacklevel=3)
     return tables
 
@@ -289,6 +301,12 @@ class _Server:
         instance = InstanceModel(now, lenient=options.lenient)
         runner = ScriptRunner(lenient=options.lenient, collects=options.collects, any_order=options.any_order)
         return cls(_ModelTarget(instance), runner)
+
+    def run_text(self, text: str) -> None:
+        """Runs a script without sqlcmd commands."""
+        source = ScriptSource(text, None)
+        for batch in batches(source):
+            self.run(source, batch, ())
 
     def run(self, source: ScriptSource, batch: ScriptBatch, errors: Sequence[DdlError | ScriptNote]) -> None:
         for error in errors:

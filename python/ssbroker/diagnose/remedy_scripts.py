@@ -30,13 +30,12 @@ class ScriptOnCopies:
 
     def __init__(self, catalog: Catalog, *, now: datetime) -> None:
         self._catalog = catalog
-        self._now = now
         written, self._unwritable = _writable(catalog)
         endpoint = catalog.details.endpoint
         text = written.to_ddl(now=now)
         if endpoint is not None:
             text = text.replace("[ServiceBrokerEndpoint]", bracketed(endpoint.name), 1)
-        self._prelude = text
+        self._start = ddl.ScriptStart(text, now=now)
 
     def __call__(self, script: str) -> Catalog:
         """Returns the catalog as it would be after a script.
@@ -59,7 +58,7 @@ class ScriptOnCopies:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DdlWarning)
-            tables = ddl.read_all([(self._prelude, None), (queues, None), (script, None)], now=self._now)
+            tables = self._start.tables_after(queues, script)
         routes = pa.concat_tables([tables.routes, unwritable.select(tables.routes.column_names)])
         return Catalog(
             routes,
