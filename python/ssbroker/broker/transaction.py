@@ -80,7 +80,12 @@ class ReceiveWait:
         with arrivals.count_waiter(queue_id):
             while True:
                 seen = arrivals.count(queue_id)
-                is_ready, changes_in = self._check(queue_id)
+                try:
+                    is_ready, changes_in = self._check(queue_id)
+                except StorageError:
+                    if arrivals.is_closed:
+                        return False
+                    raise
                 left = self._deadline - time.monotonic()
                 is_over = arrivals.is_closed or self._is_cancelled
                 if not is_ready:

@@ -21,6 +21,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.object_names import queue_key
+from ssbroker.broker.queue_arrivals import QueueArrivals
 from ssbroker.broker.transaction import ReceiveWait
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import dialog_calls
@@ -263,6 +264,25 @@ def test_a_wait_ends_at_its_timeout(sales: Database) -> None:
     assert receive(sales, timeout=0.02).num_rows == 0
     with sales.transaction() as t:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
+
+
+def test_a_wait_ends_without_messages_if_the_files_are_closed_before_it_wakes_up(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, closed = QueueArrivals.wait, threading.Event()
+
+    def wake_up_late(self: QueueArrivals, *args: Any, **options: Any) -> None:
+        wait(self, *args, **options)
+        assert closed.wait(WAIT)
+
+    monkeypatch.setattr(QueueArrivals, "wait", wake_up_late)
+    with ThreadPoolExecutor(1) as pool:
+        done, found = received_in_thread(sales, pool)
+        instance.close()
+        closed.set()
+        assert done.wait(WAIT)
+    assert isinstance(found[0], pa.Table)
+    assert found[0].num_rows == 0
 
 
 @pytest.mark.parametrize("by_group", [False, True])
