@@ -171,17 +171,7 @@ class _Execution:
         options = self._options
         source = substitute(text, file, variables=options.variables, read_file=options.read_file)
         try:
-            for batch in batches(source):
-                if batch.server is not None:
-                    position = batch.tokens[0].start if batch.tokens else 0
-                    raise source.error(
-                        position,
-                        f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
-                        "of its own, and run each on its instance",
-                    )
-                self._batch(source, batch)
-            if not self.runner.seen_count and not may_be_empty:
-                raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
+            self._batches(source, may_be_empty=may_be_empty)
         except BaseException as error:
             effect = self._drop_created_databases()
             if effect and isinstance(error, SsbrokerError):
@@ -189,6 +179,19 @@ class _Execution:
             raise
         finally:
             self._announce()
+
+    def _batches(self, source: ScriptSource, *, may_be_empty: bool) -> None:
+        for batch in batches(source):
+            if batch.server is not None:
+                position = batch.tokens[0].start if batch.tokens else 0
+                raise source.error(
+                    position,
+                    f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
+                    "of its own, and run each on its instance",
+                )
+            self._batch(source, batch)
+        if not self.runner.seen_count and not may_be_empty:
+            raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
 
     def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
         """Runs a batch as often as its GO says; each time in one transaction."""
