@@ -12,6 +12,8 @@ CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 
 DEFAULT: Final = "DEFAULT"
 """The message type and the contract that every database has."""
+WORK_QUEUE_CONTRACT: Final = "//ssbroker/queue"
+"""The contract of the services of work queues."""
 
 BROKER_SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
 ERROR: Final = f"{BROKER_SCHEMA}/Error"

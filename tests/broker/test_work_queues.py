@@ -12,6 +12,7 @@ import pytest
 
 import ssbroker
 from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
+from ssbroker._well_known import ERROR
 from tests.broker.conftest import START, Clock
 
 
@@ -134,6 +135,39 @@ def test_a_transaction_of_another_database_is_refused(sales: Database, queue: Wo
         queue.put(b"one", transaction=t)
 
 
+@pytest.mark.rule("I5", "I6")
+@pytest.mark.parametrize("option", ["NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"])
+def test_jobs_survive_a_change_of_the_identity(instance: Instance, clock: Clock, option: Any) -> None:
+    """Those that wait, are leased, are put for later, or have failed."""
+    queue = instance.queue("Jobs", on_poison="move")
+    queue.put(b"failed")
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
+            raise ZeroDivisionError
+    queue.put(b"leased")
+    with queue.take(timeout=0) as job:
+        queue.put({"a": 1}, codec="json")
+        queue.put(b"later", at=START + timedelta(hours=1))
+        instance.database("Queues").set_broker(option)
+        assert job.value == b"leased"
+    assert values(queue) == [{"a": 1}]
+    clock.advance(seconds=3600)
+    assert values(queue) == [b"later"]
+    assert values(instance.queue("Jobs_failed")) == [b"failed"]
+    assert rows(instance) == 0
+
+
+@pytest.mark.rule("I5")
+def test_a_job_that_was_not_delivered_ends_with_the_identity(instance: Instance, queue: WorkQueue) -> None:
+    """It is addressed to the old broker id."""
+    database = instance.database("Queues")
+    database.set_broker("DISABLE_BROKER")
+    queue.put(b"one")
+    database.set_broker("NEW_BROKER")
+    with queue.take(timeout=0) as job:
+        assert [message.message_type_name for message in job.messages] == [ERROR]
+
+
 def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
     queue.put(b"one")
     with pytest.raises(LeaseLostError), queue.take(lease=60):
@@ -218,6 +252,23 @@ def test_what_json_cannot_express_is_refused(queue: WorkQueue, body: object) -> 
     with pytest.raises(OptionError, match="codec: expected 'json'"):
         queue.put(body, codec="pickle")  # type: ignore[arg-type]  # that is what is refused
     assert values(queue) == []
+
+
+def test_a_json_body_that_is_too_large_is_refused(queue: WorkQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssbroker.broker.dialogs.send.BODY_MAX", 10)
+    for body, codec in ((b"x" * 11, None), ("x" * 9, "json")):
+        with pytest.raises(BrokerError) as refused:
+            queue.put(body, codec=codec)  # type: ignore[arg-type]  # a literal
+        assert refused.value.number == 8459
+    queue.put("x" * 8, codec="json")
+    assert values(queue) == ["x" * 8]
+
+
+@pytest.mark.parametrize("poison_queue", ["a.b.c", "Other"])
+def test_a_queue_whose_options_are_refused_is_not_created(instance: Instance, poison_queue: str) -> None:
+    with pytest.raises((BrokerError, OptionError)):
+        instance.queue("Other", on_poison="move", poison_queue=poison_queue)
+    assert instance.view("sys.service_queues").num_rows == 0
 
 
 PUT = """

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import epoch_microseconds, utc_datetime
-from ssbroker._well_known import DEFAULT
+from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_handling, single_message
@@ -29,8 +29,6 @@ from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
 from ssbroker.store.sqlite import Connection
 
-CONTRACT: Final = "//ssbroker/queue"
-"""The contract of the services of work queues."""
 Codec = Literal["json"]
 
 
@@ -71,11 +69,9 @@ class WorkQueue:
         self._plan: DialogPlan | None = None
         if on_poison == "move" and poison_queue is None:
             poison_queue = bracketed_queue_name(schema, f"{unqualified}_failed")
-        if not self._is_complete(context.objects()):
-            context.change(self._create)
-        is_given = on_poison is not None or poison_queue is not None
-        if is_given and not self._handles_poison(context.objects(), on_poison, poison_queue):
-            context.change(self._set_poison_handling, on_poison=on_poison, poison_queue=poison_queue)
+        objects = context.objects()
+        if not (self._is_complete(objects) and self._handles_poison(objects, on_poison, poison_queue)):
+            context.change(self._create, on_poison=on_poison, poison_queue=poison_queue)
 
     @property
     def name(self) -> str:
@@ -214,7 +210,7 @@ class WorkQueue:
         return poison_message_handling.requeue(self._context, self._name, conversation_handle)
 
     def _set_poison_handling(
-        self, connection: Connection, objects: Objects, *, on_poison: str | None, poison_queue: str | None
+        self, connection: Connection, objects: Objects, on_poison: OnPoison | None, poison_queue: str | None
     ) -> None:
         """Creates the queue for failed messages if it is missing, and alters this queue if it differs."""
         if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
@@ -236,7 +232,9 @@ class WorkQueue:
             )
 
     def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
-        """Whether the poison message handling of the queue already matches the options."""
+        """Whether the poison message handling of the queue already matches the options; None matches any."""
+        if on_poison is None and poison_queue is None:
+            return True
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             return False
         values = object_ddl.poison_values(objects, self._name, on_poison, poison_queue)
@@ -247,17 +245,19 @@ class WorkQueue:
             queue_key(self._name) in objects.queues
             and (service := objects.services.get(self._service)) is not None
             and objects.queues_by_id[service.queue_id] is objects.queues[queue_key(self._name)]
-            and CONTRACT in objects.contracts
+            and WORK_QUEUE_CONTRACT in objects.contracts
         )
 
-    def _create(self, connection: Connection, objects: Objects) -> None:
-        """Creates what is missing of the queue, its service, their contract and its message types."""
+    def _create(
+        self, connection: Connection, objects: Objects, *, on_poison: OnPoison | None, poison_queue: str | None
+    ) -> None:
+        """Creates what is missing of the queue, its service, their contract and its message types, and sets the poison message handling."""
         if JSON not in objects.message_types:
             object_ddl.create_message_type(connection, objects, name=JSON, validation="NONE")
             objects = self._context.objects(connection)
-        if CONTRACT not in objects.contracts:
+        if WORK_QUEUE_CONTRACT not in objects.contracts:
             messages = {DEFAULT: "INITIATOR", JSON: "INITIATOR"}
-            object_ddl.create_contract(connection, objects, name=CONTRACT, messages=messages)
+            object_ddl.create_contract(connection, objects, name=WORK_QUEUE_CONTRACT, messages=messages)
             objects = self._context.objects(connection)
         if queue_key(self._name) not in objects.queues:
             settings = QueueSettings(status=True, poison_message_handling=True)
@@ -265,11 +265,14 @@ class WorkQueue:
             objects = self._context.objects(connection)
         service = objects.services.get(self._service)
         if service is None:
-            object_ddl.create_service(connection, objects, name=self._service, queue=self._name, contracts=[CONTRACT])
+            object_ddl.create_service(
+                connection, objects, name=self._service, queue=self._name, contracts=[WORK_QUEUE_CONTRACT]
+            )
         elif objects.queues_by_id[service.queue_id] is not objects.queues[queue_key(self._name)]:
             raise BrokerError(
                 f"the service {self._service!r} exists on another queue; choose another name for the work queue"
             )
+        self._set_poison_handling(connection, self._context.objects(connection), on_poison, poison_queue)
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> None:
         with work_of(transaction) as work:
@@ -287,7 +290,7 @@ class WorkQueue:
 
     def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
         if self._planned_for is not objects:
-            self._plan = single_message.plan(objects, self._service, CONTRACT)
+            self._plan = single_message.plan(objects, self._service, WORK_QUEUE_CONTRACT)
             self._planned_for = objects
         return self._plan
 
@@ -298,7 +301,7 @@ class WorkQueue:
             self._service,
             self._service,
             broker_instance=dialog_lifecycle.CURRENT_DATABASE,
-            contract=CONTRACT,
+            contract=WORK_QUEUE_CONTRACT,
             lifetime=None,
             encryption=False,
             related_conversation=None,
@@ -311,7 +314,7 @@ class WorkQueue:
 
     def _end(self, work: Work, messages: Sequence[Message]) -> None:
         """Ends both sides of conversations that `put` has begun; leaves those of other senders open."""
-        if single_message.remove_received(work, CONTRACT, {each.conversation_id for each in messages}):
+        if single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in messages}):
             return
         for handle in {each.conversation_handle for each in messages}:
             target = endpoints.by_handle(work.connection, handle.bytes)
@@ -327,7 +330,7 @@ class WorkQueue:
         """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""
         objects = work.objects
         is_own = objects.services_by_id[target.service_id].name == target.far_service
-        return is_own and objects.contracts_by_id[target.service_contract_id].name == CONTRACT
+        return is_own and objects.contracts_by_id[target.service_contract_id].name == WORK_QUEUE_CONTRACT
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.
@@ -353,6 +356,7 @@ def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:
     if codec != "json":
         raise OptionError(f"codec: expected 'json' or None; got {codec!r:.80}")
     try:
-        return JSON, json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:  # surrogates, too
         raise OptionError(f"body: cannot be encoded as JSON: {error}") from error
+    return JSON, sending.body_bytes(content)

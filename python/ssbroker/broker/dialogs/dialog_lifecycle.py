@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
-from ssbroker._well_known import END_DIALOG, ERROR
+from ssbroker._well_known import END_DIALOG, ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
@@ -218,8 +220,10 @@ without the gap remote endpoints could take the error for a duplicate."""
 
 
 def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
-    """Ends all conversations of a database with an error, and optionally sends an error to the remote endpoints."""
+    """Ends all conversations of a database with an error, except those of jobs; optionally sends an error to the remote endpoints."""
     found = endpoints.open_endpoints(work.connection)
+    jobs = _jobs(work, found)
+    found = [endpoint for endpoint in found if endpoint.conversation_id not in jobs]
     notified = {
         endpoint.endpoint_id: endpoint for endpoint in found if notify_remote and _needs_remote_error(work, endpoint)
     }
@@ -228,6 +232,21 @@ def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
             end_with_error(work, endpoint, failure(_LOCAL_END).body())
     for endpoint in notified.values():
         _send_error(work, endpoint, failure(_REMOTE_END))
+
+
+def _jobs(work: Work, found: Iterable[ConversationEndpoint]) -> set[bytes]:
+    """Returns the ids of conversations of work queues whose message has been delivered: they need no broker id any more."""
+    contract = work.objects.contracts.get(WORK_QUEUE_CONTRACT)
+    if contract is None:
+        return set()
+    sides = Counter(
+        endpoint.conversation_id
+        for endpoint in found
+        if endpoint.service_contract_id == contract.service_contract_id
+        and endpoint.far_service == work.objects.services_by_id[endpoint.service_id].name
+        and endpoint.state == ConversationState.CO
+    )
+    return {conversation_id for conversation_id, count in sides.items() if count == 2}  # noqa: PLR2004 - both endpoints
 
 
 def end_after_data_loss(work: Work, endpoint: ConversationEndpoint) -> None:
