@@ -79,6 +79,25 @@ def test_an_application_cannot_commit_or_roll_back_by_sql(sales: Database, sql: 
     assert contents_of(receive(sales)) == [b"kept", b"too"]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PRAGMA user_version = 3",
+        "pragma main.User_Version=3",
+        "-- mine\nPRAGMA user_version(3)",
+        "PRAGMA application_id = 7",
+    ],
+)
+def test_an_application_cannot_change_the_version_of_the_file(instance: Instance, sales: Database, sql: str) -> None:
+    """The file could not be opened again."""
+    with sales.transaction() as t:
+        with pytest.raises(BrokerError, match=r"PRAGMA (user_version|application_id) cannot be set"):
+            t.connection.execute(sql)
+        assert t.connection.pragma("user_version") == t.connection.execute("PRAGMA user_version").fetchone()[0] > 0
+    with Instance.open(instance.folder, background=False) as other:
+        assert other.database("Sales").queue("Jobs").name == "Jobs"
+
+
 def test_an_application_can_use_savepoints(sales: Database) -> None:
     """After a rollback to a savepoint, the next message gets the number again."""
     with sales.transaction() as t:

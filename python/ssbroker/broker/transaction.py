@@ -843,6 +843,9 @@ _SESSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
 )
 """Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
+_VERSION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}PRAGMA\s+(?:\w+\s*\.\s*)?(?P<name>user_version|application_id)\s*[=(]", re.IGNORECASE | re.DOTALL
+)
 
 
 class _GuardedConnection:
@@ -868,6 +871,12 @@ class _GuardedConnection:
             raise BrokerError(
                 f"{found['word'].upper()} is not allowed in a broker transaction, which commits at the end of its `with` block "
                 "and rolls back on an exception; use SAVEPOINT for a part of it"
+            )
+        version = _VERSION_STATEMENT.match(sql)
+        if version is not None:
+            raise BrokerError(
+                f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
+                "keep the version of your tables in a table"
             )
         if cursor is not self._connection:  # equal if `with connection` creates a savepoint
             self._cursors.add(cursor)
