@@ -13,6 +13,7 @@ import pytest
 import ssbroker
 from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
 from ssbroker._well_known import ERROR
+from ssbroker.broker import work_queue
 from tests.broker.conftest import START, Clock
 
 
@@ -166,6 +167,68 @@ def test_a_job_that_was_not_delivered_ends_with_the_identity(instance: Instance,
     database.set_broker("NEW_BROKER")
     with queue.take(timeout=0) as job:
         assert [message.message_type_name for message in job.messages] == [ERROR]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 10_000])
+def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Those that wait, are leased, are put for later, or have failed."""
+    monkeypatch.setattr(work_queue, "CLEARED_MAX", at_once)
+    queue = instance.queue("Jobs", on_poison="move")
+    assert (queue.count(), queue.clear()) == (0, 0)
+    queue.put(b"failed")
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
+            raise ZeroDivisionError
+    failed = instance.queue("Jobs_failed")
+    assert (queue.count(), failed.count()) == (0, 1)
+    for number in range(3):
+        queue.put(b"x", at=START + timedelta(hours=number))
+    with pytest.raises(LeaseLostError), queue.take(timeout=0) as job:
+        assert (bool(job), queue.count()) == (True, 3)
+        assert queue.clear() == 3
+        assert queue.count() == 0
+    queue.put(b"next")
+    assert values(queue) == [b"next"]
+    assert failed.clear() == 1
+    assert rows(instance) == 0
+
+
+def test_messages_of_others_are_not_removed(instance: Instance, sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("//Shop", "Jobs", contract="//ssbroker/queue")
+        t.send(dialog, b"of another service")
+    queue.put(b"own")
+    assert queue.count() == 2
+    assert queue.clear() == 1
+    with pytest.raises(BrokerError, match="service 'Jobs' is used by"):
+        queue.drop()
+    assert queue.count() == 1
+    with queue.take(timeout=0) as job:
+        assert job.value == b"of another service"
+
+
+def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
+    """Those that wait, have failed, or were not delivered; it can be created again."""
+    queue = instance.queue("Jobs", on_poison="move")
+    queue.put(b"failed")
+    for _ in range(5):
+        with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
+            raise ZeroDivisionError
+    queue.put(b"waiting")
+    instance.database("Queues").set_broker("DISABLE_BROKER")
+    queue.put(b"not delivered")
+    instance.database("Queues").set_broker("ENABLE_BROKER")
+    with pytest.raises(BrokerError, match="'Jobs_failed' is used by queue 'Jobs'"):
+        instance.queue("Jobs_failed").drop()
+    assert instance.queue("Jobs_failed").count() == 1
+    queue.drop()
+    instance.queue("Jobs_failed").drop()
+    assert instance.view("sys.service_queues").num_rows == instance.view("sys.services").num_rows == 0
+    assert instance.view("sys.conversation_endpoints").num_rows == 0
+    again = instance.queue("Jobs")
+    again.put(b"new")
+    assert values(again) == [b"new"]
 
 
 def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: WorkQueue, clock: Clock) -> None:

@@ -24,12 +24,14 @@ from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.store import endpoints
+from ssbroker.store import endpoints, leases, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
 from ssbroker.store.sqlite import Connection
 
 Codec = Literal["json"]
+CLEARED_MAX: Final = 10_000
+"""The number of messages that `WorkQueue.clear` removes in one transaction."""
 
 
 class WorkQueue:
@@ -209,6 +211,74 @@ class WorkQueue:
         """
         return poison_message_handling.requeue(self._context, self._name, conversation_handle)
 
+    def count(self) -> int:
+        """Returns the number of messages: also of those that are leased or put for later, but not of those that were moved after failures.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"resize cat.png")
+            ...     queue.count()
+            1
+        """
+        queue_id = self._context.objects().queues[queue_key(self._name)].queue_id
+        return self._context.file.query(lambda connection: queues.count_messages(connection, queue_id))
+
+    def clear(self) -> int:
+        """Removes all messages that `put` has added, also those that are leased or put for later; a running job then ends with LeaseLostError.
+
+        A large queue is cleared in several transactions, so that others can write meanwhile.
+
+        Returns:
+            The number of messages that were removed. Messages of other senders stay.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     queue.put(b"resize cat.png")
+            ...     queue.clear(), queue.count()
+            (1, 0)
+        """
+        removed = last = 0
+        end: int | None = None  # of the messages that are there now
+        while True:
+            with Transaction(self._context) as transaction, work_of(transaction) as work:
+                queue_id = work.objects.queues[queue_key(self._name)].queue_id
+                end = queues.last_queuing_order(work.connection) if end is None else end
+                found = queues.next_messages(work.connection, queue_id, after=last, until=end, limit=CLEARED_MAX)
+                if not found:
+                    return removed
+                last, _ = found[-1]
+                for endpoint_id in dict.fromkeys(endpoint_id for _, endpoint_id in found):
+                    removed += self._remove_job(work, endpoints.by_id(work.connection, endpoint_id))
+
+    def drop(self) -> None:
+        """Removes the queue and its service, with all messages that `put` has added, also those that were moved after failures.
+
+        Raises:
+            BrokerError: Other conversations use the service, or another queue moves failed messages to this one. Nothing was removed.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     instance.queue("Jobs").drop()
+            ...     instance.view("sys.service_queues").num_rows
+            0
+        """
+        with Transaction(self._context) as transaction, work_of(transaction) as work:
+            service = work.objects.services[self._service]
+            for endpoint in endpoints.of_service(work.connection, service.service_id):
+                if self._was_begun_by_put(work, endpoint):
+                    _clean_up(work, endpoint)
+            object_ddl.drop_service(work.connection, work.objects, name=self._service)
+            object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
+        self._context.instance.listener.changed(self._context)
+
     def _set_poison_handling(
         self, connection: Connection, objects: Objects, on_poison: OnPoison | None, poison_queue: str | None
     ) -> None:
@@ -317,20 +387,24 @@ class WorkQueue:
         if single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in messages}):
             return
         for handle in {each.conversation_handle for each in messages}:
-            target = endpoints.by_handle(work.connection, handle.bytes)
-            if target is None or target.is_initiator or not self._was_begun_by_put(work, target):
-                continue
-            initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
-            if initiator is None:  # another instance has a service with this name
-                continue
-            dialog_lifecycle.clean_up(work, target)
-            dialog_lifecycle.clean_up(work, initiator)
+            self._remove_job(work, endpoints.by_handle(work.connection, handle.bytes))
 
-    def _was_begun_by_put(self, work: Work, target: ConversationEndpoint) -> bool:
+    def _remove_job(self, work: Work, target: ConversationEndpoint | None) -> bool:
+        """Removes both endpoints and the message of a conversation that `put` has begun; returns False for others."""
+        if target is None or target.is_initiator or not self._was_begun_by_put(work, target):
+            return False
+        initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
+        if initiator is None:  # another instance has a service with this name
+            return False
+        for endpoint in (target, initiator):
+            _clean_up(work, endpoint)
+        return True
+
+    def _was_begun_by_put(self, work: Work, endpoint: ConversationEndpoint) -> bool:
         """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""
         objects = work.objects
-        is_own = objects.services_by_id[target.service_id].name == target.far_service
-        return is_own and objects.contracts_by_id[target.service_contract_id].name == WORK_QUEUE_CONTRACT
+        is_own = objects.services_by_id[endpoint.service_id].name == endpoint.far_service
+        return is_own and objects.contracts_by_id[endpoint.service_contract_id].name == WORK_QUEUE_CONTRACT
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.
@@ -342,6 +416,11 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
+
+
+def _clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
+    dialog_lifecycle.clean_up(work, endpoint)
+    leases.remove(work.connection, endpoint.conversation_group_id)
 
 
 def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:

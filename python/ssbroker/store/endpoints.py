@@ -177,6 +177,11 @@ def open_endpoints(connection: Connection) -> list[ConversationEndpoint]:
     return [ConversationEndpoint._make(row) for row in connection.execute(_OPEN)]
 
 
+def of_service(connection: Connection, service_id: int) -> list[ConversationEndpoint]:
+    """Returns all endpoints of a service."""
+    return [ConversationEndpoint._make(row) for row in connection.execute(_OF_SERVICE, (service_id,))]
+
+
 def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
     """Updates the state."""
     connection.execute("UPDATE ssb_conversation_endpoints SET state = ? WHERE endpoint_id = ?", (state, endpoint_id))
@@ -248,6 +253,7 @@ _INSERT: Final = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
+_OF_SERVICE: Final = "SELECT * FROM ssb_conversation_endpoints WHERE service_id = ? ORDER BY endpoint_id"
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
 _SET_ENDED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL

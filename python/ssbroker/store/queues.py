@@ -98,6 +98,18 @@ def remove_messages(connection: Connection, endpoint_id: int) -> None:
         connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ?", (endpoint_id,))
 
 
+def count_messages(connection: Connection, queue_id: int) -> int:
+    """Returns the number of messages that can be received now or later."""
+    return int(connection.execute(_COUNT, (queue_id, READY)).get)
+
+
+def next_messages(
+    connection: Connection, queue_id: int, *, after: int, until: int, limit: int
+) -> list[tuple[int, int]]:
+    """Returns queuing order and endpoint id of the first messages of a queue after one and until another one, whatever their state."""
+    return [(order, endpoint_id) for order, endpoint_id in connection.execute(_NEXT, (queue_id, after, until, limit))]
+
+
 def last_queuing_order(connection: Connection) -> int:
     """Returns the highest queuing order ever assigned, even if its message has been deleted; 0 if none."""
     number = connection.execute("SELECT max(queuing_order) FROM ssb_queued_messages").get
@@ -136,6 +148,10 @@ _HAS_READY_OF: Final = """
     WHERE {0} = ?3 AND m.queue_id = ?1 AND m.status = 1 AND {1} LIMIT 1"""
 _HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle", _NOT_LEASED)
 _HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id", _NOT_LEASED)
+_COUNT: Final = "SELECT count(*) FROM ssb_queued_messages WHERE queue_id = ? AND status = ?"
+_NEXT: Final = """
+    SELECT queuing_order, endpoint_id FROM ssb_queued_messages
+    WHERE queue_id = ? AND queuing_order > ? AND queuing_order <= ? ORDER BY queuing_order LIMIT ?"""
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
 _NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
