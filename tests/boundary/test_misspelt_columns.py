@@ -15,6 +15,12 @@ from ssbroker._arrow import reject_misspelled_columns
 from tests.boundary import test_errors, test_fragment_errors
 from tests.routing.conversations import CATALOG, NOW
 
+OTHER_NAMES = {
+    "remote_service_name": ("service_name", "Service", "remote_service", "remote_servicename", "to_service_name"),
+    "broker_instance": ("broker_id", "broker", "service_broker_guid", "Remote_Broker_Guid"),
+    "lifetime": ("expires", "EXPIRY", "expires_at"),
+    "mirror_address": ("mirror",),
+}
 SPELLINGS: tuple[Callable[[str], str], ...] = (
     str.upper,
     str.title,
@@ -49,6 +55,22 @@ READERS: dict[str, tuple[pa.Table, Callable[[pa.Table], object]]] = {
     "fragments": (FRAGMENTS, ssbroker.reassemble),
     "messages": (MESSAGES, lambda table: ssbroker.fragment(table, max_fragment_bytes=8)),
 }
+
+
+@pytest.mark.parametrize(
+    ("column", "other"), [(column, each) for column, names in OTHER_NAMES.items() for each in names]
+)
+def test_another_usual_name_of_a_column_of_routes_is_refused(column: str, other: str) -> None:
+    """The routes would match more than they should; with the column, an extra one may have any name."""
+    renamed = ROUTES.rename_columns([other if name == column else name for name in ROUTES.column_names])
+    with pytest.raises(ssbroker.SchemaError) as refused:
+        Catalog(renamed)
+    assert refused.value.column == f"routes.{column}"
+    assert f'routes.{column}: the column is missing; rename "{other}" if it is this column' in str(refused.value)
+    assert Catalog(ROUTES.append_column(other, ROUTES[column])) == Catalog(ROUTES)
+    Catalog(ROUTES.drop_columns([column]))
+
+
 CASES = [
     (name, column, spell(column))
     for name, (table, _) in READERS.items()

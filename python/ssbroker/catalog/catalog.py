@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import boolean, path_argument, string_list, utc_datetime
 from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, missing_column_error
-from ssbroker._text import quantity
+from ssbroker._text import printable, quantity, restore_spaces
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
@@ -99,6 +100,7 @@ class Catalog:
             )
         except SchemaError as error:
             raise _with_columns(error, tables) from None
+        _refuse_other_names(tables[0])
         self._extra_columns: Final = [
             None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
@@ -518,6 +520,30 @@ def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> Sche
     name = (error.column or "").partition(".")[0]
     columns = getattr(schemas, name.upper(), None)
     return error if columns is None else missing_column_error(error, by_name[name], expected=columns.names)
+
+
+_OTHER_NAMES: Final = {
+    "remote_service_name": r"(remote|to|target)?_?service_?(name)?",
+    "broker_instance": r"((service|remote)_?)?broker_?(id|guid)?",
+    "lifetime": r"expir(es|y|ation)(_?at)?",
+    "mirror_address": r"mirror",
+}
+"""Names that columns of routes have elsewhere."""
+
+
+def _refuse_other_names(routes: pa.Table) -> None:
+    """Refuses a table of routes without an optional column, but with a column that is likely to be it: the routes would match too much."""
+    for column, pattern in _OTHER_NAMES.items():
+        if column in routes.column_names:
+            continue
+        for name in routes.column_names:
+            if re.fullmatch(pattern, name.strip(), re.IGNORECASE):
+                raise SchemaError(
+                    restore_spaces(
+                        f'routes.{column}: the column is missing; rename "{printable(name)}" if it is this column, or remove it'
+                    ),
+                    column=f"routes.{column}",
+                )
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:
