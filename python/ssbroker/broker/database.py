@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from ssbroker._arguments import (
     check_numbers,
     check_texts,
     guid_bytes,
+    path_argument,
     string_list,
     timeout_seconds,
     utc_datetime,
@@ -87,6 +89,27 @@ class Database:
     def mirroring_role(self) -> Role:
         """The mirroring role of the database: "principal" or "mirror". A database that is not mirrored is a principal."""
         return self._context.objects().broker.mirroring_role
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copies the database to a new file, while other threads and processes read and write.
+
+        The copy is a snapshot of the last commit: queues, conversations and the application's own tables. `Instance.attach_database` restores it.
+
+        Args:
+            path: The new file.
+
+        Raises:
+            OutputError: The file exists already, or cannot be created.
+            StorageError: The database cannot be read, or the disk of the copy is full. The incomplete copy was removed.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(f"{folder}/shop", create=True) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.backup(f"{folder}/Sales.backup")
+        """
+        self._context.file.copy_to(path_argument(path, name="path"))
 
     def set_broker(self, option: BrokerOption) -> None:
         """Enables, disables or resets the broker of the database.

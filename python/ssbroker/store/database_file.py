@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from enum import IntFlag
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar, final
 
 from ssbroker import _core
 from ssbroker._arguments import timeout_seconds
-from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.exceptions import LockTimeoutError, OutputError, StorageError
 from ssbroker.store.objects import NativeSnapshot
 from ssbroker.store.queues import reset_rollbacks
 from ssbroker.store.schema import APPLICATION_ID
@@ -104,6 +104,8 @@ _FORK_WAIT: Final = 1.0
 _FORK_POLL_INTERVAL: Final = 0.0005
 
 
+_PAGES_COPIED: Final = 1000
+"""The pages that a copy of a file reads between two checks for an interrupt."""
 _CALLER: Final = threading.local()
 
 
@@ -879,6 +881,27 @@ class DatabaseFile:
                 yield connection
             finally:
                 self.connections.allow_commits(connection)
+
+    def copy_to(self, path: Path) -> None:
+        """Copies a snapshot of the file to a new file; it does not block writers."""
+        import apsw  # noqa: PLC0415  # an extra, loaded by now
+
+        try:
+            path.touch(exist_ok=False)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be created: {error.strerror or error}") from error
+        try:
+            with (
+                storage_errors(path),
+                self.read() as source,
+                closing(apsw.Connection(str(path))) as target,
+                target.backup("main", source, "main") as running,
+            ):
+                while not running.done:
+                    running.step(_PAGES_COPIED)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def query(self, run: Callable[[Connection], Result]) -> Result:
         """Runs a function that executes a single statement on the last commit, which is cheaper than `read`."""

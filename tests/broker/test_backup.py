@@ -1,0 +1,60 @@
+"""`Database.backup` copies a snapshot of a database that is in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Database, Instance, OutputError, StorageError
+from ssbroker.broker.database import context_of as database_context
+from tests.broker.dialog_calls import begin, contents_of, receive
+
+
+def test_a_backup_has_the_last_commit(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    """Also while another transaction is open, which it does not wait for."""
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (body)")
+        t.connection.execute("INSERT INTO orders VALUES (zeroblob(5000000))")
+    begin(sales, b"one")
+    session = database_context(sales).file.session()
+    session.begin().execute("DELETE FROM orders")
+    sales.backup(tmp_path / "copy")
+    session.close()
+    assert receive(sales).num_rows == 1
+    instance.drop_database("Sales")
+    restored = instance.attach_database("Sales", tmp_path / "copy")
+    assert contents_of(receive(restored)) == [b"one"]
+    with restored.transaction() as t:
+        assert t.connection.execute("SELECT sum(length(body)) FROM orders").fetchone() == (5_000_000,)
+
+
+def test_an_instance_is_restored_from_copies_of_its_databases(
+    instance: Instance, sales: Database, tmp_path: Path
+) -> None:
+    begin(sales, b"one")
+    folder = tmp_path / "backup"
+    folder.mkdir()
+    for database in instance.databases:
+        database.backup(folder / database.path.name)
+    instance.close()
+    with Instance.open(folder, background=False) as restored:
+        assert restored.name == "shop"
+        assert contents_of(receive(restored.database("Sales"))) == [b"one"]
+
+
+def test_an_existing_file_is_not_replaced(sales: Database, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    path.write_text("important")
+    with pytest.raises(OutputError, match=r"copy: cannot be created: File exists"):
+        sales.backup(path)
+    assert path.read_text() == "important"
+    with pytest.raises(OutputError, match="cannot be created: No such file or directory"):
+        sales.backup(tmp_path / "missing" / "copy")
+
+
+def test_a_failed_backup_leaves_no_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    instance.close()
+    with pytest.raises(StorageError, match="is closed"):
+        sales.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
