@@ -128,12 +128,10 @@ def test_an_invalid_path_is_rejected(
     """An empty path would be the current folder."""
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for call in (
-        lambda: Instance.open(wrong, create=True),
-        lambda: Instance.create(wrong, name="shop"),
-    ):
-        with pytest.raises(OptionError, match=r"^folder: expected a path \(str or os\.PathLike\), got "):
-            call()
+    with pytest.raises(OptionError, match=r"^folder: expected a path \(str or os\.PathLike\), got "):
+        Instance.open(wrong, create=True)
+    with pytest.raises(OptionError, match=r"^folder: expected a path \(str or os\.PathLike\), got "):
+        Instance.create(wrong, name="shop")
     with pytest.raises(OptionError, match=r"^file: expected a path \(str or os\.PathLike\), got "):
         instance_of(sales).attach_database("Shop", wrong)
     assert sorted(tmp_path.iterdir()) == before

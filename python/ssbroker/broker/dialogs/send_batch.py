@@ -25,7 +25,7 @@ _BODY: Final = "message_body"
 _TYPE: Final = "message_type_name"
 _BINARY: Final = "binary"
 _STRING: Final = "string"
-_NO_MESSAGES: Final = pa.schema([(_HANDLE, pa.binary(16)), (_BODY, pa.binary())]).empty_table()
+_NO_MESSAGES: Final = pa.table({_HANDLE: pa.nulls(0), _BODY: pa.nulls(0)})
 _GUID_BYTES: Final = 16
 _GUID: Final = "a GUID: string or binary"
 
