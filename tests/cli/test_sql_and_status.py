@@ -191,6 +191,13 @@ def test_nan_and_infinity_are_text_in_json(run: Run, folder: Path) -> None:
     assert json.loads(result.out, parse_constant=pytest.fail) == [{"none": "nan", "much": "inf", "half": 0.5}]
 
 
+@pytest.mark.parametrize("select", ["", " ", ";", "-- no query"])
+def test_an_empty_query_is_refused(run: Run, folder: Path, select: str) -> None:
+    result = run("sql", folder, "--query", select)
+    assert result.status == 2
+    assert result.err == f"ssbroker: --query: expected a SELECT statement, got {select!r}\n"
+
+
 @pytest.mark.parametrize(
     "select", ["SELECT", "SELECT * FROM sys.nothing", "COPY (SELECT 1) TO 'x.csv'", "FROM nothing"]
 )

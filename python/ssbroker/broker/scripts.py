@@ -94,6 +94,10 @@ def ensure(
 
 
 _DATABASE_EXISTS: Final = 1801
+_EMPTY_SCRIPT: Final = (
+    f"the script {EMPTY}; scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), nor BEGIN DIALOG, SEND and RECEIVE "
+    "(use a transaction in Python); use lenient (--lenient) to accept such a script"
+)
 
 
 def _ensure(
@@ -128,7 +132,7 @@ def _ensure(
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
-            raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
+            raise source.error(0, _EMPTY_SCRIPT)
         after = _describe_instance(transaction)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
@@ -191,7 +195,7 @@ class _Execution:
                 )
             self._batch(source, batch)
         if not self.runner.seen_count and not may_be_empty:
-            raise source.error(0, f"the script {EMPTY}; use lenient (--lenient) to accept such a script")
+            raise source.error(0, _EMPTY_SCRIPT)
 
     def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
         """Runs a batch as often as its GO says; each time in one transaction."""

@@ -54,7 +54,9 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
                 connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{place}"')
                 connection.execute(f'CREATE VIEW "{place}"."{name}" AS FROM view_{number}')
             connection.execute(_without_brackets(text))
-            names = _unique_names([str(column[0]) for column in connection.description or ()])
+            if connection.description is None:
+                raise InputError(f"expected a SELECT statement, got {text!r:.80}")
+            names = _unique_names([str(column[0]) for column in connection.description])
             rows = connection.fetchall()
         except duckdb.BinderException as error:
             if "base table" not in str(error):
