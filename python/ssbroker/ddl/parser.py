@@ -109,7 +109,7 @@ def _statement(cursor: TokenCursor, depth: int) -> ParsedStatement:
 def _ends_here(cursor: TokenCursor, depth: int) -> bool:
     """Returns whether the statement ends here: at a semicolon, the batch end, a label or another statement."""
     ends = STATEMENT_WORDS | ({";", "ELSE"} if depth else {";"})
-    return cursor.at_end or cursor.key in ends or cursor.ahead(1).key == ":"
+    return cursor.at_end or cursor.key in ends or cursor.is_label()
 
 
 def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
@@ -117,6 +117,10 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
     key, follower = cursor.key, cursor.ahead(1).key
     if depth > _DEPTH_MAX:
         raise cursor.error(f"the statements are nested in more than {_DEPTH_MAX} levels", number=191)
+    if cursor.is_label():
+        name = cursor.take().text
+        cursor.expect(":")
+        return statements.Label(name)
     if (key == "END" and follower != "CONVERSATION") or key == "ELSE":
         cursor.fail(f"{key} without {'BEGIN' if key == 'END' else 'IF'}")
     if key == "BEGIN" and follower not in _NOT_A_BLOCK:
@@ -150,11 +154,16 @@ def _while(cursor: TokenCursor, depth: int) -> Statement:
 
 def _stop(cursor: TokenCursor, depth: int) -> Statement:
     is_throw = cursor.key == "THROW"
-    if depth or is_throw:
+    if depth or is_throw or cursor.has_label_ahead():
         skip_simple(cursor)
     else:
         cursor.skip_to_end()  # nothing after it runs
     return statements.Stop(is_throw)
+
+
+def _goto(cursor: TokenCursor, _depth: int) -> Statement:
+    cursor.take()
+    return statements.Goto(cursor.name())
 
 
 def _condition(cursor: TokenCursor) -> Tokens:
@@ -378,6 +387,7 @@ def _shortened(text: str) -> str:
 
 _FLOW: Final[dict[str, Callable[[TokenCursor, int], Statement]]] = {
     "DECLARE": _assignment,
+    "GOTO": _goto,
     "IF": _if,
     "RETURN": _stop,
     "SELECT": _assignment,

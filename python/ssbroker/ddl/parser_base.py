@@ -174,12 +174,25 @@ class TokenCursor:
             if not self.accept(key):
                 self.fail(f"expected {key}")
 
-    def is_first_on_line(self) -> bool:
-        """Returns whether the token is the first one on its line."""
-        if self.index == 0:
+    def is_first_on_line(self, index: int | None = None) -> bool:
+        """Returns whether the token, or the one at an index, is the first one on its line."""
+        index = self.index if index is None else index
+        if index == 0:
             return True
-        between = self._source.text[self.previous_end : self.token.start]
+        between = self._source.text[self._tokens[index - 1].end : self._tokens[index].start]
         return "\n" in between or "\r" in between
+
+    def is_label(self, index: int | None = None) -> bool:
+        """Returns whether a label, a name with a colon, is at the position or at an index."""
+        index = self.index if index is None else index
+        count = index - self.index
+        if self.ahead(count + 1).key != ":" or self.is_first_on_line(index + 1):
+            return False
+        return self.ahead(count).kind in ("word", "name") and self.ahead(count + 2).key != ":"
+
+    def has_label_ahead(self) -> bool:
+        """Returns whether a label follows in the batch."""
+        return any(self.is_label(index) for index in range(self.index, len(self._tokens)))
 
     def expect_complete(self) -> None:
         """Raises a syntax error if the statement ends here after a word that requires more."""
@@ -292,7 +305,7 @@ def utf16_length(text: str) -> int:
 def skip_rest(cursor: TokenCursor) -> None:
     """Moves to the end of the statement: a semicolon, or a word that starts another statement."""
     depth = 0
-    while not cursor.at_end and (depth or cursor.key not in STATEMENT_WORDS | {";"}):
+    while not cursor.at_end and (depth or not (cursor.key in STATEMENT_WORDS | {";"} or cursor.is_label())):
         depth += (cursor.key == "(") - (cursor.key == ")")
         cursor.take()
     if depth:

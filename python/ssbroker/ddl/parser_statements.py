@@ -168,7 +168,8 @@ def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None,
                 cursor.fail("expected an option")
             ignored.append(key)
             depth = 0
-            while not cursor.at_end and (depth or cursor.key not in STATEMENT_WORDS | {";", ",", "WITH"}):
+            ends = STATEMENT_WORDS | {";", ",", "WITH"}
+            while not cursor.at_end and (depth or not (cursor.key in ends or cursor.is_label())):
                 depth += (cursor.key == "(") - (cursor.key == ")")
                 cursor.take()
             if depth:

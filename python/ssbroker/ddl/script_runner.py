@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -50,6 +50,7 @@ class ScriptTarget(Protocol):
 
 _EXEC_DEPTH_MAX: Final = 32
 _TEXTS_MAX: Final = 100_000
+_JUMPS_MAX: Final = 1_000
 _UNDECIDED_CONDITION: Final = "its condition cannot be evaluated from the script"
 _UNDECIDED_TEXT: Final = "its text cannot be determined from the script"
 _CREATABLE: Final = (
@@ -72,14 +73,26 @@ class _BatchEndError(Exception):
     """RETURN was executed."""
 
 
+class _JumpError(Exception):
+    """GOTO was executed; the statements that contain the label continue there."""
+
+    def __init__(self, parsed: ParsedStatement, label: str) -> None:
+        super().__init__(label)
+        self.parsed = parsed
+        self.label = label
+
+
 @dataclass(slots=True)
 class _Frame:
-    """The variables of a batch, or of a text that EXEC runs."""
+    """A batch, or a text that EXEC runs, with its variables."""
 
+    statements: Sequence[ParsedStatement]
     variables: dict[str, Value] = field(default_factory=dict)
     depth: int = 0
     caught: DdlError | None = None
     """The error that CATCH handles."""
+    jumps: int = 0
+    """How often GOTO was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ class ScriptRunner:
     def run(self, target: ScriptTarget, source: ScriptSource, batch: ParsedBatch, *, is_repeated: bool = False) -> bool:
         """Runs a batch once; returns whether it ran a statement about Service Broker."""
         known, before = len(self.notes), self.run_count
-        self._run_all(target, source, batch.statements, _Frame())
+        self._run_all(target, source, _Frame(batch.statements))
         if is_repeated:
             self.notes[known:] = [note for note in self.notes[known:] if note.kind in ("refused", "caught")][:1]
         return self.run_count > before
@@ -167,23 +180,34 @@ class ScriptRunner:
         """Adds the note that the scripts have no statement about Service Broker."""
         self.notes.append(ScriptNote("empty", "", EMPTY, position))
 
-    def _run_all(
-        self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
-    ) -> None:
-        with suppress(_BatchEndError):
-            self._body(target, source, parsed, frame)
+    def _run_all(self, target: ScriptTarget, source: ScriptSource, frame: _Frame) -> None:
+        try:
+            self._body(target, source, frame.statements, frame)
+        except _BatchEndError:
+            pass
+        except _JumpError as jump:
+            with self._reporting(source, jump.parsed):
+                raise _missing_label(jump.label, frame) from None
 
     def _body(
-        self, target: ScriptTarget, source: ScriptSource, parsed: Iterable[ParsedStatement], frame: _Frame
+        self, target: ScriptTarget, source: ScriptSource, parsed: Sequence[ParsedStatement], frame: _Frame
     ) -> None:
-        for one in parsed:
-            self._run(target, source, one, frame)
+        position = 0
+        while position < len(parsed):
+            try:
+                self._run(target, source, parsed[position], frame)
+                position += 1
+            except _JumpError as jump:
+                label = _label_position(parsed, jump.label)
+                if label is None:
+                    raise
+                position = label
 
     def _run(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
         statement = parsed.statement
         if isinstance(statement, statements.SetNoexec):
             self._is_noexec = statement.is_on
-        elif self._is_noexec:
+        elif self._is_noexec or isinstance(statement, statements.Label):
             return
         elif isinstance(statement, statements.If):
             self._run_if(target, source, parsed, statement, frame)
@@ -221,12 +245,18 @@ class ScriptRunner:
             if error is not caught or not self._collects or self._tries:
                 raise
             self.report(error)
+        except (_BatchEndError, _JumpError):
+            self._note_caught(source, parsed, caught)
+            raise
         else:
-            text = f"{str(caught).split(': ', 1)[-1]}; CATCH handled the error"
-            position = ScriptPosition(caught.file, caught.line or source.line(parsed.start))
-            self.notes.append(ScriptNote("caught", "", text, position, number=caught.number))
+            self._note_caught(source, parsed, caught)
         finally:
             frame.caught = before
+
+    def _note_caught(self, source: ScriptSource, parsed: ParsedStatement, caught: DdlError) -> None:
+        text = f"{str(caught).split(': ', 1)[-1]}; CATCH handled the error"
+        position = ScriptPosition(caught.file, caught.line or source.line(parsed.start))
+        self.notes.append(ScriptNote("caught", "", text, position, number=caught.number))
 
     def _throw_again(self, frame: _Frame) -> None:
         """Raises the error that the surrounding CATCH handles, if there is one."""
@@ -248,6 +278,8 @@ class ScriptRunner:
                 _forget(frame, changed)
             case statements.TransactionControl(action):
                 self._change_transaction(action, frame)
+            case statements.Goto(label):
+                raise _jump(parsed, label, frame)
             case statements.Stop(is_throw):
                 if not is_throw:
                     raise _BatchEndError
@@ -329,9 +361,16 @@ class ScriptRunner:
                     statements.Skipped(changed_variables=changed) | statements.CallProcedure(changed_variables=changed)
                 ):
                     _forget(frame, changed)
-        held = (verb for one in inner for verb in self._nested_verbs(one, frame))
+        held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
+        if any(isinstance(one.statement, statements.Goto) for one in inner) and self._is_about_broker(frame):
+            held.append("GOTO")
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_undone(source, parsed, held, why, kind=kind)
+
+    def _is_about_broker(self, frame: _Frame) -> bool:
+        """Returns whether a batch seems to hold statements about Service Broker, which GOTO may skip or repeat."""
+        verbs = (verb for one in walk(frame.statements) for verb in self._nested_verbs(one, frame))
+        return any(verb != "USE" for verb in verbs)
 
     def _nested_verbs(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
         """Yields the statements about Service Broker that a statement seems to hold."""
@@ -391,7 +430,7 @@ class ScriptRunner:
         if statement.database is not None:
             target.run(statements.UseDatabase(statement.database), {}, source.position(parsed.start))
         try:
-            self._run_all(target, inner, batch.statements, _Frame(variables, frame.depth + 1))
+            self._run_all(target, inner, _Frame(batch.statements, variables, frame.depth + 1))
         finally:
             target.restore(before)
 
@@ -489,6 +528,29 @@ _OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
 
 def _is_about_broker(parsed: ParsedStatement) -> bool:
     return parsed.verb not in (None, "USE") or bool(parsed.annotations)
+
+
+def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
+    """Returns the jump of a GOTO; refuses one that repeats without end."""
+    frame.jumps += 1
+    if frame.jumps > _JUMPS_MAX:
+        raise RefusalError(f"GOTO is executed more than {_JUMPS_MAX:,} times in this batch")
+    return _JumpError(parsed, label)
+
+
+def _label_position(parsed: Sequence[ParsedStatement], label: str) -> int | None:
+    """Returns the position of a label among statements; None if it is not one of them."""
+    for position, one in enumerate(parsed):
+        if isinstance(one.statement, statements.Label) and folded(one.statement.name) == folded(label):
+            return position
+    return None
+
+
+def _missing_label(label: str, frame: _Frame) -> RefusalError:
+    """Returns the error of a GOTO that cannot jump to its label."""
+    if _label_position([*walk(frame.statements)], label) is None:
+        return RefusalError(f"the label {label} does not exist in this batch", 133)
+    return RefusalError(f"the label {label} is within a block that does not contain the GOTO; move it out of the block")
 
 
 def _verbs_in_text(tokens: Tokens, frame: _Frame) -> Iterator[str]:

@@ -206,7 +206,7 @@ def _starts_statement(cursor: TokenCursor, head: str) -> bool:
         return follower != "OPTION"
     if head in _SHORT and key in _SHORT_ENDS and not (head == "DECLARE" and key == "SELECT"):
         return True
-    if key in _STATEMENT_STARTERS or known_statement(cursor) is not None:
+    if key in _STATEMENT_STARTERS or known_statement(cursor) is not None or cursor.is_label():
         return True
     return key in _LINE_STARTERS and head not in _LINE_STARTERS[key] and cursor.is_first_on_line()
 
@@ -251,8 +251,6 @@ def _kind(keys: list[str]) -> str:
         return "SET"
     if keys[0] in _PERMISSIONS and "ENDPOINT" in keys:
         return f"{keys[0]} ON ENDPOINT"
-    if keys[1:2] == [":"]:
-        return "label"
     words = [key for key in keys[:count] if key.isalpha() or key in STATEMENT_WORDS]
     return " ".join(words) if words and words[0] in STATEMENT_WORDS | _OTHER_STARTERS else "procedure call"
 

@@ -542,6 +542,20 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Goto:
+    """GOTO."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label, to which GOTO jumps."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A statement that does not concern Service Broker; `changed_variables` are those that it may change."""
 
@@ -561,7 +575,18 @@ class Unknown:
 
 
 ControlFlow = (
-    If | While | Block | Assign | ExecuteText | CallProcedure | DefineModule | TransactionControl | SetNoexec | Stop
+    If
+    | While
+    | Block
+    | Assign
+    | ExecuteText
+    | CallProcedure
+    | DefineModule
+    | TransactionControl
+    | SetNoexec
+    | Stop
+    | Goto
+    | Label
 )
 
 
