@@ -127,6 +127,33 @@ def test_queues_may_be_named_in_any_case_and_without_schema(run: Run, folder: Pa
     assert (result.status, json.loads(result.out)) == (0, [{"message_body": "0x68657265"}])
 
 
+@pytest.mark.parametrize(
+    ("query", "row"),
+    [
+        ("SELECT DISTINCT [name] FROM [sys].[routes] WHERE [name] = N'Stock'", {"name": "Stock"}),
+        (
+            "SELECT [r].[name], [address] FROM [routes] AS [r] WHERE r.[name] = N'Stock'",
+            {"address": "TCP://stock:4022"},
+        ),
+        ("SELECT[name]FROM[sys].[routes]WHERE[name]='Stock'", {"name": "Stock"}),
+        ("SELECT count(*) AS [in, all] FROM [sys].[routes] WHERE [name] = 'Stock'", {"in, all": 1}),
+        ('SELECT 1 AS [a]]b"c]', {'a]b"c': 1}),
+        ("""SELECT '[name]' AS a, 1 AS "[b]" -- [c]\n/* [d] */""", {"a": "[name]", "[b]": 1}),
+        ("SELECT [1, 2] AS a, ['x'] AS b, [3] AS c", {"a": "[1, 2]", "b": "['x']", "c": "[3]"}),
+        ("SELECT [x + 1 for x in [1, 2]] AS a, [] AS b", {"a": "[2, 3]", "b": "[]"}),
+        ("SELECT name[1] AS a, (name)[i] AS b FROM routes, (SELECT 2 AS i) WHERE name = 'Stock'", {"a": "S", "b": "t"}),
+        ('SELECT message_body FROM [dbo].[A]]B"C]', None),
+    ],
+)
+def test_names_may_be_in_brackets(run: Run, folder: Path, query: str, row: dict[str, object] | None) -> None:
+    with Instance.open(folder, background=False) as instance:
+        instance.execute('CREATE QUEUE [A]]B"C]')
+    result = run("sql", folder, "--json", "--query", query)
+    assert (result.status, result.err) == (0, "")
+    found = json.loads(result.out)
+    assert found == [] if row is None else found[0].items() >= row.items()
+
+
 @pytest.mark.parametrize("name", ["sys.routes", "SYS.Routes", "routes"])
 def test_views_may_be_named_in_any_case_and_without_schema(run: Run, folder: Path, name: str) -> None:
     result = run("sql", folder, "--json", "--query", f"SELECT DISTINCT name FROM {name}")

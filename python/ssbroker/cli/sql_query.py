@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
@@ -15,16 +16,17 @@ from rich.text import Text
 
 from ssbroker._arrow import guid_text
 from ssbroker.cli.terminal import FittedTable, cell, rows_table
+from ssbroker.ddl.lexer import ScriptSource, Token, next_token
 from ssbroker.ddl.parser_base import most_similar
-from ssbroker.exceptions import InputError, MissingDependencyError
+from ssbroker.exceptions import DdlError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
 
 Rows = list[dict[str, Any]]
 
-_PART: Final = r'(?:\w++|"[^"]+"|\[[^\]]+\])'
-_BEFORE_TABLE: Final = r"\b(?:from|join|describe|pivot|show|summarize|table|unpivot)\s+(?!(?:from|table)\s)"
+_PART: Final = r'(?:\w++|"(?:[^"]|"")+")'
+_BEFORE_TABLE: Final = r"\b(?:from|join|describe|pivot|show|summarize|table|unpivot)(?:\s+|(?=\"))(?!(?:from|table)\s)"
 _TABLE: Final = re.compile(
     rf"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|({_BEFORE_TABLE}|,\s*)({_PART})(?:\s*\.\s*({_PART}))?(?!\s*[.(])",
     re.IGNORECASE | re.DOTALL,
@@ -32,7 +34,13 @@ _TABLE: Final = re.compile(
 """A string, a comment, or what may be the name of a table: FROM or another word before it, or a comma, and one or two parts."""
 _MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
 _SHOW_TABLES: Final = re.compile(r"\s*SHOW\s+(?:ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
-_BRACKETED: Final = re.compile(r"\[([^\]]+)\]")
+_BEFORE_NAME: Final = frozenset([".", "AS", "DESCRIBE", "FROM", "JOIN", "SHOW", "SUMMARIZE", "TABLE"])
+_KEYWORDS: Final = frozenset(
+    ["AND", "BY", "CASE", "DISTINCT", "ELSE", "IN", "LIKE", "NOT", "ON", "OR", "SELECT", "THEN", "WHEN", "WHERE"]
+)
+"""The words that brackets may touch without being an element of a list."""
+_LIST: Final = re.compile(r"\s*(?:-?[\d.]+\s*)?|.*[,'\"\[].*|.*\bfor\b.*\bin\b.*", re.IGNORECASE | re.DOTALL)
+"""What brackets hold that are a list of DuckDB: nothing, a number, several values, a string or a comprehension."""
 
 
 def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
@@ -45,15 +53,16 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
     except ImportError:
         raise MissingDependencyError("queries require DuckDB: pip install duckdb") from None
     objects = readable_objects(instance)
+    text = _with_quoted_names(text)
     if _SHOW_TABLES.fullmatch(text):  # DuckDB would list only what this query names
         return objects_as_rows(objects)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         try:
             for number, (place, (schema, name)) in enumerate(referenced_objects(objects, text)):
                 connection.register(f"view_{number}", _with_uuids(read_object(instance, schema, name)))
-                connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{place}"')
-                connection.execute(f'CREATE VIEW "{place}"."{name}" AS FROM view_{number}')
-            connection.execute(_without_brackets(text))
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(place)}")
+                connection.execute(f"CREATE VIEW {_quoted(place)}.{_quoted(name)} AS FROM view_{number}")
+            connection.execute(text)
             if connection.description is None:
                 raise InputError(f"expected a SELECT statement, got {text!r:.80}")
             names = _unique_names([str(column[0]) for column in connection.description])
@@ -96,7 +105,9 @@ def objects_as_rows(objects: list[tuple[str, str]]) -> tuple[list[str], Rows]:
 
 def read_object(instance: Instance, schema: str, name: str) -> pa.Table:
     """Returns the rows of a view or queue."""
-    return instance.view(f"sys.{name}" if schema == "sys" else f"[{schema}].[{name}]")
+    from ssbroker.broker.object_names import bracketed_queue_name  # noqa: PLC0415 - keeps --help fast
+
+    return instance.view(f"sys.{name}" if schema == "sys" else bracketed_queue_name(schema, name))
 
 
 def referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -105,7 +116,7 @@ def referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[tu
     by_name |= {f"{schema}.{name}": (schema, name) for schema, name in objects}
     by_last_part = {name.casefold(): (schema, name) for schema, name in reversed(objects)}
     found: dict[tuple[str, tuple[str, str]], None] = {}
-    for schema, name in _table_names(text):
+    for schema, name in _table_names(_with_quoted_names(text)):
         if schema is None:
             key = by_last_part.get(name.casefold())
         else:
@@ -119,18 +130,40 @@ def _table_names(text: str) -> Iterator[tuple[str | None, str]]:
     """Yields schema, if any, and name of what may be a table of a query."""
     for _, first, second in _TABLE.findall(text):
         if first:
-            parts = [part if part[0] not in '"[' else part[1:-1] for part in (first, second) if part]
+            parts = [part if part[0] != '"' else part[1:-1].replace('""', '"') for part in (first, second) if part]
             yield (parts[0] if second else None), parts[-1]
 
 
-def _without_brackets(text: str) -> str:
-    """Converts table names in brackets to names in quotation marks, as DuckDB writes them; `, [1]` remains a list."""
+def _with_quoted_names(text: str) -> str:
+    """Converts names in brackets, as in T-SQL, to names in quotation marks; `[1, 2]` and `x[1]` remain what they are in DuckDB."""
+    parts: list[str] = []
+    copied = position = 0
+    before: Token | None = None
+    with suppress(DdlError):  # an unclosed quotation mark, which DuckDB reports
+        source = ScriptSource(text, None)
+        text = source.text
+        while position < len(text):
+            token, position = next_token(source, position)
+            if not isinstance(token, Token):
+                continue
+            if text[token.start] == "[" and _is_name(token, before):
+                parts += [text[copied : token.start], _quoted(token.text)]
+                copied = position
+            before = token
+    return "".join([*parts, text[copied:]])
 
-    def converted(found: re.Match[str]) -> str:
-        is_name = found[3] or (found[2] and not found[1].startswith(","))
-        return _BRACKETED.sub(r'"\1"', found[0]) if is_name else found[0]
 
-    return _TABLE.sub(converted, text)
+def _is_name(token: Token, before: Token | None) -> bool:
+    """Returns whether brackets are a name of T-SQL, rather than a list of DuckDB or an element of one."""
+    if before is None or before.key in _BEFORE_NAME:
+        return before is not None
+    is_value = before.key in (")", "]") or (before.kind != "symbol" and before.key not in _KEYWORDS)
+    is_element = is_value and before.end == token.start
+    return not is_element and _LIST.fullmatch(token.text) is None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
