@@ -211,6 +211,21 @@ def test_duplicate_column_names_are_numbered(run: Run, folder: Path) -> None:
     assert json.loads(as_json.out) == [{"a": 1, "a_1": 2}]
 
 
+def test_each_query_has_its_result(run: Run, folder: Path) -> None:
+    queries = "CREATE TEMP TABLE t AS SELECT 5 AS a; SELECT a FROM t; SHOW TABLES; SELECT name FROM sys.services"
+    result = run("sql", folder, "--query", queries)
+    first, second, third = (part.split() for part in result.out.split("\n\n"))
+    assert (result.status, first, second[:2], third[0]) == (0, ["a", "5"], ["name", "kind"], "name")
+    as_json = run("sql", folder, "--json", "--query", "CREATE TEMP TABLE t AS SELECT 5 AS a; SELECT a FROM t;")
+    assert json.loads(as_json.out) == [{"a": 5}]
+
+
+def test_json_has_the_rows_of_one_query(run: Run, folder: Path) -> None:
+    result = run("sql", folder, "--json", "--query", "SELECT 1 AS a; SELECT 2 AS b")
+    assert (result.status, result.out) == (2, "")
+    assert "--query: --json prints the rows of one query, got 2; run each one on its own" in result.err
+
+
 def test_nan_and_infinity_are_text_in_json(run: Run, folder: Path) -> None:
     result = run(
         "sql", folder, "--query", "SELECT 'nan'::DOUBLE AS none, 'inf'::DOUBLE AS much, 0.5::DOUBLE AS half", "--json"

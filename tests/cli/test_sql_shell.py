@@ -304,7 +304,7 @@ def test_an_error_of_the_system_without_a_file_has_one_prefix(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ssbroker.cli.sql_shell.run_query", fail)
+    monkeypatch.setattr("ssbroker.cli.sql_shell.run_queries", fail)
     with Instance.open(folder, background=False) as instance:
         Shell(instance, STRICT).execute("SELECT 1")
     assert capsys.readouterr().out == "error: No space left on device\n"

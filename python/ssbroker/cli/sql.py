@@ -21,7 +21,7 @@ from ssbroker.cli.script_options import (
     parse_options,
     warn_about,
 )
-from ssbroker.cli.sql_query import result_table, rows_as_json, run_query
+from ssbroker.cli.sql_query import result_table, rows_as_json, run_queries
 from ssbroker.exceptions import BrokerError, InputError, OptionError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def sql(
             return
         is_complete = _run_scripts(instance, scripts, options, quiet=quiet, verbose=verbose)
         if select is not None:
-            _print_rows(instance, select, as_json=as_json)
+            _print_results(instance, select, as_json=as_json)
     if not is_complete:
         raise typer.Exit(1)
 
@@ -123,12 +123,17 @@ def _run_scripts(
     return is_complete
 
 
-def _print_rows(instance: Instance, select: str, *, as_json: bool) -> None:
+def _print_results(instance: Instance, select: str, *, as_json: bool) -> None:
     try:
-        names, rows = run_query(instance, select)
+        results = run_queries(instance, select)
     except InputError as error:
         raise InputError(f"--query: {error}") from None
+    if as_json and len(results) > 1:
+        raise OptionError(f"--query: --json prints the rows of one query, got {len(results)}; run each one on its own")
     if as_json:
-        typer.echo(rows_as_json(names, rows))
-    else:
+        typer.echo(rows_as_json(*results[0]))
+        return
+    for number, (names, rows) in enumerate(results):
+        if number:
+            typer.echo()
         Console().print(result_table(names, rows), crop=False)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import chain, count
+from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ from ssbroker.ddl.parser_base import most_similar
 from ssbroker.exceptions import DdlError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection, Statement
+
     from ssbroker.broker.instance import Instance
 
 Rows = list[dict[str, Any]]
@@ -34,6 +36,8 @@ _TABLE: Final = re.compile(
 """A string, a comment, or what may be the name of a table: FROM or another word before it, or a comma, and one or two parts."""
 _MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
 _SHOW_TABLES: Final = re.compile(r"\s*SHOW\s+(?:ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
+_QUERIES: Final = frozenset(["CALL", "EXECUTE", "EXPLAIN", "MULTI", "PRAGMA", "SELECT"])
+"""The types of statements that return rows; MULTI is PIVOT."""
 _BEFORE_NAME: Final = frozenset([".", "AS", "DESCRIBE", "FROM", "JOIN", "SHOW", "SUMMARIZE", "TABLE"])
 _KEYWORDS: Final = frozenset(
     ["AND", "BY", "CASE", "DISTINCT", "ELSE", "IN", "LIKE", "NOT", "ON", "OR", "SELECT", "THEN", "WHEN", "WHERE"]
@@ -43,8 +47,8 @@ _LIST: Final = re.compile(r"\s*(?:-?[\d.]+\s*)?|.*[,'\"\[].*|.*\bfor\b.*\bin\b.*
 """What brackets hold that are a list of DuckDB: nothing, a number, several values, a string or a comprehension."""
 
 
-def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
-    """Runs a query on the views (`sys.databases`) and queues (`dbo.Orders`) that it names; returns column names and rows.
+def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
+    """Runs queries on the views (`sys.databases`) and queues (`dbo.Orders`) that they name; returns column names and rows of each.
 
     Names may be in any case, in brackets, and without the schema after FROM and JOIN.
     """
@@ -54,19 +58,14 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
         raise MissingDependencyError("queries require DuckDB: pip install duckdb") from None
     objects = readable_objects(instance)
     text = _with_quoted_names(text)
-    if _SHOW_TABLES.fullmatch(text):  # DuckDB would list only what this query names
-        return objects_as_rows(objects)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
         try:
+            statements = connection.extract_statements(text)
             for number, (place, (schema, name)) in enumerate(referenced_objects(objects, text)):
                 connection.register(f"view_{number}", _with_uuids(read_object(instance, schema, name)))
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(place)}")
                 connection.execute(f"CREATE VIEW {_quoted(place)}.{_quoted(name)} AS FROM view_{number}")
-            connection.execute(text)
-            if connection.description is None:
-                raise InputError(f"expected a SELECT statement, got {text!r:.80}")
-            names = _unique_names([str(column[0]) for column in connection.description])
-            rows = connection.fetchall()
+            results = [_run(connection, statement, objects) for statement in statements]
         except duckdb.BinderException as error:
             if "base table" not in str(error):
                 raise InputError(str(error)) from None
@@ -75,7 +74,21 @@ def run_query(instance: Instance, text: str) -> tuple[list[str], Rows]:
             raise InputError(_without_object(str(error), objects)) from None
         except duckdb.Error as error:
             raise InputError(str(error)) from None
-    return names, [dict(zip(names, row, strict=True)) for row in rows]
+    if not results:
+        raise InputError("expected a query, such as SELECT * FROM sys.routes")
+    # Of others, such as CREATE TEMP TABLE, only the last one is of interest.
+    is_query = [statement.type.name in _QUERIES for statement in statements[:-1]]
+    return [*compress(results, is_query), results[-1]]
+
+
+def _run(
+    connection: DuckDBPyConnection, statement: Statement, objects: list[tuple[str, str]]
+) -> tuple[list[str], Rows]:
+    if _SHOW_TABLES.fullmatch(statement.query):  # DuckDB would list only what the queries name
+        return objects_as_rows(objects)
+    connection.execute(statement)
+    names = _unique_names([str(column[0]) for column in connection.description or ()])
+    return names, [dict(zip(names, row, strict=True)) for row in connection.fetchall()]
 
 
 def rows_as_json(names: list[str], rows: Rows) -> str:

@@ -23,12 +23,13 @@ from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
 from ssbroker.cli.sql_query import (
+    Rows,
     objects_as_rows,
     read_object,
     readable_objects,
     result_table,
     rows_as_json,
-    run_query,
+    run_queries,
 )
 from ssbroker.cli.sql_statements import is_command, is_complete, pieces
 from ssbroker.cli.terminal import FittedTable, cell
@@ -145,7 +146,10 @@ class Shell:
         return terminal_safe(self._instance.name + ("" if database is None else f"/{database}")) + "> "
 
     def _run_query(self, text: str) -> None:
-        names, rows = run_query(self._instance, text)
+        for names, rows in run_queries(self._instance, text):
+            self._show_rows(names, rows)
+
+    def _show_rows(self, names: list[str], rows: Rows) -> None:
         if self._as_json:
             self._console.print(rows_as_json(names, rows), markup=False, highlight=False, soft_wrap=True)
             return
