@@ -163,11 +163,21 @@ def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
         ("DECLARE @s nvarchar(9) = N'CREATE QUEUE ' + dbo.f() EXEC (@s)", "CREATE QUEUE"),
         ("EXEC ('DROP SERVICE s') AT OtherServer", "DROP SERVICE"),
         ("WHILE 1 = 1 EXEC ('CREATE CONTRACT c')", "CREATE CONTRACT"),
+        ("EXEC sp_MSforeachdb N'USE [?]; CREATE ROUTE R WITH ADDRESS = ''LOCAL'''", "CREATE ROUTE"),
+        ("EXEC master.sys.sp_msforeachdb @command1 = 'PRINT 1', @command2 = 'DROP QUEUE q'", "DROP QUEUE"),
+        ("DECLARE @s nvarchar(99) = N'CREATE QUEUE [?]' EXEC sp_MSforeachtable @s", "CREATE QUEUE"),
+        ("IF @a = 1 EXEC sp_ineachdb 'DROP SERVICE s'", "DROP SERVICE"),
     ],
 )
 def test_undecided_text_is_not_executed(line: str, held: str) -> None:
     with pytest.warns(DdlWarning, match=f"not executed, although it contains {held}: "):
         script = read("USE Sales", line, "DROP ROUTE AutoCreatedLocal")
+    assert names(script) == []
+
+
+def test_a_call_with_text_at_the_start_of_a_batch_needs_no_exec() -> None:
+    with pytest.warns(DdlWarning, match="not executed, although it contains CREATE ROUTE: procedures are not executed"):
+        script = read("USE Sales", "DROP ROUTE AutoCreatedLocal", "GO", "sp_MSforeachdb 'CREATE ROUTE R'")
     assert names(script) == []
 
 

@@ -20,6 +20,10 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 _DEPTH_MAX: Final = 100
 _NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSATION")
 _MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
+_TEXT_PROCEDURES: Final = frozenset(
+    ["sp_foreachdb", "sp_ineachdb", "sp_msforeach_worker", "sp_msforeachdb", "sp_msforeachtable", "sp_prepexec"]
+)
+"""Procedures that execute the texts in their arguments."""
 _STATEMENT_START: Final = re.compile(
     r"\b(CREATE|ALTER|DROP)\s+(ROUTE|QUEUE|SERVICE|CONTRACT|MESSAGE\s+TYPE|ENDPOINT|BROKER\s+PRIORITY|"
     r"REMOTE\s+SERVICE\s+BINDING|DATABASE)\b(?!\s+MASTER\b)",
@@ -130,7 +134,7 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
     if key in ("CREATE", "ALTER") and _module_name(cursor) is not None:
         return _module(cursor)
     is_call = key in ("EXEC", "EXECUTE") and follower not in ("AS", "ON")
-    if is_call or (cursor.index == 0 and cursor.token.text.lower() == "sp_executesql"):
+    if is_call or (cursor.index == 0 and cursor.token.text.lower() in _TEXT_PROCEDURES | {"sp_executesql"}):
         return _procedure_call(cursor)
     parse_flow = _FLOW.get(key)
     return skip_other(cursor) if parse_flow is None else parse_flow(cursor, depth)
@@ -331,7 +335,9 @@ def _procedure_call(cursor: TokenCursor) -> Statement:
     name = parts[-1] if parts else ""
     if name.lower() != "sp_executesql":
         changed = tuple(token.text for token in rest if token.key.startswith("@"))
-        return statements.CallProcedure(name, changed if any(t.key in ("OUT", "OUTPUT") for t in rest) else ())
+        is_output = any(token.key in ("OUT", "OUTPUT") for token in rest)
+        texts = rest if name.lower() in _TEXT_PROCEDURES else ()
+        return statements.CallProcedure(name, changed if is_output else (), texts)
     database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
     text, *others = [_split_argument_name(part) for part in _comma_separated(rest)] or [(None, ())]
     declarations = others[0][1] if others else ()

@@ -272,8 +272,8 @@ class ScriptRunner:
                 self._assign(target, assignments, frame)
             case statements.ExecuteText() as execute:
                 self._execute_text(target, source, parsed, execute, frame)
-            case statements.CallProcedure(name, changed):
-                held = self._modules.get(folded(name), ())
+            case statements.CallProcedure(changed_variables=changed):
+                held = self._nested_verbs(parsed, frame)
                 self._note_undone(source, parsed, held, "procedures are not executed", kind="EXEC")
                 _forget(frame, changed)
             case statements.TransactionControl(action):
@@ -382,8 +382,9 @@ class ScriptRunner:
             case statements.Assign(assignments):
                 for _, _, assigned in assignments:
                     yield from _verbs_in_text(assigned or (), frame)
-            case statements.CallProcedure(name):
+            case statements.CallProcedure(name, _, text):
                 yield from self._modules.get(folded(name), ())
+                yield from _verbs_in_text(text, frame)
 
     def _assign(
         self, target: ScriptTarget, assignments: tuple[tuple[str, str, Tokens | None], ...], frame: _Frame

@@ -505,10 +505,11 @@ class ExecuteText:
 
 @dataclass(frozen=True, slots=True)
 class CallProcedure:
-    """EXEC of a procedure; `changed_variables` are those that it may change."""
+    """EXEC of a procedure; `changed_variables` are those that it may change, and `text` is what it executes in its turn."""
 
     name: str
     changed_variables: tuple[str, ...] = ()
+    text: Tokens = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
