@@ -77,6 +77,17 @@ def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], want
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["", " ", "x" * 257])
+def test_an_invalid_service_name_is_an_option_error(catalog: Path, run: Run, name: str) -> None:
+    result = run("explain", catalog, "--to-service", name, "--from", "Sales")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    problem = f"{name!r:.80} is not a valid service name; expected 1 to 256 characters, not only spaces"
+    assert result.err == f"ssbroker: --to-service: {problem}\n"
+    assert run("trace", catalog, "--to-service", name, "--from", "Sales").err == result.err
+    from_service = run("trace", catalog, "--to-service", "//Stock", "--from", "Sales", "--from-service", name)
+    assert from_service.err == result.err.replace("--to-service", "--from-service")
+
+
 def test_colours_do_not_change_the_text() -> None:
     text = "Decision: REMOTE, to TCP://a:4022 (was DELAYED, was DROPPED).\n"
     coloured = command._coloured(text)

@@ -12,7 +12,15 @@ from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import instance_name
-from ssbroker.cli.options import AtOption, CatalogArgument, PendingRequestOption, TieBreakOption, as_options, parse_now
+from ssbroker.cli.options import (
+    AtOption,
+    CatalogArgument,
+    PendingRequestOption,
+    TieBreakOption,
+    as_options,
+    check_service_name,
+    parse_now,
+)
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.terminal import fitted
 from ssbroker.exceptions import OptionError
@@ -71,6 +79,7 @@ def explain(
 
     Shows the routing table, the routes found in each step, the choice, and the decision.
     """
+    check_service_name(to_service, option="--to-service")
     if from_outside and start is not None:
         raise OptionError(
             "--from and --from-outside cannot be used together: the conversation starts in this instance or outside"

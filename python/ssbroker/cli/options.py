@@ -40,6 +40,7 @@ _SUFFIXES: Final = {
     ".arrows": Format.ARROWS,
 }
 _FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
+_SERVICE_NAME_MAX: Final = 256
 KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
 
 
@@ -156,6 +157,14 @@ def as_options(**options: str) -> Iterator[None]:
         if separator and name in options:
             error.args = (f"{options[name]}: {problem}", *error.args[1:])
         raise
+
+
+def check_service_name(name: str, *, option: str) -> None:
+    """Refuses a name that no service and no route can have."""
+    if not name.strip() or len(name) > _SERVICE_NAME_MAX:
+        raise OptionError(
+            f"{option}: {name!r:.80} is not a valid service name; expected 1 to {_SERVICE_NAME_MAX} characters, not only spaces"
+        )
 
 
 def parse_count(text: str, *, option: str) -> int | None:

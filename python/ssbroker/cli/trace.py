@@ -19,7 +19,7 @@ from ssbroker.cli.diagnose_options import (
     require_start,
     write_text,
 )
-from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, parse_now
+from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, check_service_name, parse_now
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import fitted
 from ssbroker.cli.writers import refuse_overwriting
@@ -80,6 +80,9 @@ def trace(
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same
 
+    check_service_name(to_service, option="--to-service")
+    if from_service is not None:
+        check_service_name(from_service, option="--from-service")
     if html is not None:
         refuse_overwriting([html], inputs=[], catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
     now = parse_now(at, option="--at")
