@@ -333,6 +333,10 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
     ("arguments", "wanted"),
     [
         (["route"], "Missing argument 'CATALOG'; see 'ssbroker route --help'"),
+        (
+            ["route", "--conversations", "y", "x", "-o", "z"],
+            "Missing argument 'CATALOG'; give it before --conversations, which takes all values that follow it; see",
+        ),
         (["route", "x", "--conversations", "y"], "Missing option '--output' / '-o'"),
         (["route", "--nothing"], "No such option: --nothing"),
         (["root"], "No such command 'root'"),

@@ -210,12 +210,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(repeat_option(sys.argv[1:] if arguments is None else arguments))
 
 
-def _usage_problem(error: Any) -> str:
+def _usage_problem(error: Any, arguments: Sequence[str]) -> str:
     """Returns what is wrong with the arguments; typer does not name a value that pydantic has refused."""
     problem: str = error.format_message().removesuffix(".").replace("Value error, ", "")
     if hasattr(error.__cause__, "errors") and "Input should" in problem:
         value = error.__cause__.errors()[0]["input"]
         problem = f"{problem.replace('Input should be a valid', 'expected a valid').replace('Input should be', 'expected a value')}, got {value!r:.80}"
+    if problem.startswith("Missing argument") and _MULTIPLE_FILES_OPTION in arguments:
+        problem += f"; give it before {_MULTIPLE_FILES_OPTION}, which takes all values that follow it"
     return problem
 
 
@@ -229,7 +231,7 @@ def _run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except _USAGE_ERROR as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
-        return _fail(f"{_usage_problem(error)}; see '{command} --help'")
+        return _fail(f"{_usage_problem(error, arguments)}; see '{command} --help'")
     except SsbrokerError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
