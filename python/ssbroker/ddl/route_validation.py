@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from ssbroker import _core
@@ -16,6 +17,8 @@ AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
 
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 _CHARACTERS_MAX: Final = 256
+_PORT: Final = re.compile(r"tcp://.+:(\d+)/?", re.IGNORECASE | re.ASCII)
+_PORT_MAX: Final = 65535
 _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
 
 
@@ -81,7 +84,19 @@ def _normalized(address: str, clause: str) -> str:
     try:
         return _core.normalize_address(address)
     except InvalidAddressError as error:
-        raise RefusalError(f"{clause} {address!r} is not a valid address; expected {error.expected}", 9744) from None
+        problem = _address_problem(address)
+        reason = f"{clause} {address!r} is not a valid address{problem}; expected {error.expected}"
+        raise RefusalError(reason, 9744) from None
+
+
+def _address_problem(address: str) -> str:
+    """Returns what is wrong with an address in frequent cases."""
+    if any(character.isspace() for character in address):
+        return ": it contains white space"
+    if "\\" in address:
+        return ": a route cannot name an instance of SQL Server; give the host and the port of its endpoint"
+    port = _PORT.fullmatch(address)
+    return "" if port is None or 1 <= int(port[1]) <= _PORT_MAX else f": the port is outside the range 1 to {_PORT_MAX}"
 
 
 def _guid(text: str) -> bytes:
