@@ -63,6 +63,20 @@ def test_routes_of_different_classes_are_not_duplicates() -> None:
     assert codes(world) == ["SSB002"]
 
 
+@pytest.mark.rule("R22")
+@pytest.mark.parametrize("wildcard", ["TRANSPORT", "TCP://hub"])
+def test_local_wildcard_without_services_is_not_shadowed_by_later_classes(wildcard: str) -> None:
+    """LOCAL precedes them, and will deliver to a service that is created later."""
+    world = here(
+        route(1, "LOCAL"),
+        route(2, wildcard),
+        route(3, "LOCAL", service="Orders"),
+        services=(("Sales", "Orders"),),
+    )
+    (finding,) = (finding for finding in lint(catalog_of(world), at=NOW) if finding.code == "SSB002")
+    assert (finding.severity, finding.object, finding.related, finding.scripts) == ("info", 'route "route 1"', (), ())
+
+
 @pytest.mark.rule("R42")
 def test_route_back_to_the_sender_is_found() -> None:
     """B drops what comes from A, which has the service itself: no loop, since A would deliver what comes from others."""

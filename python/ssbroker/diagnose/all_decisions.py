@@ -469,14 +469,21 @@ def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
             yield (None, True), classes
 
 
-def used_routes_like(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
-    """Returns the routes of `used` with the database, service and broker id of `route`."""
+def used_routes_before(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
+    """Returns the routes of `used` with the database, service and broker id of `route`, of its class or one that precedes it (R22)."""
     return [
         other
         for other in rows.routes
         if other.key in used
         and (other.database, other.service, other.broker) == (route.database, route.service, route.broker)
+        and _address_class(other) <= _address_class(route)
     ]
+
+
+def _address_class(route: FleetRoute) -> int:
+    if route.mirror is not None:
+        return 0
+    return {LOCAL: 1, TRANSPORT: 3}.get(route.address, 2)
 
 
 COMPARED_COLUMNS: Final = (

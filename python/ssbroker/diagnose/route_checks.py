@@ -15,7 +15,7 @@ from ssbroker import schemas
 from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import used_routes_like
+from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
@@ -130,7 +130,7 @@ def _unused_route(
         return  # nothing starts in a disabled database
     elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(tables):
         return  # its services are unknown, or all their databases are disabled, which is reported for these
-    elif others := used_routes_like(route, tables, used):
+    elif others := used_routes_before(route, tables, used):
         verb = "takes" if len(others) == 1 else "take"
         yield route_problem(
             "SSB002",
