@@ -12,11 +12,18 @@ import pytest
 
 from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
 from ssbroker.broker.dialogs.transmission_status import dropped_by_next_hop
+from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import MSDB, here, route
 from tests.worlds.universe import NOW
+
+STOPPED = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED"))
+DISABLED_QUEUE = InstanceDetails(
+    services={("Stores", "Stock"): ServiceDetails(queue="dbo.q", accepts_conversations=True)},
+    queues={("Stores", "dbo.q"): QueueDetails(schema="dbo", name="Q", is_enabled=False)},
+)
 
 
 def explained(whole: Fleet, service: str, *, database: str = "Sales", **columns: Any) -> dict[str, Any]:
@@ -73,6 +80,31 @@ def test_cause_is_the_most_closely_related_finding(whole: Fleet, service: str, c
     assert (row["code"], row["reason"]) == (code, reason)
     assert (row["cause"] is None) == (code is None)
     assert row["remedy"] or code is None
+
+
+@pytest.mark.parametrize(
+    ("stopped", "code", "object_name"),
+    [
+        ({"A": STOPPED}, "SSB026", 'A/endpoint "Broker"'),
+        ({"SOUTH": STOPPED}, "SSB026", 'SOUTH/endpoint "Broker"'),
+        ({"SOUTH": DISABLED_QUEUE}, "SSB027", 'SOUTH/Stores/queue "dbo.Q"'),
+    ],
+)
+def test_stopped_endpoint_or_disabled_queue_is_the_cause(
+    stopped: dict[str, InstanceDetails], code: str, object_name: str
+) -> None:
+    whole = fleet(A=north("LOCAL"), SOUTH=south("TCP://north"))
+    whole = Fleet({name: catalog.with_details(stopped.get(name)) for name, catalog in whole.items()})
+    row = explained(whole, "Stock", transmission_status="9754: cannot be reached")
+    assert row["code"] == code
+    assert row["cause"].startswith(f"{object_name}: is ")
+    assert row["end"].startswith("DELAYED: waits in ")
+
+
+def test_acknowledgement_stopped_by_an_endpoint_is_the_cause() -> None:
+    whole = fleet(A=north("LOCAL"), SOUTH=south("TCP://hub"), HUB=passing("TCP://hub", "TCP://north"))
+    row = explained(Fleet({**whole, "HUB": whole["HUB"].with_details(STOPPED)}), "Stock")
+    assert row["code"] == "SSB026"
 
 
 def test_advice_is_given_without_a_cause() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
-from ssbroker.diagnose import Fleet, RoutingEnd, reachability, trace
+from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
+from ssbroker.diagnose import Fleet, RoutingEnd, lint, reachability, trace
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
@@ -114,6 +116,90 @@ def test_broker_id_of_the_route_is_sent_with_the_message() -> None:
     found = trace(fleet(NORTH=sender, SOUTH=copies), "Stock", instance="NORTH", database="Ops", at=NOW)
     assert found.end == RoutingEnd("DELIVERED", "SOUTH", "Stores")
     assert found.possible == (found.end,)
+
+
+def through_a_hub(**details: InstanceDetails) -> Fleet:
+    """Returns a fleet in which NORTH sends to SOUTH by way of HUB, and SOUTH answers directly."""
+    whole = fleet(
+        NORTH=north("LOCAL", sender="TCP://hub"),
+        HUB=replace(passing("TCP://hub", "TCP://south"), databases=()),
+        SOUTH=south("TCP://north"),
+    )
+    return Fleet({name: catalog.with_details(details.get(name)) for name, catalog in whole.items()})
+
+
+STOPPED = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED"))
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "text"),
+    [
+        (
+            "NORTH",
+            RoutingEnd("DELAYED", "NORTH", None, "TCP://hub:4022", "endpoint_not_started"),
+            "DELAYED: waits in NORTH (endpoint_not_started): its endpoint is not started, so it does not send to TCP://hub:4022",
+        ),
+        (
+            "HUB",
+            RoutingEnd("DELAYED", "NORTH", None, "TCP://hub:4022", "next_endpoint_not_started"),
+            "DELAYED: waits in NORTH (next_endpoint_not_started): the endpoint of the instance at TCP://hub:4022 is not started",
+        ),
+        (
+            "SOUTH",
+            RoutingEnd("DROPPED", "HUB", None, "TCP://south:4022", "next_endpoint_not_started"),
+            "DROPPED by HUB (next_endpoint_not_started): the endpoint of the instance at TCP://south:4022 is not started",
+        ),
+    ],
+)
+def test_message_does_not_pass_a_stopped_endpoint(name: str, end: RoutingEnd, text: str) -> None:
+    whole = through_a_hub(**{name: STOPPED})
+    found = trace(whole, "Stock", instance="NORTH", at=NOW)
+    assert (found.end, found.possible, found.delivered, found.acknowledgement) == (end, (end,), False, None)
+    assert str(found).endswith(f"  => {text}")
+    rows = reachability(whole, services=["Stock"], at=NOW).to_pylist()
+    (row,) = (row for row in rows if row["instance"] == "NORTH")
+    assert (row["outcome"], row["at_instance"], row["next_hop_address"], row["reason"]) == (*end[:2], *end[3:])
+    assert {finding.code for finding in lint(whole, at=NOW) if finding.severity == "error"} == {"SSB026"}
+
+
+def test_acknowledgement_does_not_pass_a_stopped_endpoint() -> None:
+    """The message takes another way than its acknowledgement."""
+    whole = fleet(NORTH=north("LOCAL"), HUB=passing("TCP://hub", "TCP://north"), SOUTH=south("TCP://hub"))
+    hub = whole["HUB"].with_details(STOPPED)
+    found = trace(Fleet({**whole, "HUB": hub}), "Stock", instance="NORTH", at=NOW)
+    assert found.end.outcome == "DELIVERED"
+    assert not found.delivered
+    assert found.acknowledgement is not None
+    assert found.acknowledgement.end.reason == "next_endpoint_not_started"
+
+
+def test_mirror_of_a_stopped_instance_may_receive() -> None:
+    whole = fleet(
+        NORTH=replace(
+            north("LOCAL"), routes=(route(1, "TCP://south", service="Stock", broker=STORES, mirror="TCP://mirror"),)
+        ),
+        SOUTH=south("TCP://north"),
+    )
+    stopped = Fleet({**whole, "SOUTH": whole["SOUTH"].with_details(STOPPED)})
+    assert trace(stopped, "Stock", instance="NORTH", at=NOW).end.outcome == "DELIVERED"
+
+
+def test_message_waits_at_the_target_while_the_queue_is_disabled() -> None:
+    disabled = InstanceDetails(
+        services={("Stores", "Stock"): ServiceDetails(queue="dbo.q", accepts_conversations=True)},
+        queues={("Stores", "dbo.q"): QueueDetails(schema="dbo", name="Q", is_enabled=False)},
+    )
+    whole = through_a_hub(SOUTH=disabled)
+    found = trace(whole, "Stock", instance="NORTH", at=NOW)
+    end = RoutingEnd("DELAYED", "SOUTH", "Stores", reason="queue_disabled")
+    assert (found.end, found.possible, found.delivered) == (end, (end,), False)
+    assert str(found).endswith(
+        "  => DELAYED: waits in the transmission queue of SOUTH/Stores (queue_disabled): the queue of the service is disabled"
+    )
+    rows = reachability(whole, services=["Stock"], at=NOW).to_pylist()
+    (row,) = (row for row in rows if row["instance"] == "NORTH")
+    assert (row["outcome"], row["at_instance"], row["target_database"], row["reason"]) == (*end[:3], end.reason)
+    assert {finding.code for finding in lint(whole, at=NOW) if finding.severity == "error"} == {"SSB027"}
 
 
 @pytest.mark.rule("R24")

@@ -94,13 +94,13 @@ class CheckContext:
 
     @cached_property
     def graph(self) -> RoutingGraph:
-        """All routing paths through the fleet."""
+        """All routing paths through the fleet; that an endpoint is stopped or a queue disabled is a finding of its own."""
         kept = (
             {}
             if self.base is None
             else {name: each for name, each in self.base.graph.behaviours.items() if name not in self.changed}
         )
-        return RoutingGraph(self.fleet, now=self.now, behaviours=kept)
+        return RoutingGraph(self.fleet, now=self.now, behaviours=kept, ignores_states=True)
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:

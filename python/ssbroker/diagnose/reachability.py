@@ -28,8 +28,9 @@ from ssbroker.diagnose.fleet import MSDB, Fleet, without_garbage_collection
 from ssbroker.router import PendingRequest
 
 Ending = Literal["DELIVERED", "REFUSED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
-"""What can happen to a message: delivered to a queue; refused by a service without a contract; delayed at its sender; dropped on the
-path; sent to an address outside the fleet; circulating until its hop limit or lifetime is reached.
+"""What can happen to a message: delivered to a queue; refused by a service without a contract; delayed at its sender, or at the target
+while the queue is disabled; dropped on the path; sent to an address outside the fleet; circulating until its hop limit or lifetime is
+reached.
 """
 
 
@@ -41,9 +42,10 @@ class RoutingEnd(NamedTuple):
             instance of the fleet has) or `LOOP`.
         instance: The instance where it ends; None for a loop.
         database: The database that accepted or refused the message.
-        address: The address that it was sent to, if `ELSEWHERE`.
+        address: The address that it was sent to, if `ELSEWHERE`, or cannot be sent to because an endpoint is not started.
         reason: The reason of the decision, if refused, delayed, dropped or a loop; `sent_back` if the instance drops the message because
-            its route leads back to the instance that the message came from.
+            its route leads back to the instance that the message came from; `endpoint_not_started` or `next_endpoint_not_started` if
+            the endpoint of the instance, or of the next one, is not started; `queue_disabled` if the queue of the service is disabled.
     """
 
     outcome: Ending
@@ -58,6 +60,12 @@ NO_CONTRACT: Final = "no_contract"
 """The reason of a refusal."""
 SENT_BACK: Final = "sent_back"
 """The reason of a drop by a forwarder whose route leads back to the instance that the message came from."""
+QUEUE_DISABLED: Final = "queue_disabled"
+"""The reason of a delay in the target database."""
+ENDPOINT_NOT_STARTED: Final = "endpoint_not_started"
+"""The reason of a delay or drop by an instance whose endpoint is not started."""
+NEXT_ENDPOINT_NOT_STARTED: Final = "next_endpoint_not_started"
+"""The reason of a delay or drop by an instance whose next hop has an endpoint that is not started."""
 
 
 Ends = frozenset[RoutingEnd]
@@ -93,7 +101,10 @@ class MessageKey(NamedTuple):
 
 
 class RoutingGraph:
-    """All routing paths through a fleet; `behaviours` are those of instances for which they are already computed."""
+    """All routing paths through a fleet; `behaviours` are those of instances for which they are already computed.
+
+    With `ignores_states`, all endpoints are regarded as started and all queues as enabled.
+    """
 
     def __init__(
         self,
@@ -102,8 +113,10 @@ class RoutingGraph:
         now: datetime,
         pending_request: PendingRequest = "continue",
         behaviours: Mapping[str, Behaviour] | None = None,
+        ignores_states: bool = False,
     ) -> None:
         self.fleet: Final = fleet
+        self._ignores_states: Final = ignores_states
         self._options: Final[dict[str, Any]] = {"now": now, "pending_request": pending_request}
         self._behaviours: Final[dict[str, Behaviour]] = dict(behaviours or {})
         self._normalized: Final[dict[str, str]] = {}
@@ -203,31 +216,46 @@ class RoutingGraph:
     def ends(self, instance: str, lookup: RouteLookup) -> Ends:
         """Returns every possible end of a conversation, over all tie breaks."""
         key = MessageKey(*lookup[1:])
-        return self.with_refusals(self.ends_after(self.transition(instance, lookup), key, sender=instance), key)
+        return self.ends_at(self.ends_after(self.transition(instance, lookup), key, sender=instance), key)
 
     @cached_property
-    def refusing(self) -> dict[str, frozenset[tuple[str, str]]]:
-        """The instances and databases whose service of a name has no contract, so that it accepts no conversation."""
-        found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    def not_accepting(self) -> dict[str, dict[tuple[str, str], RoutingEnd]]:
+        """For each service, the instances and databases that have it without a contract or with a disabled queue, and how a message ends."""
+        found: defaultdict[str, dict[tuple[str, str], RoutingEnd]] = defaultdict(dict)
         for instance, catalog in self.fleet.items():
-            for (database, service), details in catalog.details.services.items():
-                if not details.accepts_conversations:
-                    found[service].add((instance, database))
-        return {service: frozenset(places) for service, places in found.items()}
+            details = catalog.details
+            for (database, service), each in details.services.items():
+                queue = details.queues.get((database, each.queue))
+                if not each.accepts_conversations:
+                    end = RoutingEnd("REFUSED", instance, database, reason=NO_CONTRACT)
+                elif queue is not None and not queue.is_enabled and not self._ignores_states:
+                    end = RoutingEnd("DELAYED", instance, database, reason=QUEUE_DISABLED)
+                else:
+                    continue
+                found[service][instance, database] = end
+        return dict(found)
 
-    def with_refusals(self, ends: Ends, key: MessageKey) -> Ends:
-        """Returns the ends, with each delivery to a service without a contract replaced by a refusal."""
-        places = self.refusing.get(key.service) if key.is_initiator else None
-        if not places:
+    @cached_property
+    def _not_started(self) -> frozenset[str]:
+        """The instances whose endpoint is known not to be started."""
+        if self._ignores_states:
+            return frozenset()
+        endpoints = {instance: catalog.details.endpoint for instance, catalog in self.fleet.items()}
+        return frozenset(
+            instance for instance, endpoint in endpoints.items() if endpoint is not None and endpoint.state != "STARTED"
+        )
+
+    def ends_at(self, ends: Ends, key: MessageKey) -> Ends:
+        """Returns the ends, with each delivery to a service that does not accept the message replaced by what happens instead."""
+        if not key.is_initiator or key.service not in self.not_accepting:
             return ends
         return frozenset(self.end_at(end, key) for end in ends)
 
     def end_at(self, end: RoutingEnd, key: MessageKey) -> RoutingEnd:
-        """Returns the end, or a refusal instead of a delivery if the service has no contract there."""
-        places = self.refusing.get(key.service, frozenset()) if key.is_initiator else frozenset()
-        if end.outcome == "DELIVERED" and (end.instance, end.database) in places:
-            return end._replace(outcome="REFUSED", reason=NO_CONTRACT)
-        return end
+        """Returns the end, or what happens instead of a delivery if the service does not accept the message there."""
+        if end.outcome != "DELIVERED" or not key.is_initiator:
+            return end
+        return self.not_accepting.get(key.service, {}).get((str(end.instance), str(end.database)), end)
 
     def ends_after(self, transition: Transition, key: MessageKey, *, sender: str | None) -> Ends:
         """Returns every possible end after a transition at an instance, the sender; None if no route leads back to the sender."""
@@ -279,6 +307,11 @@ class RoutingGraph:
                 "DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason
             )
         next_instance = self._instances_by_address.get(decision.next_hop)
+        if instance in self._not_started:
+            return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=ENDPOINT_NOT_STARTED)
+        # The mirror may be the principal.
+        if next_instance in self._not_started and decision.mirror is None:
+            return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=NEXT_ENDPOINT_NOT_STARTED)
         if next_instance is None:
             return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop)
         # Only the sender binds the broker id of the route; a forwarder cannot change a signed header.
@@ -427,7 +460,7 @@ def reachability(
 
     Returns:
         One row per possible outcome, with the columns of `REACHABILITY`. Outcomes are `DELIVERED`, `REFUSED` (by a service without a
-        contract), `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
+        contract), `DELAYED` (also by an endpoint that is not started or a disabled queue), `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -507,9 +540,9 @@ class ReachabilitySets:
                 if instance in known.returns.get(transition, ()):
                     codes[number] = self.end(transition, known.key, sender=instance)
         self.graph.clear_ends()
-        if self._is_initiator and service in self.graph.refusing:
+        if self._is_initiator and service in self.graph.not_accepting:
             key = MessageKey(service, broker, is_initiator=True)
-            refined = {code: self._code(self.graph.with_refusals(self.ends[code], key)) for code in set(codes)}
+            refined = {code: self._code(self.graph.ends_at(self.ends[code], key)) for code in set(codes)}
             codes = [refined[code] for code in codes]
         return codes
 
@@ -657,7 +690,10 @@ def loops(
         >>> [str(loop) for loop in loops(fleet)]
         ['A -> B -> A']
     """
-    return find_loops(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at, name="at"), pending_request=pending_request))
+    graph = RoutingGraph(
+        Fleet.of(fleet), now=utc_datetime(at, name="at"), pending_request=pending_request, ignores_states=True
+    )
+    return find_loops(graph)
 
 
 def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:

@@ -21,7 +21,13 @@ from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import MSDB, Fleet
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import SENT_BACK, RoutingGraph
+from ssbroker.diagnose.reachability import (
+    ENDPOINT_NOT_STARTED,
+    NEXT_ENDPOINT_NOT_STARTED,
+    QUEUE_DISABLED,
+    SENT_BACK,
+    RoutingGraph,
+)
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
@@ -56,7 +62,7 @@ def stuck(
     """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
-    the conversation uses, about its service, or about its return path. If the routes are correct, the cause and the remedy are those of
+    the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are correct, the cause and the remedy are those of
     `transmission_status`.
 
     Args:
@@ -212,7 +218,9 @@ class _Explainer:
             return None
         if acknowledgement is not None:
             target = forward.end.instance, forward.end.database
-            return _most_severe(f for f in self._by_table[target] if f.code == "SSB017")
+            return self._state(acknowledgement) or _most_severe(f for f in self._by_table[target] if f.code == "SSB017")
+        if (state := self._state(forward)) is not None:
+            return state
         used_routes = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in forward.hops}
         tables = dict.fromkeys((instance, table) for instance, table, _ in used_routes)
         candidates = [finding for table in tables for finding in self._by_table[table]]
@@ -236,6 +244,21 @@ class _Explainer:
             for finding in self._by_table[instance, table]:
                 if finding.route_id in route_ids or quoted_name(service) in f"{finding.object} {finding.message}":
                     yield finding
+
+    def _state(self, path: Trace) -> Finding | None:
+        """Returns the finding about the endpoint or queue that stops the message."""
+        end = path.end
+        if end.reason == QUEUE_DISABLED:
+            details = self._graph.fleet[str(end.instance)].details
+            queue = details.queues[str(end.database), details.services[str(end.database), path.to_service_name].queue]
+            where = "SSB027", f"queue {quoted_name(f'{queue.schema}.{queue.name}')}"
+            return _most_severe(
+                each for each in self._by_table[end.instance, end.database] if (each.code, each.object) == where
+            )
+        if end.reason in (ENDPOINT_NOT_STARTED, NEXT_ENDPOINT_NOT_STARTED):
+            instance = end.instance if end.reason == ENDPOINT_NOT_STARTED else self._graph.fleet.at(str(end.address))
+            return _most_severe(each for each in self._by_table[instance, None] if each.code == "SSB026")
+        return None
 
     def _findings_at_end(self, forward: Trace) -> Iterator[Finding]:
         last = forward.hops[-1]

@@ -15,7 +15,17 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import LOOP, SENT_BACK, MessageKey, Node, RoutingEnd, RoutingGraph
+from ssbroker.diagnose.reachability import (
+    ENDPOINT_NOT_STARTED,
+    LOOP,
+    NEXT_ENDPOINT_NOT_STARTED,
+    QUEUE_DISABLED,
+    SENT_BACK,
+    MessageKey,
+    Node,
+    RoutingEnd,
+    RoutingGraph,
+)
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -94,22 +104,26 @@ def end_text(end: RoutingEnd) -> str:
         'DELAYED: waits in NORTH (no_route)'
     """
     instance = printable(end.instance or "")
+    database = f"{instance}/{printable(end.database or '')}"
     if end.outcome == "DELIVERED":
-        return f"DELIVERED to {instance}/{printable(end.database or '')}"
+        return f"DELIVERED to {database}"
     if end.outcome == "REFUSED":
-        return (
-            f"REFUSED by {instance}/{printable(end.database or '')}: the service has no contract, so it accepts no conversations; "
-            "the conversation ends with error -8408"
-        )
-    if end.outcome == "DELAYED":
-        return f"DELAYED: waits in {instance} ({end.reason})"
-    if end.reason == SENT_BACK:
-        return f"DROPPED by {instance} ({SENT_BACK}): its route leads back to the instance that the message came from"
-    if end.outcome == "DROPPED":
-        return f"DROPPED by {instance} ({end.reason}): not acknowledged, so the sender resends it"
+        return f"REFUSED by {database}: the service has no contract, so it accepts no conversations; the conversation ends with error -8408"
     if end.outcome == "ELSEWHERE":
         return f"ELSEWHERE: sent to {end.address}, which is not an address of any instance"
-    return "LOOP: circulates until its hop limit or lifetime is reached"
+    if end.outcome == "LOOP":
+        return "LOOP: circulates until its hop limit or lifetime is reached"
+    if end.reason == QUEUE_DISABLED:
+        return f"DELAYED: waits in the transmission queue of {database} ({QUEUE_DISABLED}): the queue of the service is disabled"
+    text = f"{'DELAYED: waits in' if end.outcome == 'DELAYED' else 'DROPPED by'} {instance} ({end.reason})"
+    explanations = {
+        ENDPOINT_NOT_STARTED: f"its endpoint is not started, so it does not send to {end.address}",
+        NEXT_ENDPOINT_NOT_STARTED: f"the endpoint of the instance at {end.address} is not started",
+        SENT_BACK: "its route leads back to the instance that the message came from",
+    }
+    if end.reason in explanations:
+        return f"{text}: {explanations[end.reason]}"
+    return text if end.outcome == "DELAYED" else f"{text}: not acknowledged, so the sender resends it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
