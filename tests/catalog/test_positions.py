@@ -26,6 +26,7 @@ USE Sales
 ALTER ROUTE North WITH
     ADDRESS = 'TCP://south'
 ALTER DATABASE Sales MODIFY NAME = Shop
+CREATE USER Stores WITHOUT LOGIN; CREATE REMOTE SERVICE BINDING ToStock TO SERVICE N'//Stock' WITH USER = Stores
 """
 
 
@@ -41,6 +42,8 @@ def catalog(tmp_path: Path) -> Catalog:
     [
         ("database", "Shop", "", "2.sql", 6),
         ("queue", "Shop", "dbo.orders", "1.sql", 4),
+        ("queue", "Shop", "dbo.Orders", "1.sql", 4),
+        ("binding", "Shop", "ToStock", "2.sql", 7),
         ("service", "Shop", "//Orders", "1.sql", 7),
         ("route", "Shop", "North", "2.sql", 4),
         ("endpoint", "", "Broker", "2.sql", 1),

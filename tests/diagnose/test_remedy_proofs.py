@@ -211,15 +211,18 @@ def test_synthetic_ids_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_state_of_objects_is_read_from_scripts(tmp_path: Path) -> None:
-    """A stopped endpoint, a queue that is off, and a binding whose user has no certificate."""
+    """A stopped endpoint, a queue that is off, and a binding whose user has no certificate, each with its statement."""
     script = (
         "CREATE ENDPOINT B STATE = STOPPED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\nGO\n"
-        f"{STOCK} CREATE QUEUE Off WITH STATUS = OFF; CREATE SERVICE [//Off] ON QUEUE Off ([DEFAULT]);\n"
-        "CREATE USER Shop WITHOUT LOGIN; CREATE REMOTE SERVICE BINDING ToShop TO SERVICE N'//Shop' WITH USER = Shop;"
+        f"{STOCK}\nCREATE QUEUE Off WITH STATUS = OFF; CREATE SERVICE [//Off] ON QUEUE Off ([DEFAULT]);\n"
+        "CREATE USER Shop WITHOUT LOGIN;\nCREATE REMOTE SERVICE BINDING ToShop TO SERVICE N'//Shop' WITH USER = Shop;"
     )
     found = {finding.code: finding for finding in errors(loaded(tmp_path, south=script))}
     assert sorted(found) == ["SSB026", "SSB027", "SSB029"]
     assert found["SSB026"].remedy == "ALTER ENDPOINT [B] STATE = STARTED;"
     assert found["SSB027"].scripts
     assert found["SSB029"].message.startswith('the user "Shop" owns no certificate')
-    assert found["SSB027"].line is not None
+    lines = {code: script.splitlines()[(finding.line or 0) - 2] for code, finding in found.items()}
+    assert lines["SSB026"].startswith("CREATE ENDPOINT B")
+    assert lines["SSB027"].startswith("CREATE QUEUE Off")
+    assert lines["SSB029"].startswith("CREATE REMOTE SERVICE BINDING")

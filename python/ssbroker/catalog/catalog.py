@@ -299,9 +299,9 @@ class Catalog:
         Positions are not part of the content of a catalog: they are neither compared nor pickled.
 
         Args:
-            kind: `database`, `route`, `queue`, `service` or `endpoint`.
+            kind: `database`, `route`, `queue`, `service`, `binding` or `endpoint`.
             database: Name of the database; empty for an endpoint.
-            name: Name of the object; empty for a database. A queue is named by schema and name in lower case, such as `dbo.orders`.
+            name: Name of the object; empty for a database. A queue is named by schema and name in any case, such as `dbo.Orders`.
 
         Returns:
             File and line; None if the catalog was not loaded from scripts, or no statement created the object.
@@ -316,7 +316,9 @@ class Catalog:
             ...     Catalog.load(script).position("route", database="msdb", name="Orders").line
             2
         """
-        return None if self._script is None else self._script.positions.get((kind, database, name))
+        if self._script is None:
+            return None
+        return self._script.positions.get((kind, database, name.casefold() if kind == "queue" else name))
 
     @property
     def notes(self) -> tuple[ddl.ScriptNote, ...]:

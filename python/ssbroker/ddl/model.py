@@ -136,7 +136,7 @@ class BindingModel:
     user: str
 
 
-ObjectKind = Literal["database", "route", "queue", "service", "endpoint"]
+ObjectKind = Literal["database", "route", "queue", "service", "binding", "endpoint"]
 """The kinds of objects whose statements a script records."""
 Key = tuple[str, str]
 """Database and name."""
@@ -285,6 +285,8 @@ class InstanceModel:
             case statements.CreateQueue(queue) | statements.AlterQueue(queue):
                 database, schema, name = _queue_key(self, queue)
                 self.positions["queue", database, f"{schema}.{name}"] = at
+            case statements.CreateBinding(name) | statements.AlterBinding(name):
+                self.positions["binding", self.current_database(), name] = at
             case statements.CreateEndpoint(name) | statements.AlterEndpoint(name):
                 self.positions["endpoint", "", self.endpoint.name if self.endpoint else name] = at
             case statements.CreateDatabase(name):
