@@ -126,6 +126,24 @@ def test_sarif_names_the_script_of_a_folder(run: Run, tmp_path: Path, monkeypatc
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("net/2%20routes.sql", 3)
 
 
+def test_script_in_a_subfolder_is_named_with_it(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scripts of an instance may have the same name."""
+    monkeypatch.chdir(tmp_path)
+    for part, text in (
+        ("Databases", "CREATE DATABASE Sales;"),
+        ("Routes", "USE Sales;\nCREATE ROUTE R WITH SERVICE_NAME = N'//X', ADDRESS = N'LOCAL';"),
+    ):
+        (tmp_path / "fleet" / "net" / part).mkdir(parents=True)
+        (tmp_path / "fleet" / "net" / part / "Sales #1.sql").write_text(text)
+    for given in (("fleet/net",), ("--fleet", "fleet"), (str(tmp_path / "fleet" / "net"),)):
+        found = run("lint", *given, "--sarif", "found.sarif")
+        (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        folder = tmp_path.as_uri() + "/" if given[0].startswith("/") else ""
+        assert uri == f"{folder}fleet/net/Routes/Sales%20%231.sql"
+        assert f'net/Sales/route "R" ({Path("Routes", "Sales #1.sql")}:2): leads to LOCAL' in found.out
+
+
 def test_sarif_uses_uris_and_lists_all_instances_of_a_loop(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ def lint(
         }
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        print_findings(found, Console(), unchecked=not_checked(instances))
+        print_findings(found, Console(), folders=[*paths.values()], unchecked=not_checked(instances))
     if found:
         raise typer.Exit(1)
 
@@ -181,18 +181,22 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
     return catalog.with_details(replace(catalog.details, conversations=counts))
 
 
-def _position(finding: Finding) -> str:
-    """Returns the place of the statement that made the object."""
+def _position(finding: Finding, folders: Sequence[Path]) -> str:
+    """Returns the place of the statement that made the object; that of a script within the folder of its instance."""
     if finding.line is None or finding.object.endswith(f":{finding.line}"):
         return ""
-    return f" ({Path(finding.file).name if finding.file else ''}:{finding.line})"
+    file = Path(finding.file or "")
+    shown = next((file.relative_to(folder) for folder in folders if folder in file.parents), file.name)
+    return f" ({shown}:{finding.line})"
 
 
 _SHOWN_FINDINGS_MAX: Final = 10
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str] = ()) -> None:
+def print_findings(
+    found: Findings, console: Console, *, folders: Sequence[Path] = (), unchecked: Sequence[str] = ()
+) -> None:
     """Prints the findings grouped by code, the most severe first; without findings, what was not checked."""
     from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
@@ -204,7 +208,7 @@ def print_findings(found: Findings, console: Console, *, unchecked: Sequence[str
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
         line(f"  {CODES[code].why}")
         for finding in findings[:_SHOWN_FINDINGS_MAX]:
-            line(f"  - {finding.where}{_position(finding)}: {finding.message}")
+            line(f"  - {finding.where}{_position(finding, folders)}: {finding.message}")
             line(f"    {finding.remedy}", "dim")
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, Final, Literal, overload
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -580,13 +580,27 @@ def _uris_of(finding: Finding, uris: Mapping[str, str]) -> list[str]:
     """Returns the script of the statement that made the object, else the file or folder of each instance that is involved."""
     instances = [finding.instance] if finding.instance is not None else _instances_of_related(finding)
     if finding.file is not None:
-        # An instance may be a folder of scripts.
-        folder = uris.get(instances[0], "") if instances else ""
-        name = quote(PurePath(finding.file).name)
-        return (
-            [folder if folder.endswith(name) else f"{folder.rstrip('/')}/{name}"] if folder else [quote(finding.file)]
-        )
+        return [_uri_of_script(PurePath(finding.file), uris.get(instances[0], "") if instances else "")]
     return [uris[instance] for instance in instances if instance in uris]
+
+
+def _uri_of_script(file: PurePath, instance_uri: str) -> str:
+    """Returns the URI of a script of an instance, which is this script, or a folder that has it, maybe in a subfolder.
+
+    Examples:
+        >>> _uri_of_script(PurePath("/home/me/fleet/SOUTH/Routes/Stock.sql"), "fleet/SOUTH")
+        'fleet/SOUTH/Routes/Stock.sql'
+        >>> _uri_of_script(PurePath("/home/me/fleet/NORTH.sql"), "fleet/NORTH.sql")
+        'fleet/NORTH.sql'
+    """
+    if not instance_uri:
+        return quote(file.as_posix())
+    name = quote(file.name)
+    if instance_uri.rpartition("/")[2] == name:
+        return instance_uri
+    folder = unquote(instance_uri.removeprefix("file://")).strip("/")
+    _, is_below, path = f"/{file.as_posix()}".partition(f"/{folder}/")
+    return f"{instance_uri.rstrip('/')}/{quote(path) if is_below else name}"
 
 
 def _instances_of_related(finding: Finding) -> list[str]:
