@@ -225,6 +225,35 @@ def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
     assert same.out.endswith("No conversation changes.\n")
 
 
+def test_compare_says_what_differs_and_is_not_compared(run: Run, tmp_path: Path) -> None:
+    script = (
+        "CREATE ENDPOINT B STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\nGO\n"
+        "CREATE DATABASE Sales;\nGO\nUSE Sales; CREATE QUEUE Q; CREATE SERVICE [//Orders] ON QUEUE Q ([DEFAULT]);"
+    )
+    changed = script.replace("STARTED", "STOPPED").replace("QUEUE Q;", "QUEUE Q WITH STATUS = OFF;")
+    for side, text in (("before", script), ("after", changed.replace(" ([DEFAULT])", ""))):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "net.sql").write_text(text)
+    given = (
+        "compare",
+        tmp_path / "before" / "net.sql",
+        tmp_path / "after" / "net.sql",
+        "--html",
+        tmp_path / "page.html",
+    )
+    found = run(*given)
+    subjects = [
+        "the state of the endpoint (in net)",
+        "the state of queues (in net)",
+        "whether services have a contract (in net)",
+    ]
+    text = f"Not compared, but different: {'; '.join(subjects)}. Check it with lint and trace."
+    assert found.status == 0
+    assert " ".join(found.out.split()).endswith(f"No conversation changes. {text}")
+    assert json.loads(run(*given, "--json").out)["not_compared"] == subjects
+    assert text in (tmp_path / "page.html").read_text()
+
+
 def test_compare_over_files_equals_the_function(catalog: Path, run: Run, tmp_path: Path) -> None:
     rows = conversations(500)
     for number, suffix in enumerate(("one", "two")):

@@ -296,6 +296,7 @@ def test_tables_of_an_empty_comparison() -> None:
         "causes": [],
         "changes": [],
         "load": [],
+        "not_compared": [],
     }
     assert repr(compared) == "Comparison(changes=0)"
 

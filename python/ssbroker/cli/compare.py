@@ -69,6 +69,8 @@ def compare(
 
     A change is another outcome, database, next hop or explanation. Without --conversations, all classes of conversations are compared.
 
+    The states of endpoints and queues, and the contracts of services, are not compared; if they differ, the output says so.
+
     Exit status: 0 if nothing changes, 1 if anything changes, 2 if an option or an input is invalid.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
@@ -166,6 +168,10 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
         line(f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.")
     else:
         line(f"{count_of(len(comparison.changes), 'change')}." if comparison else "No conversation changes.")
+    if comparison.not_compared:
+        from ssbroker.diagnose.compare import not_compared_text  # noqa: PLC0415 - keeps --help fast
+
+        line(not_compared_text(comparison))
 
 
 def _print_change(change: Change, console: Console) -> None:

@@ -248,6 +248,7 @@ class Comparison:
         changes: The changes.
         conversations: The number of conversations compared; None without traffic.
         load: The number of conversations before and after, by instance, service and copy.
+        not_compared: What differs, and is not compared because it is not routing.
     """
 
     def __init__(
@@ -256,9 +257,12 @@ class Comparison:
         *,
         conversations: int | None,
         load: dict[tuple[str, str, str], list[int]],
+        not_compared: Sequence[str] = (),
     ) -> None:
         self.changes: Final = tuple(sorted(changes, key=lambda change: -(change.conversations or 0)))
         self.conversations: Final = conversations
+        self.not_compared: Final = tuple(not_compared)
+        """What differs, and is not compared because it is not routing, such as `the state of the endpoint`."""
         self.destinations: Final = load
         """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
@@ -319,13 +323,14 @@ class Comparison:
         return pa.Table.from_pylist(rows, schema=LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the comparison as a dict that `json.dumps` accepts: `conversations`, `changed_conversations`, `causes`, `changes` and `load`."""
+        """Returns the comparison as a dict that `json.dumps` accepts: `conversations`, `changed_conversations`, `causes`, `changes`, `load` and `not_compared`."""
         return {
             "conversations": self.conversations,
             "changed_conversations": self.changed_conversations,
             "causes": self.causes.to_pylist(),
             "changes": self.table.to_pylist(),
             "load": self.load.to_pylist(),
+            "not_compared": list(self.not_compared),
         }
 
     def __repr__(self) -> str:
@@ -337,14 +342,20 @@ class Comparison:
         return f"Comparison(changes={len(self.changes)}{suffix})"
 
     def _repr_html_(self) -> str:
+        not_compared = [notebook.preformatted(not_compared_text(self))] if self.not_compared else []
         if not self:
-            return notebook.section("No changes")
+            return notebook.section("No changes", *not_compared)
         title = quantity(len(self.changes), "change")
         if self.conversations is not None:
             title += f", of {self.changed_conversations:,} of {self.conversations:,} conversations"
         columns = ("instance", "database", "service", "before", "after", "cause", "object", "conversations")
         shown = columns if self.conversations is not None else columns[:-1]
-        return notebook.section(title, notebook.table(self.table, columns=shown))
+        return notebook.section(title, notebook.table(self.table, columns=shown), *not_compared)
+
+
+def not_compared_text(comparison: Comparison) -> str:
+    """Returns a sentence about what differs and is not compared."""
+    return f"Not compared, but different: {'; '.join(comparison.not_compared)}. Check it with lint and trace."
 
 
 def skew(loads: Sequence[int]) -> float | None:
@@ -457,7 +468,8 @@ def compare(
     """Returns which conversations change outcome, database, next hop or explanation, and which difference causes it.
 
     Without traffic the result is complete: it covers one conversation of every class that either catalog distinguishes, with every
-    possible tie break. Anything that is not listed does not change.
+    possible tie break. No other routing decision changes. The states of endpoints and queues and the contracts of services are not
+    routing; `not_compared` of the result says if they differ.
 
     Args:
         before: The current fleet or catalog.
@@ -497,12 +509,13 @@ def compare(
         comparer.add(as_table(conversations, name="conversations"))
         return comparer.result()
     moments = utc_datetime(before_at, name="before_at"), after_at
+    pairs = _paired_catalogs(before, after)
     changes = [
         change
-        for instance, pair in _paired_catalogs(before, after).items()
+        for instance, pair in pairs.items()
         for change in _compare_classes(instance, *pair, moments=moments, pending_request=pending_request)
     ]
-    return Comparison(changes, conversations=None, load={})
+    return Comparison(changes, conversations=None, load={}, not_compared=_not_compared(pairs))
 
 
 class Comparer:
@@ -587,6 +600,25 @@ _EMPTY: Final = Catalog(pa.Table.from_batches([], schemas.ROUTES))
 """The catalog of an instance that only one of the fleets has."""
 
 
+def _not_compared(catalogs: dict[str, tuple[Catalog, Catalog]]) -> list[str]:
+    """Returns what differs beyond routing, with the instances where it does."""
+    different: defaultdict[str, list[str]] = defaultdict(list)
+    for instance, (before, after) in catalogs.items():
+        old, new = before.details, after.details
+        if old.endpoint is not None and new.endpoint is not None and old.endpoint.state != new.endpoint.state:
+            different["the state of the endpoint"].append(instance)
+        if any(
+            old.queues[key].is_enabled != new.queues[key].is_enabled for key in old.queues.keys() & new.queues.keys()
+        ):
+            different["the state of queues"].append(instance)
+        if any(
+            old.services[key].accepts_conversations != new.services[key].accepts_conversations
+            for key in old.services.keys() & new.services.keys()
+        ):
+            different["whether services have a contract"].append(instance)
+    return [f"{subject} (in {', '.join(instances)})" for subject, instances in different.items()]
+
+
 def from_counts(
     catalogs: dict[str, tuple[Catalog, Catalog]],
     counts: dict[str, Counter[DecisionPair]],
@@ -605,7 +637,7 @@ def from_counts(
             if _comparable(pair.before, routes[0]) != _comparable(pair.after, routes[1]):
                 changes.append(_change_of_pair(instance, pair, routes, differences, conversations=number))
     total = sum(sum(pairs.values()) for pairs in counts.values())
-    return Comparison(changes, conversations=total, load=dict(load))
+    return Comparison(changes, conversations=total, load=dict(load), not_compared=_not_compared(catalogs))
 
 
 def _change_of_pair(

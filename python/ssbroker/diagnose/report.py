@@ -17,7 +17,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.compare import Comparison
+from ssbroker.diagnose.compare import Comparison, not_compared_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
@@ -340,9 +340,9 @@ def _matrix_size(fleet: Fleet) -> int:
 
 
 def _changes(comparison: Comparison) -> str:
+    parts = [f"<p>{escaped(not_compared_text(comparison))}</p>"] if comparison.not_compared else []
     if not comparison:
-        return "<p>No changes.</p>"
-    parts = []
+        return "".join(["<p>No changes.</p>", *parts])
     if comparison.conversations is not None:
         parts.append(
             f"<p>{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.</p>"
