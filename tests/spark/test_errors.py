@@ -33,7 +33,11 @@ KEYS = "conversation_id binary, to_service_name string"
 @pytest.mark.parametrize(
     ("columns", "catalog", "words"),
     [
-        ("conversation_id binary", ONE_DATABASE, ["to_service_name"]),
+        (
+            "other int, conversation_id binary, service string, other int",
+            ONE_DATABASE,
+            ["to_service_name", 'columns "other", "conversation_id", "service"; rename "service" if it is this column'],
+        ),
         (
             "to_service_name string",
             EQUAL_ROUTES,
@@ -67,6 +71,17 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
         ssbroker.spark.route(spark.createDataFrame([], columns), catalog)
     assert caught.value.column == words[0]
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_missing_column_of_fragments_is_reported_with_all_columns(spark: SparkSession) -> None:
+    columns = (
+        "other int, conversation_id binary, is_initiator boolean, message_sequence_number bigint, number int, other int"
+    )
+    with pytest.raises(SchemaError) as caught:
+        ssbroker.spark.reassemble(spark.createDataFrame([], f"{columns}, fragment_count int, message_body binary"))
+    assert caught.value.column == "fragment_number"
+    assert '"other", "conversation_id", "is_initiator", "message_sequence_number", "number", ' in str(caught.value)
+    assert str(caught.value).endswith('rename "number" if it is this column')
 
 
 def test_ties_that_appear_when_a_route_expires_are_found_at_the_call(spark: SparkSession) -> None:

@@ -122,15 +122,18 @@ def read_fragment_columns(fragments: DataFrame, session_keys: Any) -> FragmentCo
     names: list[str] = []
     extra: list[StructField] = []
     kinds: dict[str, pa.DataType] = {}
+    all_kinds: dict[str, pa.DataType] = {}  # in an error, with the names of all columns
     for field in fragments.schema:
         name = by_own.get(field.name)
         if name is None:
             names.append(extra_name(len(extra)))
             extra.append(field)
+            all_kinds.setdefault(field.name, pa.null())
             continue
         names.append(name)
-        kinds[name] = arrow_type(field.name, field.dataType, expected=_FRAGMENT_TYPES.get(name, "binary"))
-    reassemble(pa.schema(kinds).empty_table(), session_keys=session_keys)
+        kind = arrow_type(field.name, field.dataType, expected=_FRAGMENT_TYPES.get(name, "binary"))
+        kinds[name] = all_kinds[name] = kind
+    reassemble(pa.schema(all_kinds).empty_table(), session_keys=session_keys)
     check_arrow_types(extra)
     has_text_ids = pa.types.is_string(kinds[ID_COLUMN])
     return FragmentColumns(names=tuple(names), extra=tuple(extra), has_text_ids=has_text_ids)

@@ -188,12 +188,16 @@ def validate_routing(
     now: datetime,
     tie_break: TieBreak,
     pending_request: PendingRequest,
+    all_names: Iterable[str] = (),
 ) -> Labels:
-    """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels."""
+    """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels.
+
+    An error about a missing column lists `all_names`, those of the input, or else `columns`.
+    """
     check_catalog(catalog)
     without_routes = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
-    fields = [pa.field(name, kind) for name, kind in columns.items()]
+    fields = [pa.field(name, columns.get(name, pa.null())) for name in dict.fromkeys((*all_names, *columns))]
     decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
     if tie_break == "hash" and columns.keys().isdisjoint(ID_COLUMNS):
         _reject_ties(catalog, now=now, pending_request=pending_request)

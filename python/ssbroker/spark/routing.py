@@ -240,7 +240,12 @@ def _checked_columns(
     }
     check_tie_break(tie_break)
     labels = input_columns.validate_routing(
-        catalog, types, now=now, tie_break=tie_break, pending_request=pending_request
+        catalog,
+        types,
+        now=now,
+        tie_break=tie_break,
+        pending_request=pending_request,
+        all_names=conversations.columns,
     )
     return types, labels
 
