@@ -98,7 +98,7 @@ def test_an_empty_list_has_no_columns() -> None:
 def test_duplicate_columns_of_pandas_are_an_error() -> None:
     frame = pd.DataFrame([["//Orders", 1, 2]], columns=["to_service_name", "extra", "extra"])
     for use in (ROUTER.route, ROUTER.with_decisions, ssbroker.reassemble, ssbroker.Catalog):
-        with pytest.raises(ssbroker.SchemaError, match="^extra: expected unique column names, got two columns with"):
+        with pytest.raises(ssbroker.SchemaError, match=r"^extra: expected unique column names, got two columns with"):
             use(frame)  # type: ignore[operator]
 
 
