@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from ssbroker import Catalog, Instance
-from ssbroker.diagnose import CODES, Fleet, compare, html_report, lint, not_checked, trace
+from ssbroker.cli.compare import print_comparison
+from ssbroker.diagnose import CODES, Change, Comparison, Fleet, compare, html_report, lint, not_checked, trace
 from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
 
 NORTH = """-- ssbroker: addresses=TCP://north:4022
@@ -223,6 +225,60 @@ def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
     same = run("compare", "--fleet", folder, folder, *AT)
     assert same.status == 0
     assert same.out.endswith("No conversation changes.\n")
+
+
+def test_lines_of_compare_for_one_service_name_their_broker_ids(run: Run, tmp_path: Path) -> None:
+    script = (
+        "CREATE DATABASE Sales; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001\n"
+        "GO\nUSE Sales; CREATE QUEUE Q; CREATE SERVICE [//Orders] ON QUEUE Q ([DEFAULT]);\n"
+        "CREATE ROUTE One WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://one';\n"
+        "CREATE ROUTE Two WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://two', "
+        "BROKER_INSTANCE = N'570c4000-0000-4000-8000-000000000003';\n"
+    )
+    for side, text in (
+        ("before", script),
+        ("after", script.replace("TCP://one", "TCP://new").replace("TCP://two", "TCP://2")),
+    ):
+        (tmp_path / f"{side}.sql").write_text(text)
+    found = run("compare", tmp_path / "before.sql", tmp_path / "after.sql")
+    lines = [line.strip() for line in found.out.splitlines() if line.startswith("  before/Sales for //Stock")]
+    assert lines == [
+        "before/Sales for //Stock with no broker id, another broker id, broker id 5a1e5000-0000-4000-8000-000000000001: "
+        "REMOTE TCP://one:4022 -> REMOTE TCP://new:4022",
+        "before/Sales for //Stock with broker id 570c4000-0000-4000-8000-000000000003: "
+        "REMOTE TCP://two:4022 -> REMOTE TCP://2:4022",
+    ]
+    changes = json.loads(run("compare", tmp_path / "before.sql", tmp_path / "after.sql", "--json").out)["changes"]
+    assert [each["broker_ids"] for each in changes][1] == "broker id 570c4000-0000-4000-8000-000000000003"
+
+
+@pytest.mark.parametrize(
+    ("cause", "route_after", "shown"),
+    [
+        (("other", ""), 'Sales/route "B"', ["another difference: NORTH ", 'by Sales/route "B" instead of no route']),
+        (("forwarding turned on", ""), None, ["forwarding turned on: NORTH ", "DELAYED (no_route), in another step"]),
+    ],
+)
+def test_compare_prints_causes_and_results_that_have_no_object_or_difference(
+    capsys: pytest.CaptureFixture[str], cause: tuple[str, str], route_after: str | None, shown: list[str]
+) -> None:
+    change = Change(
+        instance="NORTH",
+        database="Sales",
+        service="//Stock",
+        broker_ids=None,
+        kind="explanation",
+        cause=cause[0],
+        object=cause[1],
+        before="DELAYED (no_route)",
+        after="DELAYED (no_route)",
+        route_before=None,
+        route_after=route_after,
+        conversations=None,
+    )
+    print_comparison(Comparison([change], conversations=None, load={}), (), Console(width=100))
+    out = capsys.readouterr().out
+    assert [text for text in shown if text not in out] == []
 
 
 def test_compare_says_what_differs_and_is_not_compared(run: Run, tmp_path: Path) -> None:

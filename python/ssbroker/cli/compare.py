@@ -176,8 +176,13 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
 
 def _print_change(change: Change, console: Console) -> None:
     service = "every other service" if change.service is None else change.service
+    if change.broker_ids is not None:
+        service += f" with {change.broker_ids}"
     number = f"{change.conversations:,} x " if change.conversations is not None else ""
     start = f"  {number}{change.instance}/{change.database or 'from outside'} for {service}:"
+    if change.before == change.after:
+        print_prose(console, f"{start} {change.before}, {_another_way(change)}")
+        return
     line = f"{start} {change.before} -> {change.after}"
     if console.is_terminal and cell_len(terminal_safe(line)) > console.width:
         before, after = (side.replace(" | ", "\n         or ") for side in (change.before, change.after))
@@ -185,11 +190,23 @@ def _print_change(change: Change, console: Console) -> None:
     print_prose(console, line)
 
 
+def _another_way(change: Change) -> str:
+    if change.route_before == change.route_after:
+        return "in another step"
+    return f"by {change.route_after or 'no route'} instead of {change.route_before or 'no route'}"
+
+
+def _cause_text(row: dict[str, Any]) -> str:
+    if row["cause"] == "other":
+        return f"another difference: {row['instance']}"
+    return f"{row['cause']}: {row['instance']}{'/' if row['object'] else ''}{row['object']}"
+
+
 def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> FittedTable:
     table = ruled_table("Cause", "Effect", "Conversations" if has_traffic else "Classes", numbers=1)
     for row in rows[:_SHOWN_ROWS_MAX]:
         number = row["conversations"] if has_traffic else row["changes"]
-        table.add_row(cell(f"{row['cause']}: {row['instance']}/{row['object']}"), row["kind"], f"{number:,}")
+        table.add_row(cell(_cause_text(row)), row["kind"], f"{number:,}")
     return FittedTable(table)
 
 

@@ -567,6 +567,8 @@ class ConversationClass(NamedTuple):
     service: str | None
     """None represents all services that neither catalog knows."""
     broker: bytes | None
+    """The broker id that they name; empty for one that neither catalog knows."""
+    is_initiator: bool
     before: tuple[ComparedDecision, ...]
     """Every possible decision."""
     after: tuple[ComparedDecision, ...]
@@ -610,7 +612,8 @@ def classes(
         ]
         for lookup, old, new in zip(lookups, *sides, strict=False):
             service = None if lookup.service == unknown_name else lookup.service
-            yield ConversationClass(database, service, lookup.broker, old, new)
+            broker = b"" if lookup.broker == unknown_broker else lookup.broker
+            yield ConversationClass(database, service, broker, lookup.is_initiator, old, new)
 
 
 def _distinct_decisions(decisions: tuple[PossibleDecision, ...]) -> tuple[ComparedDecision, ...]:

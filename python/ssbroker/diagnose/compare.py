@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from operator import add
@@ -175,6 +176,7 @@ _TEXT_COLUMNS: Final = (
     "instance",
     "database",
     "service",
+    "broker_ids",
     "kind",
     "cause",
     "object",
@@ -185,7 +187,9 @@ _TEXT_COLUMNS: Final = (
 )
 _CHANGE_FIELDS: Final[list[pa.Field[Any]]] = [
     *(
-        pa.field(name, pa.string(), nullable=name in {"database", "service", "route_before", "route_after"})
+        pa.field(
+            name, pa.string(), nullable=name in {"database", "service", "broker_ids", "route_before", "route_after"}
+        )
         for name in _TEXT_COLUMNS
     ),
     pa.field("conversations", pa.int64()),
@@ -218,6 +222,8 @@ class Change:
         instance: The instance whose routing tables change.
         database: The database where the conversations start; None from outside.
         service: The target service; None represents every service that neither catalog knows.
+        broker_ids: Which broker ids the conversations name, if others of this database and service change otherwise; else None, and with
+            traffic.
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
         cause: The kind of cause, such as `route vanished`.
         object: The object of the cause, such as `Sales/route "Orders"`.
@@ -231,6 +237,7 @@ class Change:
     instance: str
     database: str | None
     service: str | None
+    broker_ids: str | None
     kind: Kind
     cause: str
     object: str
@@ -647,6 +654,7 @@ def _change_of_pair(
         instance=instance,
         database=pair.database,
         service=pair.service,
+        broker_ids=None,
         kind=change_kind(pair.before, pair.after),
         **cause_fields(differences.cause(pair, routes)),
         before=str(pair.before),
@@ -666,6 +674,9 @@ def _route_label(route: RouteKey | None) -> str | None:
     return None if route is None else f"{route[0]}/route {quoted_name(route[1])}"
 
 
+_CLASSES_SHOWN_MAX: Final = 4
+
+
 def _compare_classes(
     instance: str,
     before: Catalog,
@@ -676,16 +687,31 @@ def _compare_classes(
 ) -> Iterator[Change]:
     """Yields the changes over every class of conversations."""
     differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
-    seen: set[tuple[Any, ...]] = set()
+    # Classes that differ only in the broker id, and change alike, are reported once.
+    found: dict[tuple[Any, ...], tuple[Change, list[ConversationClass]]] = {}
     for each in classes(before, after, moments=moments, pending_request=pending_request):
         change = _change_of_class(instance, each, differences)
-        # Classes that differ only in the broker id, and change alike, are reported once.
-        if (
-            change is not None
-            and (key := (change.database, change.service, change.before, change.after, change.object)) not in seen
-        ):
-            seen.add(key)
-            yield change
+        if change is not None:
+            key = change.database, change.service, change.before, change.after, change.object
+            found.setdefault(key, (change, []))[1].append(each)
+    counts = Counter(key[:2] for key in found)
+    for key, (change, changed) in found.items():
+        yield change if counts[key[:2]] == 1 else replace(change, broker_ids=_broker_ids(changed))
+
+
+def _broker_ids(changed: list[ConversationClass]) -> str:
+    """Returns which broker ids the conversations of some classes name."""
+    shown = [_broker_id(each) for each in changed[:_CLASSES_SHOWN_MAX]]
+    omitted = len(changed) - len(shown)
+    return ", ".join([*shown, f"{omitted:,} more"] if omitted else shown)
+
+
+def _broker_id(each: ConversationClass) -> str:
+    if each.broker is None:
+        return "no broker id"
+    if not each.broker:
+        return "another broker id"
+    return f"broker id {uuid.UUID(bytes=each.broker)}{'' if each.is_initiator else ' (replies)'}"
 
 
 def _change_of_class(instance: str, each: ConversationClass, differences: Differences) -> Change | None:
@@ -710,6 +736,7 @@ def _change_of_class(instance: str, each: ConversationClass, differences: Differ
         instance=instance,
         database=each.database,
         service=each.service,
+        broker_ids=None,
         kind=change_kind(*first),
         **cause_fields(differences.cause(example, routes)),
         before=texts[0],

@@ -351,7 +351,18 @@ def _changes(comparison: Comparison) -> str:
     names = ["cause", "instance", "object", "kind", "changes", "conversations"]
     parts.append(f"<h3>Causes</h3>{_table(_shown_columns(names, causes), causes)}{_omitted_count(len(causes))}")
     changes = comparison.table.slice(length=_SHOWN_MAX).to_pylist()
-    names = ["conversations", "instance", "database", "service", "before", "after", "cause", "object", "kind"]
+    names = [
+        "conversations",
+        "instance",
+        "database",
+        "service",
+        "broker_ids",
+        "before",
+        "after",
+        "cause",
+        "object",
+        "kind",
+    ]
     parts.append(
         f"<h3>What changes</h3>{_table(_shown_columns(names, changes), changes)}{_omitted_count(len(comparison.changes))}"
     )
@@ -371,8 +382,9 @@ def _changes(comparison: Comparison) -> str:
 
 
 def _shown_columns(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the columns without `conversations`, if there is no traffic."""
-    return [name for name in names if name != "conversations" or any(row[name] is not None for row in rows)]
+    """Returns the columns without `conversations` and `broker_ids`, if no row has them."""
+    optional = ("conversations", "broker_ids")
+    return [name for name in names if name not in optional or any(row[name] is not None for row in rows)]
 
 
 def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
