@@ -187,8 +187,8 @@ def _from_pandas(frame: Any, *, name: str) -> Any:
     """Converts a DataFrame, in which a column without values often holds NaN."""
     duplicates = frame.columns[frame.columns.duplicated()]
     if len(duplicates):
-        column = str(duplicates[0])
-        raise SchemaError(f"{column}: expected unique column names, got two columns with this name", column=column)
+        repeated = str(duplicates[0])
+        raise SchemaError(f"{repeated}: expected unique column names, got two columns with this name", column=repeated)
     if hasattr(frame, "__arrow_c_stream__") and not any(
         column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in _NULLABLE_COLUMNS
     ):

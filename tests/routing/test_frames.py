@@ -99,7 +99,7 @@ def test_duplicate_columns_of_pandas_are_an_error() -> None:
     frame = pd.DataFrame([["//Orders", 1, 2]], columns=["to_service_name", "extra", "extra"])
     for use in (ROUTER.route, ROUTER.with_decisions, ssbroker.reassemble, ssbroker.Catalog):
         with pytest.raises(ssbroker.SchemaError, match=r"^extra: expected unique column names, got two columns with"):
-            use(frame)  # type: ignore[operator]
+            use(frame)
 
 
 def test_an_existing_column_of_decisions_is_an_error() -> None:

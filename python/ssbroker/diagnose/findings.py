@@ -588,9 +588,9 @@ def _uri_of_script(file: PurePath, instance_uri: str) -> str:
     """Returns the URI of a script of an instance, which is this script, or a folder that has it, maybe in a subfolder.
 
     Examples:
-        >>> _uri_of_script(PurePath("/home/me/fleet/SOUTH/Routes/Stock.sql"), "fleet/SOUTH")
+        >>> _uri_of_script(PurePath("/srv/fleet/SOUTH/Routes/Stock.sql"), "fleet/SOUTH")
         'fleet/SOUTH/Routes/Stock.sql'
-        >>> _uri_of_script(PurePath("/home/me/fleet/NORTH.sql"), "fleet/NORTH.sql")
+        >>> _uri_of_script(PurePath("/srv/fleet/NORTH.sql"), "fleet/NORTH.sql")
         'fleet/NORTH.sql'
     """
     if not instance_uri:

@@ -217,8 +217,10 @@ class _StatementLocator:
             position = catalog.position("route", database=database, name=name)
         elif object_type == "service" and quoted in self._services:
             position = catalog.position("service", database=database, name=self._services[quoted])
-        elif object_type in ("queue", "binding"):
-            position = catalog.position(object_type, database=database, name=quoted.strip('"'))
+        elif object_type == "queue":
+            position = catalog.position("queue", database=database, name=quoted.strip('"'))
+        elif object_type == "binding":
+            position = catalog.position("binding", database=database, name=quoted.strip('"'))
         elif object_type == "endpoint":
             position = catalog.position("endpoint", name=quoted.strip('"'))
         if position is None and database:
