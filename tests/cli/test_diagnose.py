@@ -242,13 +242,14 @@ def test_lines_of_compare_for_one_service_name_their_broker_ids(run: Run, tmp_pa
         (tmp_path / f"{side}.sql").write_text(text)
     found = run("compare", tmp_path / "before.sql", tmp_path / "after.sql")
     lines = [line.strip() for line in found.out.splitlines() if line.startswith("  before/Sales for //Stock")]
-    sales, stock = "5a1e5000-0000-4000-8000-000000000001", "570c4000-0000-4000-8000-000000000003"
+    others = "no broker id, another broker id, broker id 5a1e5000-0000-4000-8000-000000000001"
+    known = "broker id 570c4000-0000-4000-8000-000000000003"
     assert lines == [
-        f"before/Sales for //Stock with no broker id, another broker id, broker id {sales}: REMOTE TCP://one:4022 -> REMOTE TCP://new:4022",
-        f"before/Sales for //Stock with broker id {stock}: REMOTE TCP://two:4022 -> REMOTE TCP://2:4022",
+        f"before/Sales for //Stock with {others}: REMOTE TCP://one:4022 -> REMOTE TCP://new:4022",
+        f"before/Sales for //Stock with {known}: REMOTE TCP://two:4022 -> REMOTE TCP://2:4022",
     ]
     changes = json.loads(run("compare", tmp_path / "before.sql", tmp_path / "after.sql", "--json").out)["changes"]
-    assert [each["broker_ids"] for each in changes][1] == "broker id 570c4000-0000-4000-8000-000000000003"
+    assert [each["broker_ids"] for each in changes] == [others, known]
 
 
 @pytest.mark.parametrize(
