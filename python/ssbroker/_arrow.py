@@ -141,6 +141,16 @@ _HINTS: Final = {
     "builtins.dict": "pass a list of dicts, one for each row, or pyarrow.table(...)",
 }
 _PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
+_SCHEMAS: Final = {
+    "routes": schemas.ROUTES,
+    "databases": schemas.DATABASES,
+    "services": schemas.SERVICES,
+    "conversations": schemas.CONVERSATIONS,
+    "messages": schemas.MESSAGES,
+    "fragments": schemas.FRAGMENTS,
+    "decisions": schemas.DECISIONS,
+}
+"""The columns of each input by the name of its argument."""
 _NULLABLE_COLUMNS: Final = frozenset(
     field.name
     for schema in (schemas.ROUTES, schemas.DATABASES, schemas.CONVERSATIONS, schemas.FRAGMENTS)
@@ -184,26 +194,29 @@ def as_arrow(value: Any, *, name: str) -> Any:
 
 
 def _from_pandas(frame: Any, *, name: str) -> Any:
-    """Converts a DataFrame, in which a column without values often holds NaN."""
+    """Converts a DataFrame, in which a column without values often holds NaN, and one without rows is often of type float64."""
     duplicates = frame.columns[frame.columns.duplicated()]
     if len(duplicates):
-        repeated = str(duplicates[0])
-        raise SchemaError(f"{repeated}: expected unique column names, got two columns with this name", column=repeated)
+        first = str(duplicates[0])
+        raise SchemaError(f"{first}: expected unique column names, got two columns with this name", column=first)
+    without_values = _NULLABLE_COLUMNS if len(frame) else frozenset(_SCHEMAS[name].names if name in _SCHEMAS else ())
     if hasattr(frame, "__arrow_c_stream__") and not any(
-        column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in _NULLABLE_COLUMNS
+        column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in without_values
     ):
         return frame
     with _arrow_errors(frame, name=name):
         table = pa.Table.from_pandas(frame)
     for number, field in enumerate(table.schema):
         column = table.column(number)
-        if field.name in _NULLABLE_COLUMNS and pa.types.is_floating(field.type) and column.null_count == len(column):
+        if field.name in without_values and pa.types.is_floating(field.type) and column.null_count == len(column):
             nulls: Any = pa.nulls(len(column))
             table = with_column(table, number, pa.field(field.name, pa.null()), pa.chunked_array([nulls]))
     return table
 
 
 def _from_rows(rows: list[Any], *, name: str) -> pa.Table:
+    if not rows and name in _SCHEMAS:
+        return pa.table({column: pa.nulls(0) for column in _SCHEMAS[name].names})
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SchemaError(

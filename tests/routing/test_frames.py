@@ -88,17 +88,32 @@ def test_pyarrow(*, empty: bool) -> None:
     assert of_batch.to_pylist() == got.to_pylist()
 
 
-def test_an_empty_list_has_no_columns() -> None:
-    with pytest.raises(
-        ssbroker.SchemaError, match=r"to_service_name: the column is missing; .*; the input has no columns"
-    ):
-        ROUTER.with_decisions([], now=NOW)
+def test_an_empty_list_has_no_rows() -> None:
+    assert ROUTER.with_decisions([], now=NOW) == []
+    assert ROUTER.route([], now=NOW).equals(ROUTER.route(ROWS[:1], now=NOW).slice(0, 0))
+    assert ssbroker.reassemble([]).messages.schema == schemas.MESSAGES
+    assert ssbroker.fragment([], max_fragment_bytes=8).schema == schemas.FRAGMENTS
+    assert ssbroker.Catalog([], [], []).routes.num_rows == 0
+    assert ssbroker.summarize([]).rows == 0
+
+
+def test_an_empty_frame_of_pandas_may_have_any_types() -> None:
+    """An empty column is of type float64 or object."""
+    names = ["conversation_id", "database", "to_service_name", "to_broker_instance", "extra"]
+    for kind in ("float64", "object"):
+        frame = pd.DataFrame({name: [] for name in names}).astype(kind)
+        assert ROUTER.route(frame, now=NOW).num_rows == 0
+        assert list(ROUTER.with_decisions(frame, now=NOW)) == [*names, *schemas.DECISIONS.names]
+        fragments = pd.DataFrame({name: [] for name in schemas.FRAGMENTS.names}).astype(kind)
+        assert ssbroker.reassemble(fragments).messages.schema == schemas.MESSAGES
+    with pytest.raises(ssbroker.SchemaError, match="to_service_name: the column is missing"):
+        ROUTER.route(pd.DataFrame({"service": []}))
 
 
 def test_duplicate_columns_of_pandas_are_an_error() -> None:
     frame = pd.DataFrame([["//Orders", 1, 2]], columns=["to_service_name", "extra", "extra"])
     for use in (ROUTER.route, ROUTER.with_decisions, ssbroker.reassemble, ssbroker.Catalog):
-        with pytest.raises(ssbroker.SchemaError, match=r"^extra: expected unique column names, got two columns with"):
+        with pytest.raises(ssbroker.SchemaError, match=r"^extra: expected unique column names, got two"):
             use(frame)
 
 
