@@ -16,12 +16,12 @@ _GUID: Final = pa.binary(16)
 _LIBRARIES: Final = ("duckdb", "pandas", "polars")
 
 
-def reject_existing_columns(names: Collection[str], added: Collection[str], *, name: str, result: str) -> None:
-    """Raises SchemaError if the rows already have a column that is to be added by the `result`, such as `decisions`."""
+def reject_existing_columns(names: Collection[str], added: Collection[str], *, name: str) -> None:
+    """Raises SchemaError if the rows already have a column that is to be added."""
     for column in added:
         if column in names:
             raise SchemaError(
-                f"{name}: the column {column!r} exists already, and the {result} add one with this name; rename or drop yours",
+                f"{name}: the column {column!r} exists already, and the decisions add one with this name; rename or drop yours",
                 column=column,
             )
 

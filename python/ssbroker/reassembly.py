@@ -22,7 +22,6 @@ from ssbroker._arrow import (
     map_chunks,
     missing_column_error,
 )
-from ssbroker._dataframes import reject_existing_columns
 from ssbroker._text import quantity
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
@@ -167,9 +166,6 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
     return map_chunks(column, _core.md5)
 
 
-_ADDED_COLUMNS: Final = [name for name in schemas.FRAGMENTS.names if name not in schemas.MESSAGES.names]
-
-
 def fragment(
     messages: Rows,
     *,
@@ -184,7 +180,8 @@ def fragment(
 
     Args:
         messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, data frame or list of
-            dicts. Extra columns are repeated for each fragment; they must not have the name of a column of fragments.
+            dicts. Extra columns are repeated for each fragment, except those with the name of a column of fragments,
+            which are replaced.
         max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
             which is omitted from the result.
@@ -194,8 +191,7 @@ def fragment(
 
     Raises:
         OptionError: `max_fragment_bytes` or `session_keys` is invalid.
-        SchemaError: `messages` is neither an Arrow object nor a list of dicts, or a column is missing, has the wrong type or the name of
-            one that is added.
+        SchemaError: `messages` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.
 
     Examples:
@@ -211,9 +207,6 @@ def fragment(
     fragments: list[pa.RecordBatch] = []
     first_row = 0
     for part in input_batches(messages, name="messages"):
-        fields: Any = part.type if isinstance(part, pa.Array) else part.schema
-        names = [field.name for field in fields]
-        reject_existing_columns(names, _ADDED_COLUMNS, name="messages", result="fragments")
         try:
             fragments.extend(_core.fragment(part, first_row, limit, keys))
         except SchemaError as error:

@@ -378,7 +378,7 @@ class Router:
             (17, 'DELAYED', 'no_route')
         """
         table = as_table(conversations, name=_INPUT)
-        dataframes.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT, result="decisions")
+        dataframes.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
         if errors == "raise":
             return dataframes.with_columns(conversations, table, self.route(table, now=now))
         decisions, rejected = self.route(table, now=now, errors=errors)
