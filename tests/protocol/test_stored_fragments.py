@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol.arrow_columns import column_values
+from ssbroker.protocol.dialog import InboundDirection, OpenedFragment
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, Side, established_pair, pair
@@ -117,17 +118,33 @@ def test_only_arrived_fragments_are_reported_if_memory_is_full(engine: EngineFac
 def test_the_next_message_may_have_the_maximum_size(engine: EngineFactory, size: int) -> None:
     """Also while early messages have taken all the memory of the dialog; a larger message is never received."""
     engines = established_pair(
-        engine, max_fragment_bytes=KIB, max_pending_bytes=16 * KIB, max_message_bytes=64 * KIB, fragments_per_turn=100
+        engine,
+        max_fragment_bytes=4 * KIB,
+        max_pending_bytes=16 * KIB,
+        max_message_bytes=64 * KIB,
+        fragments_per_turn=100,
     )
     engines.a.send(engines.outgoing, bytes(size), bytes(KIB * 20))
     rows = engines.a.rows(20 * SECOND)
-    count = -(-size // KIB)
+    count = -(-size // (4 * KIB))
     engines.b.receive_and_commit(rows[count:])
     assert engines.b.rejection_events
     for start in range(0, count, 7):
         engines.restart(engines.b)
         engines.b.receive_and_commit(rows[start : min(start + 7, count)])
     assert engines.b.queue(engines.incoming)[1:] == ([bytes(size)] if size == 64 * KIB else [])
+
+
+@pytest.mark.rule("P26")
+def test_the_number_of_fragments_of_the_next_message_is_limited() -> None:
+    """They take memory even if they are empty."""
+    incoming = InboundDirection((b"one conversation", False), 0)
+    for number in range(0, 40, 2):
+        part = OpenedFragment(incoming, 0, number, 1 << 30, b"", None, None, ("DEFAULT", None, False, False))
+        fits = incoming.has_room(part, max_bytes=16 * 512, max_message_bytes=64 * KIB)
+        assert fits == (number < 32)
+        if fits:
+            incoming.add((0, number), count=part.count, digest=None, size=0)
 
 
 @pytest.mark.rule("P14", "P26")

@@ -41,7 +41,8 @@ class ProtocolSettings:
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
         max_pending_bytes: How many bytes of messages after the next expected one may wait for one dialog, with 512 bytes added for each
-            fragment, and about how much is reassembled at a time. The next message may be larger.
+            fragment, and about how much is reassembled at a time. The next message may be larger; it may have as many fragments as fit
+            with 512 bytes each.
         max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger message, and those
             after it, are never received; their sender retries until the lifetime of the conversation ends.
         integrity: "strict" seals secured dialogs and accepts only sealed fragments. "compat" sends and accepts encrypted MD5 signatures,

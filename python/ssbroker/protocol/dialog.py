@@ -465,13 +465,13 @@ class InboundDirection:
         return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
 
     def has_room(self, part: OpenedFragment, *, max_bytes: int, max_message_bytes: int) -> bool:
-        """Returns whether a fragment may be kept (P26): one of the next expected message may until that message is too large."""
-        message = self.pending.get(part.sequence)
-        message_bytes = len(part.body) + (0 if message is None else message.body_bytes)
-        is_in_turn = part.sequence == self.next
-        return message_bytes <= max_message_bytes and (
-            is_in_turn or self.charged_bytes + part.charged_bytes <= max_bytes
-        )
+        """Returns whether a fragment may be kept (P26). For the next expected message, only the charge for its fragments is limited."""
+        message = self.pending.get(part.sequence) or PendingMessage(part.count, None)
+        if message.body_bytes + len(part.body) > max_message_bytes:
+            return False
+        if part.sequence == self.next and (message.fragments + 1) * _FRAGMENT_OVERHEAD <= max_bytes:
+            return True
+        return self.charged_bytes + part.charged_bytes <= max_bytes
 
     @property
     def complete_until(self) -> int:
