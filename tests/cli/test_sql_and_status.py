@@ -141,6 +141,14 @@ def test_queues_may_be_named_in_any_case_and_without_schema(run: Run, folder: Pa
         ("""SELECT '[name]' AS a, 1 AS "[b]" -- [c]\n/* [d] */""", {"a": "[name]", "[b]": 1}),
         ("SELECT [1, 2] AS a, ['x'] AS b, [3] AS c", {"a": "[1, 2]", "b": "['x']", "c": "[3]"}),
         ("SELECT [x + 1 for x in [1, 2]] AS a, [] AS b", {"a": "[2, 3]", "b": "[]"}),
+        (
+            "SELECT [NULL] AS a, [true] AS b, [1.5e3] AS c, [1 + 1] AS d",
+            {"c": "[1500.0]", "d": "[2]"},
+        ),
+        (
+            "SELECT 1 IN [i] AS a, 'abc' [1:2] AS b, 3 [a name] FROM (SELECT 1 AS i)",
+            {"a": True, "b": "ab", "a name": 3},
+        ),
         ("SELECT name[1] AS a, (name)[i] AS b FROM routes, (SELECT 2 AS i) WHERE name = 'Stock'", {"a": "S", "b": "t"}),
         ('SELECT message_body FROM [dbo].[A]]B"C]', None),
     ],

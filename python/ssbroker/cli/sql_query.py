@@ -43,8 +43,8 @@ _KEYWORDS: Final = frozenset(
     ["AND", "BY", "CASE", "DISTINCT", "ELSE", "IN", "LIKE", "NOT", "ON", "OR", "SELECT", "THEN", "WHEN", "WHERE"]
 )
 """The words that brackets may touch without being an element of a list."""
-_LIST: Final = re.compile(r"\s*(?:-?[\d.]+\s*)?|.*[,'\"\[].*|.*\bfor\b.*\bin\b.*", re.IGNORECASE | re.DOTALL)
-"""What brackets hold that are a list of DuckDB: nothing, a number, several values, a string or a comprehension."""
+_NAME: Final = re.compile(r"(?!(?:null|true|false)$)(?!.*\bfor\b.*\bin\b)[^\W\d][\w ]*", re.IGNORECASE)
+"""What brackets hold that are a name, unless FROM or another word before them shows it; anything else is a list of DuckDB."""
 
 
 def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
@@ -172,7 +172,7 @@ def _is_name(token: Token, before: Token | None) -> bool:
         return before is not None
     is_value = before.key in (")", "]") or (before.kind != "symbol" and before.key not in _KEYWORDS)
     is_element = is_value and before.end == token.start
-    return not is_element and _LIST.fullmatch(token.text) is None
+    return not is_element and before.key != "IN" and _NAME.fullmatch(token.text) is not None
 
 
 def _quoted(name: str) -> str:
