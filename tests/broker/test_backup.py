@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apsw
 import pytest
 
 from ssbroker import Database, Instance, OutputError, StorageError
@@ -41,6 +42,40 @@ def test_an_instance_is_restored_from_copies_of_its_databases(
     with Instance.open(folder, background=False) as restored:
         assert restored.name == "shop"
         assert contents_of(receive(restored.database("Sales"))) == [b"one"]
+
+
+class Inverted(apsw.VFS):
+    """A file system that stores inverted bytes, like one that encrypts."""
+
+    def __init__(self) -> None:
+        super().__init__("inverted", "")
+
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> InvertedFile:  # noqa: N802
+        return InvertedFile(name, flags)
+
+
+class InvertedFile(apsw.VFSFile):
+    def __init__(self, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        return bytes(255 - byte for byte in super().xRead(amount, offset))
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        super().xWrite(bytes(255 - byte for byte in data), offset)
+
+
+def test_a_backup_uses_the_file_system_of_the_instance(tmp_path: Path) -> None:
+    vfs = Inverted()
+    with Instance.create(tmp_path / "shop", name="shop", background=False, vfs="inverted") as instance:
+        instance.queue("Jobs").put(b"secret")
+        instance.database("Queues").backup(tmp_path / "copy")
+        assert b"secret" not in (tmp_path / "copy").read_bytes()
+        instance.drop_database("Queues")
+        instance.attach_database("Queues", tmp_path / "copy")
+        with instance.queue("Jobs").take(timeout=0) as job:
+            assert job.value == b"secret"
+    vfs.unregister()
 
 
 def test_an_existing_file_is_not_replaced(sales: Database, tmp_path: Path) -> None:

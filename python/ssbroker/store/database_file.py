@@ -276,7 +276,7 @@ class Connections:
         self._path = path
         self._write_lock = write_lock
         self.identity: Final = FileIdentity(path)
-        self._vfs = vfs
+        self.vfs: Final = vfs
         self._forks = FORKS.count
         self._used: dict[object, int] = {}
         self._idle: list[Connection] = []
@@ -321,7 +321,7 @@ class Connections:
                     f"{self._path}: was in use when this process was forked; fork before you open the instance, or start processes with `spawn`",
                     file=str(self._path),
                 )
-            connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
+            connection = connect(self._path, create=create, wait=wait, vfs=self.vfs)
             self.identity.record()
             self._used[connection] = thread
             return connection
@@ -894,7 +894,7 @@ class DatabaseFile:
             with (
                 storage_errors(path),
                 self.read() as source,
-                closing(apsw.Connection(str(path))) as target,
+                closing(apsw.Connection(str(path), vfs=self.connections.vfs)) as target,
                 target.backup("main", source, "main") as running,
             ):
                 while not running.done:
