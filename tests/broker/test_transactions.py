@@ -86,6 +86,10 @@ def test_an_application_cannot_commit_or_roll_back_by_sql(sales: Database, sql: 
         "pragma main.User_Version=3",
         "-- mine\nPRAGMA user_version(3)",
         "PRAGMA application_id = 7",
+        'PRAGMA "main".user_version=5',
+        "PRAGMA [user_version]=5",
+        "PRAGMA/**/user_version/**/=5",
+        "PRAGMA main . 'user_version' = 5",
     ],
 )
 def test_an_application_cannot_change_the_version_of_the_file(instance: Instance, sales: Database, sql: str) -> None:

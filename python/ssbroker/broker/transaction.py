@@ -843,8 +843,11 @@ _SESSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
 )
 """Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
+_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 _VERSION_STATEMENT: Final = re.compile(
-    rf"{_SPACE}PRAGMA\s+(?:\w+\s*\.\s*)?(?P<name>user_version|application_id)\s*[=(]", re.IGNORECASE | re.DOTALL
+    rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
+    rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
