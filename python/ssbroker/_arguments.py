@@ -60,7 +60,7 @@ def string_list(values: object, *, name: str) -> list[str]:
 
 def path_argument(value: object, *, name: str) -> Path:
     """Returns a path; raises `OptionError` for anything but a string or `os.PathLike` of one, and for an empty string."""
-    if value and (isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str))):
+    if isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str) and os.fspath(value):
         return Path(value)
     raise OptionError(f"{name}: expected a path (str or os.PathLike), got {value!r:.80} ({type(value).__name__})")
 

@@ -226,6 +226,9 @@ def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     instance.queue("Jobs_failed").drop()
     assert instance.view("sys.service_queues").num_rows == instance.view("sys.services").num_rows == 0
     assert instance.view("sys.conversation_endpoints").num_rows == 0
+    for use in (queue.count, queue.clear, queue.drop):
+        with pytest.raises(BrokerError, match=r"15151: (queue 'dbo.Jobs'|service 'Jobs') does not exist"):
+            use()
     again = instance.queue("Jobs")
     again.put(b"new")
     assert values(again) == [b"new"]

@@ -25,7 +25,7 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str
 
     Raises `SchemaError` if the key is not a name.
     """
-    if not isinstance(key, str | tuple):
+    if not isinstance(key, str) and not (isinstance(key, tuple) and kind == "queue"):
         raise SchemaError(f"{kind}: expected str, got {type(key).__name__}", expected="str")
     found = objects.get(key)
     if found is None:

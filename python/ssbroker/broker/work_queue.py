@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
-from ssbroker.broker.object_names import bracketed_queue_name, queue_key
+from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.transaction import Transaction, context_of, work_of
 from ssbroker.broker.unit_of_work import Work
@@ -26,7 +26,7 @@ from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.store import endpoints, leases, queues
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
+from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
 
 Codec = Literal["json"]
@@ -214,6 +214,11 @@ class WorkQueue:
     def count(self) -> int:
         """Returns the number of messages: also of those that are leased or put for later, but not of those that were moved after failures.
 
+        Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them.
+
+        Raises:
+            BrokerError: The queue has been dropped (15151).
+
         Examples:
             >>> import tempfile
             >>> from ssbroker import Instance
@@ -223,7 +228,7 @@ class WorkQueue:
             ...     queue.count()
             1
         """
-        queue_id = self._context.objects().queues[queue_key(self._name)].queue_id
+        queue_id = self._queue(self._context.objects()).queue_id
         return self._context.file.query(lambda connection: queues.count_messages(connection, queue_id))
 
     def clear(self) -> int:
@@ -232,7 +237,11 @@ class WorkQueue:
         A large queue is cleared in several transactions, so that others can write meanwhile.
 
         Returns:
-            The number of messages that were removed. Messages of other senders stay.
+            The number of messages that were removed. Messages of other senders stay, and messages that have not been delivered yet,
+            because the queue or the broker is disabled.
+
+        Raises:
+            BrokerError: The queue has been dropped (15151).
 
         Examples:
             >>> import tempfile
@@ -247,7 +256,7 @@ class WorkQueue:
         end: int | None = None  # of the messages that are there now
         while True:
             with Transaction(self._context) as transaction, work_of(transaction) as work:
-                queue_id = work.objects.queues[queue_key(self._name)].queue_id
+                queue_id = self._queue(work.objects).queue_id
                 end = queues.last_queuing_order(work.connection) if end is None else end
                 found = queues.next_messages(work.connection, queue_id, after=last, until=end, limit=CLEARED_MAX)
                 if not found:
@@ -260,7 +269,8 @@ class WorkQueue:
         """Removes the queue and its service, with all messages that `put` has added, also those that were moved after failures.
 
         Raises:
-            BrokerError: Other conversations use the service, or another queue moves failed messages to this one. Nothing was removed.
+            BrokerError: Other conversations use the service, another queue moves failed messages to this one, or it has been dropped
+                already. Nothing was removed.
 
         Examples:
             >>> import tempfile
@@ -271,7 +281,7 @@ class WorkQueue:
             0
         """
         with Transaction(self._context) as transaction, work_of(transaction) as work:
-            service = work.objects.services[self._service]
+            service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in endpoints.of_service(work.connection, service.service_id):
                 if self._was_begun_by_put(work, endpoint):
                     _clean_up(work, endpoint)
@@ -309,6 +319,9 @@ class WorkQueue:
             return False
         values = object_ddl.poison_values(objects, self._name, on_poison, poison_queue)
         return objects.queues[queue_key(self._name)].poison_queue_id == values["poison_queue_id"]
+
+    def _queue(self, objects: Objects) -> Queue:
+        return existing(objects.queues, queue_key(self._name), kind="queue", database=self._context.name)
 
     def _is_complete(self, objects: Objects) -> bool:
         return (

@@ -592,6 +592,8 @@ def _uri_of_script(file: PurePath, instance_uri: str) -> str:
         'fleet/SOUTH/Routes/Stock.sql'
         >>> _uri_of_script(PurePath("/srv/fleet/NORTH.sql"), "fleet/NORTH.sql")
         'fleet/NORTH.sql'
+        >>> _uri_of_script(PurePath("Routes/Stock.sql"), ".")
+        'Routes/Stock.sql'
     """
     if not instance_uri:
         return quote(file.as_posix())
@@ -599,6 +601,8 @@ def _uri_of_script(file: PurePath, instance_uri: str) -> str:
     if instance_uri.rpartition("/")[2] == name:
         return instance_uri
     folder = unquote(instance_uri.removeprefix("file://")).strip("/")
+    if folder == "." and not file.is_absolute():
+        return quote(file.as_posix())
     _, is_below, path = f"/{file.as_posix()}".partition(f"/{folder}/")
     return f"{instance_uri.rstrip('/')}/{quote(path) if is_below else name}"
 

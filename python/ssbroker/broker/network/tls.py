@@ -65,6 +65,9 @@ class Trust:
         names: Sequence[str] = (),
     ) -> None:
         string_list(names, name="names")
+        given: object = {} if pinned is None else pinned
+        if not isinstance(given, Mapping) or not all(isinstance(each, str) for each in given):
+            raise OptionError(f"pinned: expected a mapping from principals to certificate files, got {given!r:.80}")
         values = {
             "certificate": path_argument(certificate, name="certificate"),
             "key": path_argument(key, name="key"),
