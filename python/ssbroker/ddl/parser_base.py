@@ -113,6 +113,7 @@ class TokenCursor:
         self._tokens = tokens
         end = tokens[-1].end if tokens else 0
         self._end = Token("end", "", "", end, end)
+        self._last_label: int | None = None
         self.index = 0
         self.begin_statement()
 
@@ -192,7 +193,9 @@ class TokenCursor:
 
     def has_label_ahead(self) -> bool:
         """Returns whether a label follows in the batch."""
-        return any(self.is_label(index) for index in range(self.index, len(self._tokens)))
+        if self._last_label is None:
+            self._last_label = next((index for index in reversed(range(len(self._tokens))) if self.is_label(index)), -1)
+        return self._last_label >= self.index
 
     def expect_complete(self) -> None:
         """Raises a syntax error if the statement ends here after a word that requires more."""
