@@ -283,7 +283,7 @@ class WorkQueue:
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in endpoints.of_service(work.connection, service.service_id):
-                if self._was_begun_by_put(work, endpoint):
+                if single_message.is_of_work_queue(work.objects, endpoint):
                     _clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
@@ -404,7 +404,7 @@ class WorkQueue:
 
     def _remove_job(self, work: Work, target: ConversationEndpoint | None) -> bool:
         """Removes both endpoints and the message of a conversation that `put` has begun; returns False for others."""
-        if target is None or target.is_initiator or not self._was_begun_by_put(work, target):
+        if target is None or target.is_initiator or not single_message.is_of_work_queue(work.objects, target):
             return False
         initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
         if initiator is None:  # another instance has a service with this name
@@ -412,12 +412,6 @@ class WorkQueue:
         for endpoint in (target, initiator):
             _clean_up(work, endpoint)
         return True
-
-    def _was_begun_by_put(self, work: Work, endpoint: ConversationEndpoint) -> bool:
-        """Whether `put` of this queue, or of one whose messages were moved here, began a conversation."""
-        objects = work.objects
-        is_own = objects.services_by_id[endpoint.service_id].name == endpoint.far_service
-        return is_own and objects.contracts_by_id[endpoint.service_contract_id].name == WORK_QUEUE_CONTRACT
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
-from ssbroker._well_known import END_DIALOG, ERROR, WORK_QUEUE_CONTRACT
+from ssbroker._well_known import END_DIALOG, ERROR, SERVICE_NAME_MAX
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import refused_in_state, transmit
+from ssbroker.broker.dialogs.single_message import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
@@ -28,7 +29,6 @@ from ssbroker.store.objects import Service
 
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
 """As `broker_instance`, it means the database's own broker id."""
-SERVICE_NAME_MAX: Final = 256
 
 
 def begin(
@@ -236,15 +236,10 @@ def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
 
 def _jobs(work: Work, found: Iterable[ConversationEndpoint]) -> set[bytes]:
     """Returns the ids of conversations of work queues whose message has been delivered: they need no broker id any more."""
-    contract = work.objects.contracts.get(WORK_QUEUE_CONTRACT)
-    if contract is None:
-        return set()
     sides = Counter(
         endpoint.conversation_id
         for endpoint in found
-        if endpoint.service_contract_id == contract.service_contract_id
-        and endpoint.far_service == work.objects.services_by_id[endpoint.service_id].name
-        and endpoint.state == ConversationState.CO
+        if endpoint.state == ConversationState.CO and is_of_work_queue(work.objects, endpoint)
     )
     return {conversation_id for conversation_id, count in sides.items() if count == 2}  # noqa: PLR2004 - both endpoints
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Collection
 from typing import NamedTuple
 
+from ssbroker._well_known import WORK_QUEUE_CONTRACT
 from ssbroker.broker.dialogs import message_validation
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.config import LIFETIME_MAX, SECOND
@@ -94,6 +95,14 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
     effects.count_enqueued(1, is_remote=False, priority=priority)
     effects.arrived.add(queue.queue_id)
     return target_group
+
+
+def is_of_work_queue(objects: Objects, endpoint: ConversationEndpoint) -> bool:
+    """Whether an endpoint belongs to a conversation that a work queue has begun."""
+    contract = objects.contracts.get(WORK_QUEUE_CONTRACT)
+    if contract is None or endpoint.service_contract_id != contract.service_contract_id:
+        return False
+    return endpoint.far_service == objects.services_by_id[endpoint.service_id].name
 
 
 def remove_received(work: Work, contract_name: str, conversation_ids: Collection[uuid.UUID]) -> bool:
