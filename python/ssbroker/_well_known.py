@@ -10,6 +10,8 @@ PORT_MAX: Final = 65_535
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 """The service from which routes are requested (dynamic routing)."""
 
+SERVICE_NAME_MAX: Final = 256
+"""The maximum number of characters of a service name."""
 DEFAULT: Final = "DEFAULT"
 """The message type and the contract that every database has."""
 WORK_QUEUE_CONTRACT: Final = "//ssbroker/queue"

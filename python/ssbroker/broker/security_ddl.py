@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.exceptions import InputError, OptionError
@@ -23,7 +24,6 @@ PermissionVerb = Literal["GRANT", "DENY", "REVOKE"]
 _STATES: Final[dict[PermissionVerb, PermissionState | None]] = {"GRANT": "G", "DENY": "D", "REVOKE": None}
 _SYSTEM_PRINCIPALS: Final = (PUBLIC, OWNER)
 _SYSTEM_PRINCIPAL_NAMES: Final = ("public", "dbo")
-_SERVICE_NAME_MAX: Final = 256
 
 
 def principal_id(objects: Objects, name: str | None) -> int:
@@ -96,7 +96,7 @@ def create_binding(
     check_object_name(name)
     security = objects.security
     check_not_existing(security.bindings, name, kind="remote service binding")
-    if not 0 < len(service) <= _SERVICE_NAME_MAX:
+    if not 0 < len(service) <= SERVICE_NAME_MAX:
         raise refusal(f"{service!r:.80} is not a valid service name: expected 1 to 256 characters", 8412)
     other = security.by_service.get(service)
     if other is not None:

@@ -13,6 +13,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from ssbroker._arguments import parse_timestamp
+from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
 
@@ -40,7 +41,6 @@ _SUFFIXES: Final = {
     ".arrows": Format.ARROWS,
 }
 _FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
-_SERVICE_NAME_MAX: Final = 256
 KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
 
 
@@ -161,9 +161,9 @@ def as_options(**options: str) -> Iterator[None]:
 
 def check_service_name(name: str, *, option: str) -> None:
     """Refuses a name that no service and no route can have."""
-    if not name.strip() or len(name) > _SERVICE_NAME_MAX:
+    if not name.strip() or len(name) > SERVICE_NAME_MAX:
         raise OptionError(
-            f"{option}: {name!r:.80} is not a valid service name; expected 1 to {_SERVICE_NAME_MAX} characters, not only spaces"
+            f"{option}: {name!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters, not only spaces"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.certificate_dates import parse_date
@@ -836,7 +837,7 @@ def _run_binding(
         found = find_name(statement.name, known)
         if found is not None:
             raise RefusalError(f"the database {database} already has the remote service binding {found}")
-        if not 0 < len(statement.service) <= 256:  # noqa: PLR2004 - the length of a service name
+        if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
             raise RefusalError("the name of a service has 1 to 256 characters", 8412)
         if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
             raise RefusalError(f"the service {statement.service} already has a remote service binding", 9619)

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from ssbroker import _core
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE, PORT_MAX
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import RouteClauses
@@ -18,7 +18,6 @@ AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 _CHARACTERS_MAX: Final = 256
 _PORT: Final = re.compile(r"tcp://.+:(\d+)/?", re.IGNORECASE | re.ASCII)
-_PORT_MAX: Final = 65535
 _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
 
 
@@ -96,7 +95,7 @@ def _address_problem(address: str) -> str:
     if "\\" in address:
         return ": a route cannot name an instance of SQL Server; give the host and the port of its endpoint"
     port = _PORT.fullmatch(address)
-    return "" if port is None or 1 <= int(port[1]) <= _PORT_MAX else f": the port is outside the range 1 to {_PORT_MAX}"
+    return "" if port is None or 1 <= int(port[1]) <= PORT_MAX else f": the port is outside the range 1 to {PORT_MAX}"
 
 
 def _guid(text: str) -> bytes:

@@ -362,12 +362,12 @@ class ScriptRunner:
                 ):
                     _forget(frame, changed)
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
-        if any(isinstance(one.statement, statements.Goto) for one in inner) and self._is_about_broker(frame):
+        if any(isinstance(one.statement, statements.Goto) for one in inner) and self._holds_broker_statements(frame):
             held.append("GOTO")
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_undone(source, parsed, held, why, kind=kind)
 
-    def _is_about_broker(self, frame: _Frame) -> bool:
+    def _holds_broker_statements(self, frame: _Frame) -> bool:
         """Returns whether a batch seems to hold statements about Service Broker, which GOTO may skip or repeat."""
         verbs = (verb for one in walk(frame.statements) for verb in self._nested_verbs(one, frame))
         return any(verb != "USE" for verb in verbs)
