@@ -85,7 +85,7 @@ pub struct Stages {
     /// For conversations that pick, the cell.
     picked: [u32; BLOCK],
     /// For conversations that are looked up a second time, the source and slot.
-    second_slots: [(Source, u32); BLOCK],
+    second_slots: [(Source, Option<u32>); BLOCK],
     numbers: [TieNumber; BLOCK],
 }
 
@@ -128,7 +128,7 @@ impl Default for Stages {
             pending: [Rows { rows: [0; BLOCK], len: 0 }; Next::COUNT],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
-            second_slots: [(0, 0); BLOCK],
+            second_slots: [(0, None); BLOCK],
             numbers: [TieNumber::default(); BLOCK],
         }
     }
@@ -352,7 +352,7 @@ impl RouteIndex {
             let position = entry.action_position(request.has_broker(row), answers.brokers[row]);
             let is_live = request.now < entry.expires;
             let action = if is_live { entry.actions[position % 3] } else { Action::next(Next::Expired) };
-            let target = entry.targets[usize::from(action.flags & 1)];
+            let target = entry.target(action);
             stages.slots[row] = slot;
             stages.actions[row] = action;
             answers.route_ids[row] = target.route_id;
@@ -460,8 +460,10 @@ impl RouteIndex {
     }
 
     /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the slot
-    /// may be that of another name.
-    #[inline]
+    /// may be that of another name. `None` if `decide` must look at the name.
+    // Returning the pair through memory would stall the reader.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
     fn find_second_slot<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -469,25 +471,25 @@ impl RouteIndex {
         next: Next,
         stages: &Stages,
         answers: &Answers,
-    ) -> (Source, u32) {
-        let source = match next {
-            Next::Unknown => {
-                let source = self.entries[stages.slots[row] as usize].source();
-                return (source, self.unknown_slot(source));
-            }
-            Next::MaybeUnknown => self.replies(),
-            _ => {
-                let is_initiator = request.block.from_target >> row & 1 == 0;
-                self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]))
-            }
-        };
+    ) -> (Source, Option<u32>) {
         let name = request.block.names[row];
-        let hash = if stages.long >> row & 1 == 0 {
-            self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
-        } else {
-            self.hash.of(name, source)
+        let hash = |source| {
+            if stages.long >> row & 1 == 0 {
+                self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
+            } else {
+                self.hash.of(name, source)
+            }
         };
-        (source, self.prefetched_slot(hash))
+        if next == Next::ReEnter {
+            let is_initiator = request.block.from_target >> row & 1 == 0;
+            let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
+            return (source, Some(self.prefetched_slot(hash(source))));
+        }
+        let source = self.entries[stages.slots[row] as usize].source();
+        let may_be_omitted = |of| self.omitted_names.may_contain(hash(of));
+        let is_unknown = next == Next::Unknown
+            || !may_be_omitted(self.replies()) && (source != self.catalog.msdb || !may_be_omitted(source));
+        (source, is_unknown.then(|| self.unknown_slot(source)))
     }
 
     /// Whether the entry in a slot is that of a conversation's name in a source.
@@ -514,28 +516,18 @@ impl RouteIndex {
         request: &Request<'_, F>,
         row: usize,
         next: Next,
-        second: (Source, u32),
+        second: (Source, Option<u32>),
         number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let slot = match next {
-            Next::Unknown => second.1,
-            Next::MaybeUnknown => {
-                // Replies have an entry for each name of a database's service or a pending request, and no other
-                // entries; the entries for the routes of `msdb` are those of messages from outside.
-                let source = self.entries[stages.slots[row] as usize].source();
-                let is_routed = || self.slot(self.outside(), request.block.names[row]).is_some();
-                if self.is_entry(request, row, second, stages) || source == self.catalog.msdb && is_routed() {
-                    stages.actions[row] = Action::next(Next::Rules);
-                    return;
-                }
-                self.unknown_slot(source)
-            }
-            _ if self.is_entry(request, row, second, stages) => second.1,
-            _ => self.default_slot(second.0),
+        let (source, Some(second_slot)) = second else {
+            stages.actions[row] = Action::next(Next::Rules);
+            return;
         };
+        let is_it = next != Next::ReEnter || self.is_entry(request, row, (source, second_slot), stages);
+        let slot = if is_it { second_slot } else { self.default_slot(source) };
         self.look_up(request, row, slot, number, stages, scratch, answers);
     }
 
@@ -551,10 +543,15 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
+        stages.slots[row] = slot;
         let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
         let entry = &self.entries[slot as usize];
         let cell = if request.now < entry.expires {
-            let cell = match entry.cell(entry.action(has_broker, broker)) {
+            let action = entry.action(has_broker, broker);
+            if !action.has(Action::UNFINISHED) {
+                return Self::finish_in_entry(row, entry, action, stages, answers);
+            }
+            let cell = match entry.cell(action) {
                 cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
                     Some(pair) => pair.cell(),
                     None => self.cell_of_unlisted_id(entry, &self.cells, broker),
@@ -569,7 +566,11 @@ impl RouteIndex {
             self.refresh_entry(slot, request.now, scratch);
             let Some(live) = scratch.entries.get(slot, request.now) else { return };
             let entry = &live.entry;
-            let cell = match entry.cell(entry.action(has_broker, broker)) {
+            let action = entry.action(has_broker, broker);
+            if !action.has(Action::UNFINISHED) {
+                return Self::finish_in_entry(row, entry, action, stages, answers);
+            }
+            let cell = match entry.cell(action) {
                 cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
                     let pair = live.pairs.get(&broker).copied();
                     pair.unwrap_or_else(|| self.cell_of_unlisted_id(entry, &live.cells, broker))
@@ -578,8 +579,19 @@ impl RouteIndex {
             };
             request.check_name_and_follow_picks(row, cell, &live.cells, &mut number)
         };
-        stages.slots[row] = slot;
         self.finish(request, row, cell, number, stages, scratch, answers);
+    }
+
+    /// Stores a decision that is finished in an entry.
+    #[inline]
+    fn finish_in_entry(row: usize, entry: &Entry, action: Action, stages: &mut Stages, answers: &mut Answers) {
+        let target = entry.target(action);
+        stages.actions[row] = action;
+        answers.route_ids[row] = target.route_id;
+        answers.to[row] = target.to as i32;
+        if action.has(Action::BINDS) {
+            answers.brokers[row] = entry.broker;
+        }
     }
 
     /// Stores the decision of a conversation.

@@ -19,6 +19,7 @@ use crate::route::decide::{
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, Source, Target, host_owner};
 use crate::route::expiry::{LiveEntry, Window};
 use crate::route::index::{Class, Options, RouteIndex};
+use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
@@ -46,6 +47,7 @@ impl RouteIndex {
             hash: NameHash::new(seed),
             entry_slots: PerfectHash::default(),
             entries: Vec::new(),
+            omitted_names: NameFilter::default(),
             routes_at: Vec::new(),
             pair_slots: PerfectHash::default(),
             pair_at: vec![0],
@@ -60,8 +62,10 @@ impl RouteIndex {
             service_databases,
         };
         index.add_tables();
-        let defaults = index.add_entries(seed, limit);
+        let (defaults, omitted) = index.add_entries(seed, limit);
         index.assign_slots(seed);
+        let hash = |&(source, name): &(Source, NameId)| index.hash.of(index.catalog.name(name), source);
+        index.omitted_names = NameFilter::new(omitted.iter().map(hash));
         index.routes_at.resize(index.entries.len() + defaults.len(), [0; 2]);
         index.entries.extend(defaults);
         if options.tie_break == TieBreak::RoundRobin {
@@ -111,8 +115,9 @@ impl RouteIndex {
         same.map(|&position| self.catalog.routes[position as usize].expires).max().unwrap_or(i64::MIN)
     }
 
-    /// Adds the entries of all sources; returns the default entries, followed by those for unknown names.
-    fn add_entries(&mut self, seed: Seed, limit: usize) -> Vec<Entry> {
+    /// Adds the entries of all sources; returns the default entries, followed by those for unknown names, and the names
+    /// for [`RouteIndex::omitted_names`] with the sources of their hashes.
+    fn add_entries(&mut self, seed: Seed, limit: usize) -> (Vec<Entry>, Vec<(Source, NameId)>) {
         let mut compiler = Compiler::new(self, BEFORE_ALL, Scratch::default(), Some(Interner::new(seed)));
         let mut entries = Vec::with_capacity(self.catalog.names.texts().len());
         let mut routes_at = Vec::with_capacity(entries.capacity());
@@ -149,10 +154,11 @@ impl RouteIndex {
                 compiler.pairs.push(Pair { broker, target, owner: host_owner(service), action });
             }
         }
+        let omitted = names.omitted();
         let Compiler { cells, pairs, hops, .. } = compiler;
         self.hops_from_names = hops.unwrap_or_else(|| Interner::new(seed));
         (self.entries, self.routes_at, self.cells, self.pairs) = (entries, routes_at, cells, pairs);
-        defaults
+        (defaults, omitted)
     }
 
     /// Returns the routes of each service name in a source, as positions in `order`. Conversations that started in
@@ -248,6 +254,9 @@ struct NamesWithoutRoutes<'a> {
     /// The number of hosted or pending names, once for each source that lists them.
     count: usize,
     limit: usize,
+    /// The names of the routes of `msdb`, if these get no entry.
+    omitted_routes: Vec<NameId>,
+    omits_hosted_or_pending: bool,
 }
 
 /// The names without routes that get an entry in a source.
@@ -266,7 +275,9 @@ impl<'a> NamesWithoutRoutes<'a> {
         names.dedup();
         let excluded = vec![0; index.catalog.names.texts().len()];
         // Replies come last but have entries in any case.
-        Self { index, count: names.len(), hosted_or_pending: names, excluded, limit }
+        let count = names.len();
+        let (omitted_routes, omits_hosted_or_pending) = (Vec::new(), false);
+        Self { index, count, hosted_or_pending: names, excluded, limit, omitted_routes, omits_hosted_or_pending }
     }
 
     /// Returns the names that get an entry. For replies these are all, since their entries show which names are known.
@@ -282,7 +293,8 @@ impl<'a> NamesWithoutRoutes<'a> {
             to_add.names.extend(routes.map(|position| self.index.route(position).service));
             to_add.names.dedup();
             if to_add.names.len() > self.limit {
-                to_add = NamesToAdd::default();
+                self.omitted_routes = std::mem::take(&mut to_add.names);
+                to_add.is_complete = false;
             }
         }
         let count = self.count + self.hosted_or_pending.len();
@@ -294,9 +306,18 @@ impl<'a> NamesWithoutRoutes<'a> {
             to_add.names.sort_unstable();
             to_add.names.dedup();
         } else {
+            self.omits_hosted_or_pending = true;
             to_add.is_complete = false;
         }
         to_add
+    }
+
+    /// Returns the names that a source got no entry for, with the sources of their hashes.
+    fn omitted(self) -> Vec<(Source, NameId)> {
+        let of_routes = self.omitted_routes.into_iter().map(|name| (self.index.catalog.msdb, name));
+        let replies = self.index.replies();
+        let others = self.hosted_or_pending.into_iter().filter(|_| self.omits_hosted_or_pending);
+        of_routes.chain(others.map(|name| (replies, name))).collect()
     }
 
     fn exclude(&mut self, source: Source, service: NameId) {

@@ -11,6 +11,7 @@ use crate::route::batch::{Answers, BLOCK, Block, Stages};
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
 use crate::route::decision_table::{Action, Next, Source};
 use crate::route::index::{Options, PendingRequest, RouteIndex};
+use crate::route::name_filter::NameFilter;
 use crate::route::tie_break::TieBreak;
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];
@@ -103,11 +104,14 @@ fn queries<'a>(index: &RouteIndex, name: &'a str, random: &mut Random) -> Vec<Qu
     queries
 }
 
-/// Whether a name has no entry in its source or for messages from outside (R41), although it is known.
+/// Whether a name has no entry in its source or for messages from outside (R41), although the filter of omitted names
+/// has it.
 fn may_be_left(index: &RouteIndex, source: Source, name: &str) -> bool {
     let is_listed = |source| index.slot(source, name.as_bytes()).is_some();
-    let is_known = is_listed(index.replies()) || source == index.catalog().msdb && is_listed(index.outside());
-    is_known && !(is_listed(source) && is_listed(index.outside()))
+    let may_be_omitted = |source| index.omitted_names.may_contain(index.hash.of(name.as_bytes(), source));
+    let msdb = index.catalog().msdb;
+    (may_be_omitted(index.replies()) || source == msdb && may_be_omitted(msdb))
+        && !(is_listed(source) && is_listed(index.outside()))
 }
 
 /// Whether the table decides all conversations as the rules do, or leaves them to the rules if it may.
@@ -303,6 +307,7 @@ fn bugs() -> Vec<Bug> {
                 });
             }),
         ),
+        ("no name is omitted", Box::new(|index| index.omitted_names = NameFilter::default())),
         (
             "addresses in names are not read",
             Box::new(|index| {

@@ -235,10 +235,16 @@ impl Entry {
         self.actions[self.action_position(has_broker, broker) % 3]
     }
 
+    /// Returns the target of an action.
+    #[inline]
+    pub(crate) fn target(&self, action: Action) -> Target {
+        self.targets[usize::from(action.flags & 1)]
+    }
+
     /// Returns the decision of an action.
     #[inline]
     pub(crate) fn cell(&self, action: Action) -> Cell {
-        let target = self.targets[usize::from(action.flags & 1)];
+        let target = self.target(action);
         let action = Action { flags: action.flags & !1, ..action };
         Cell { broker: self.broker, target, mirror: NONE, action }
     }

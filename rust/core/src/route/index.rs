@@ -8,6 +8,7 @@ use crate::catalog::{AddressId, Catalog, Interner, LOCAL, NONE, NameId, RouteRow
 use crate::guid::Guid;
 use crate::hash::NameHash;
 use crate::route::decision_table::{Cell, Entry, Pair, RoutingTable, Source};
+use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
@@ -43,6 +44,9 @@ pub struct RouteIndex {
     pub(crate) entry_slots: PerfectHash,
     /// One per slot, `Entry::NONE` in a free one; then the default entries, and those for unknown names, of each source.
     pub(crate) entries: Vec<Entry>,
+    /// The names that have no entry in the sources for which the limit omits them. The names of services that a database
+    /// has and of pending requests are hashed as those of `replies`, the names of the routes of `msdb` as its own.
+    pub(crate) omitted_names: NameFilter,
     /// The routes of each slot's entry, as positions in `order`.
     pub(crate) routes_at: Vec<[u32; 2]>,
     /// Maps a broker id of an entry or service to its slot in `pair_at`.
@@ -102,6 +106,7 @@ impl RouteIndex {
         size_of_val(&self.order[..])
             + self.entry_slots.nbytes()
             + size_of_val(&self.entries[..])
+            + self.omitted_names.nbytes()
             + size_of_val(&self.routes_at[..])
             + self.pair_slots.nbytes()
             + size_of_val(&self.pair_at[..])

@@ -18,6 +18,7 @@ mod decision_table;
 mod expiry;
 mod explain;
 mod index;
+mod name_filter;
 mod perfect_hash;
 mod service_databases;
 mod table_rows;

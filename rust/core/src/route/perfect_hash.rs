@@ -85,7 +85,7 @@ impl PerfectHash {
 
 /// Scales the high bits of a hash to a number below `count`.
 #[inline]
-fn high(hash: u64, count: usize) -> usize {
+pub(crate) fn high(hash: u64, count: usize) -> usize {
     ((u128::from(hash) * count as u128) >> 64) as usize
 }
 
