@@ -22,7 +22,13 @@ from tests.protocol.test_simulation import simulated, swept
 
 EngineTest = Callable[[], object]
 
-SLOW = ("test_every_single_bit_flip", "test_a_packed_object")
+SLOW = (
+    "test_memory",
+    "test_fragments_too_scattered",
+    "test_a_packed_object",
+    "test_broker_errors",
+    "test_every_single",
+)
 SEEDS = 12
 PERIODS = (1, 2, 4, 7)
 
@@ -52,7 +58,7 @@ DETECTED_BY_THE_SIMULATION: dict[Bug, int] = {
 
 
 def engine_tests() -> Iterator[EngineTest]:
-    """All tests of the engine, quick ones first."""
+    """All tests of the engine, quick ones first, and then the simulation."""
     slow: list[EngineTest] = []
     for module in (
         test_sender,
@@ -69,9 +75,9 @@ def engine_tests() -> Iterator[EngineTest]:
                     slow += kinds
                 else:
                     yield from kinds
+    yield from slow
     yield from (partial(_is_correct, swept, period) for period in PERIODS)
     yield from (partial(_is_correct, simulated, seed) for seed in range(SEEDS))
-    yield from slow
 
 
 def _is_correct(run: Callable[..., object], number: int) -> None:
