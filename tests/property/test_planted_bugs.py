@@ -1,4 +1,4 @@
-"""Tests the tests: random worlds detect every bug planted in the routing oracle."""
+"""Tests the tests: the random worlds that the router is tested with detect every bug planted in the routing oracle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import pytest
 
 from tests.oracle.routing import Conversation, Decision, Oracle, World
 from tests.property.planted import BUGS
+from tests.property.test_router_against_oracle import CONVERSATIONS, WORLDS
 from tests.worlds.seeded import seeded_world
 from tests.worlds.universe import NOW
 
-# A subset of the worlds that the router is tested with, so that a bug detected here is detected there.
-WORLDS = 1000
-CONVERSATIONS = 40
 WORLDS_NEEDED = 3
 OPTIONS = (("hash", "continue"), ("first", "delay"), ("round_robin", "continue"))
 

@@ -1,4 +1,4 @@
-"""Tests the tests: random traffic detects every bug planted in the reassembly oracle."""
+"""Tests the tests: the random traffic that the reassembler is tested with detects every bug planted in the reassembly oracle."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 
 from tests.oracle.reassembly import Oracle
 from tests.property.planted_in_reassembly import BUGS
+from tests.property.test_reassembly_against_oracle import WORLDS
 from tests.worlds.fragments import Traffic
 from tests.worlds.seeded import seeded_traffic
 
-# A subset of the traffic that the reassembler is tested with, so that a bug detected here is detected there.
-WORLDS = 2000
 WORLDS_NEEDED = 3
 
 

@@ -27,7 +27,7 @@ from tests.worlds.fragments import KEYS, Step, Traffic
 from tests.worlds.seeded import seeded_traffic
 from tests.worlds.strategies import traffics
 
-WORLDS = 3000
+WORLDS = 2000
 CHUNKS = 10
 LARGE_WORLDS = 60
 
