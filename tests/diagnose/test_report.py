@@ -506,7 +506,10 @@ def test_fifty_instances_with_a_thousand_routes(page: Page, folder: Path) -> Non
     assert {f"route {number}, step 2" for number in range(1, 21)} <= set(labels(page, "edges"))
 
 
-def test_six_thousand_routes_of_one_instance_are_clustered_until_a_search(page: Page, folder: Path) -> None:
+def test_six_thousand_routes_of_one_instance_are_clustered_until_a_search(
+    page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_graph, "EXPLANATIONS_MAX", 20)
     wide = catalog_of(here(*(route(number, f"TCP://h{number}", service=f"//S{number}") for number in range(6000))))
     show(page, folder, html_report(wide, findings=lint(Fleet({})), at=NOW))
     assert "REMOTE" in labels(page, "nodes")
