@@ -1,4 +1,4 @@
-"""GOTO jumps to a label of its batch, as in SQL Server."""
+"""GOTO jumps to a label of its batch, and RETURN ends it, as in SQL Server."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ def test_an_undecided_goto_is_not_executed() -> None:
     why = "not executed, although it contains GOTO: its condition cannot be evaluated from the script"
     assert messages == [f"routes.sql:2: IF @a = 1 GOTO Done: {why}"]
     assert script.notes[0].is_problem
+
+
+def test_an_undecided_return_is_not_executed() -> None:
+    script, messages = skipped("USE Sales", "IF @a = 1 BEGIN PRINT 'x' RETURN END", ROUTE)
+    assert names(script) == ["AutoCreatedLocal", "R"]
+    why = "not executed, although it contains RETURN: its condition cannot be evaluated from the script"
+    assert messages == [f"routes.sql:2: IF @a = 1 BEGIN PRINT '...' RETURN END: {why}"]
+    assert script.notes[0].is_problem
+
+
+def test_an_undecided_return_after_all_other_statements_is_no_problem() -> None:
+    script, _ = skipped(f"USE Sales {ROUTE} IF @a = 1 RETURN PRINT 'x'", "GO", AFTER)
+    assert names(script) == ["AutoCreatedLocal", "R", "After"]
+    assert not any(note.is_problem for note in script.notes)
 
 
 def test_an_undecided_goto_among_other_statements_is_no_problem() -> None:

@@ -73,7 +73,8 @@ def metrics(instance: Instance) -> Metrics:
     count what this process has done.
 
     Args:
-        instance: An open instance; unregister the collector before you close it.
+        instance: An open instance; unregister the collector before you close it. The metrics of several instances have the same
+            names and labels, so each instance needs a registry of its own.
 
     Returns:
         The collector. `close` stops counting events.

@@ -362,14 +362,23 @@ class ScriptRunner:
                 ):
                     _forget(frame, changed)
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
-        if any(isinstance(one.statement, statements.Goto) for one in inner) and self._holds_broker_statements(frame):
-            held.append("GOTO")
+        held += self._jumps(parsed, inner, frame)
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_undone(source, parsed, held, why, kind=kind)
 
-    def _holds_broker_statements(self, frame: _Frame) -> bool:
-        """Returns whether a batch seems to hold statements about Service Broker, which GOTO may skip or repeat."""
-        verbs = (verb for one in walk(frame.statements) for verb in self._nested_verbs(one, frame))
+    def _jumps(self, parsed: ParsedStatement, inner: Sequence[ParsedStatement], frame: _Frame) -> Iterator[str]:
+        """Yields GOTO and RETURN within a statement, if they may skip or repeat statements about Service Broker."""
+        held = [one.statement for one in inner]
+        if any(isinstance(one, statements.Goto) for one in held) and self._holds_broker_statements(frame, after=-1):
+            yield "GOTO"
+        is_return = (isinstance(one, statements.Stop) and not one.is_throw for one in held)
+        if any(is_return) and self._holds_broker_statements(frame, after=parsed.start):
+            yield "RETURN"
+
+    def _holds_broker_statements(self, frame: _Frame, *, after: int) -> bool:
+        """Returns whether a batch seems to hold statements about Service Broker after a place in the script."""
+        later = (one for one in walk(frame.statements) if one.start > after)
+        verbs = (verb for one in later for verb in self._nested_verbs(one, frame))
         return any(verb != "USE" for verb in verbs)
 
     def _nested_verbs(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
