@@ -84,13 +84,25 @@ def test_another_process_is_named_by_a_process_that_keeps_a_connection(folder: P
     assert all(f"Process {holder.pid} has held the lock since" in each for each in found)
 
 
-def test_a_thread_of_the_same_process_is_named(folder: Path) -> None:
+def test_another_instance_of_the_same_process_is_named(folder: Path) -> None:
     with Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
         t.send(t.begin_dialog("//Orders", "//Orders"), b"two")
         found = error_of_writing(folder)
     assert f"Process {os.getpid()}" not in found
-    assert "of this process has held the lock" in found
-    assert "that has sent messages. " in found
+    assert "Another Instance of this process has held the lock" in found
+    assert "that has sent messages. Open each folder once in a process" in found
+
+
+def test_a_thread_of_the_same_instance_is_named(folder: Path) -> None:
+    found: list[str] = []
+    opened = Instance.open(folder, background=False, lock_timeout=0.01)
+    with opened as instance, instance.database("Sales").transaction() as t:
+        t.send(t.begin_dialog("//Orders", "//Orders"), b"two")
+        waiting = threading.Thread(target=lambda: found.append(error_of_writing_in(instance)))
+        waiting.start()
+        waiting.join()
+    assert "Thread 'MainThread' of this process has held the lock" in found[0]
+    assert "that has sent messages. Do slow work outside transactions" in found[0]
 
 
 def test_the_end_of_a_transaction_wakes_a_writer_in_another_process(

@@ -70,7 +70,12 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
     process_id, since, calls = holder
     who = f"Process {process_id}"
-    if process_id == os.getpid():
+    advice = "Do slow work outside transactions: take messages with a lease, with Database.take"
+    if process_id == os.getpid() and thread == threading.get_ident():
+        # This thread has the lock of its own Instance, and waits for the lock of the file.
+        who = "Another Instance of this process"
+        advice = "Open each folder once in a process, and share the Instance between its threads"
+    elif process_id == os.getpid():
         names = {each.ident: each.name for each in threading.enumerate()}
         who = f"Thread {names.get(thread, 'unknown')!r} of this process"
     started = datetime.fromtimestamp(since / 1e6, UTC)
@@ -78,7 +83,7 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None
     what = f", in a transaction that has {' and '.join(done)}" if done else ""
     return (
         f"{who} has held the lock since {started:%H:%M:%S} UTC, for {max(0.0, time.time() - since / 1e6):.1f} s{what}. "
-        "Do slow work outside transactions: take messages with a lease, with Database.take"
+        f"{advice}"
     )
 
 
