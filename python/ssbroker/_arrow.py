@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import schemas
+from ssbroker import _core, schemas
 from ssbroker._compat import (
     MINIMUMS,
     cast,
@@ -496,23 +496,23 @@ def type_without_views(data_type: Any) -> Any:
     return pa.binary() if is_binary_view(data_type) else data_type
 
 
-_WORD_SEPARATORS: Final = str.maketrans(" -", "__")
-
-
 def reject_misspelled_columns(names: Collection[str], *, expected: Iterable[str]) -> None:
     """Raises SchemaError if an extra column looks like a misspelling of an expected column that is missing.
 
-    Names that differ only in case, surrounding white space, or word separators count as misspelled. The native module checks its own input.
+    Names count as misspelled if they differ only in case, in separators, or in one letter of a long name. The native module checks its own
+    input.
 
     Examples:
         >>> reject_misspelled_columns(["name", "Remote Service Name"], expected=["name", "remote_service_name"])
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: remote_service_name: expected a column with exactly this name, got "Remote Service Name"
     """
-    by_normal_form = {name.strip().lower().translate(_WORD_SEPARATORS): name for name in names}
     for name in expected:
-        if name in by_normal_form and name not in names:
-            wanted, actual = "a column with exactly this name", f'"{by_normal_form[name]}"'
+        if name in names:
+            continue
+        found = next((each for each in names if _core.is_misspelling(each, name)), None)
+        if found is not None:
+            wanted, actual = "a column with exactly this name", f'"{found}"'
             raise SchemaError(f"{name}: expected {wanted}, got {actual}", column=name, expected=wanted, actual=actual)
 
 

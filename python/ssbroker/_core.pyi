@@ -235,6 +235,12 @@ class SessionKeys:
 
     def __new__(cls, keys: Sequence[tuple[bytes, bytes]], /) -> SessionKeys: ...
 
+def is_misspelling(found: str, name: str, /) -> bool:
+    """Returns whether a column name is likely to mean the column `name`.
+
+    It differs only in case, in separators, or in one letter if `name` has at least eight, or is another usual name of the column.
+    """
+
 def tie_break_hashes(conversations: ArrowArrayExportable, first_row: int, /) -> pa.RecordBatch:
     """Returns the hashes of the column `conversation_id` of a record batch as a column `hash`; null stays null.
 

@@ -218,8 +218,15 @@ def test_the_error_names_the_missing_column(name: str, column: str) -> None:
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize("kind", WRONG_TYPED, ids=str)
-@pytest.mark.parametrize(("name", "column"), TYPED)
+CONVERTED = (("routes", "route_id", pa.float64()), ("routes", "lifetime", pa.date32()))
+"""Columns and the other types that they may have."""
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "kind"),
+    [(*column, kind) for column in TYPED for kind in WRONG_TYPED if (*column, kind) not in CONVERTED],
+    ids=str,
+)
 def test_the_error_names_the_column_of_the_wrong_type(name: str, column: str, kind: DataType) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected .*, got ") as caught:
         catalog(**{name: with_nulls(name, column, kind)})
@@ -243,4 +250,4 @@ def test_columns_are_checked_even_without_rows(name: str) -> None:
             catalog(**{name: table(name).drop_columns([column])})
     for column in NULLABLE[name].names:
         with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected "):
-            catalog(**{name: with_nulls(name, column, pa.float64()).slice(0, 0)})
+            catalog(**{name: with_nulls(name, column, pa.float16()).slice(0, 0)})

@@ -16,11 +16,30 @@ from tests.boundary import test_errors, test_fragment_errors
 from tests.routing.conversations import CATALOG, NOW
 
 OTHER_NAMES = {
-    "remote_service_name": ("service_name", "Service", "remote_service", "remote_servicename", "to_service_name"),
-    "broker_instance": ("broker_id", "broker", "service_broker_guid", "Remote_Broker_Guid"),
-    "lifetime": ("expires", "EXPIRY", "expires_at"),
-    "mirror_address": ("mirror",),
+    "routes": {
+        "remote_service_name": ("service_name", "Service", "remote_service", "to_service_name"),
+        "broker_instance": (
+            "broker_id",
+            "broker",
+            "service_broker_guid",
+            "Remote_Broker_Guid",
+            "remote_broker_instance",
+        ),
+        "lifetime": ("expires", "EXPIRY", "expires_at"),
+        "mirror_address": ("mirror",),
+    },
+    "databases": {
+        "service_broker_guid": ("guid", "broker_guid", "broker_id", "Broker_Instance", "service_broker_id"),
+        "is_broker_enabled": ("broker_enabled", "is_enabled", "Enabled"),
+    },
 }
+
+
+def is_long(name: str) -> bool:
+    """Whether a name is long enough that one with another letter is hardly that of another column."""
+    return len(name.replace("_", "")) >= 8
+
+
 SPELLINGS: tuple[Callable[[str], str], ...] = (
     str.upper,
     str.title,
@@ -28,6 +47,11 @@ SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda name: f"{name}\t ",
     lambda name: name.title().replace("_", " "),
     lambda name: name.replace("_", "-"),
+    lambda name: name.replace("_", ""),
+    lambda name: f"{name[:3]}{name[4:]}" if is_long(name) else name,
+    lambda name: f"{name[:4]}x{name[4:]}" if is_long(name) else name,
+    lambda name: f"{name[:-1]}x" if is_long(name) else name,
+    lambda name: f"{name[:-2]}{name[-1]}{name[-2]}" if is_long(name) else name,
 )
 ROUTES = pa.table(
     {
@@ -58,17 +82,39 @@ READERS: dict[str, tuple[pa.Table, Callable[[pa.Table], object]]] = {
 
 
 @pytest.mark.parametrize(
-    ("column", "other"), [(column, each) for column, names in OTHER_NAMES.items() for each in names]
+    ("name", "column", "other"),
+    [
+        (name, column, each)
+        for name, columns in OTHER_NAMES.items()
+        for column, names in columns.items()
+        for each in names
+    ],
 )
-def test_another_usual_name_of_a_column_of_routes_is_refused(column: str, other: str) -> None:
-    """The routes would match more than they should; with the column, an extra one may have any name."""
-    renamed = ROUTES.rename_columns([other if name == column else name for name in ROUTES.column_names])
+def test_another_usual_name_of_an_optional_column_is_refused(name: str, column: str, other: str) -> None:
+    """The routing would change silently; with the column, an extra one may have any name."""
+    table, read = READERS[name]
     with pytest.raises(ssbroker.SchemaError) as refused:
-        Catalog(renamed)
-    assert refused.value.column == f"routes.{column}"
-    assert f'routes.{column}: the column is missing; rename "{other}" if it is this column' in str(refused.value)
-    assert Catalog(ROUTES.append_column(other, ROUTES[column])) == Catalog(ROUTES)
-    Catalog(ROUTES.drop_columns([column]))
+        read(renamed(table, column, other))
+    assert refused.value.column == f"{name}.{column}"
+    assert f'{name}.{column}: the column is missing; rename "{other}" if it is this column' in str(refused.value)
+    assert read(table.append_column(other, table[column])) == read(table)
+    read(table.drop_columns([column]))
+
+
+@pytest.mark.parametrize(
+    ("column", "other"),
+    [
+        ("to_broker_instance", "far_broker_instance"),
+        ("to_broker_instance", "To Broker Id"),
+        ("is_initiator", "initiator"),
+    ],
+)
+def test_another_usual_name_of_a_column_of_conversations_is_refused(column: str, other: str) -> None:
+    table, read = READERS[""]
+    with pytest.raises(ssbroker.SchemaError) as refused:
+        read(renamed(table, column, other))
+    assert str(refused.value) == f'{column}: expected a column with exactly this name, got "{other}"'
+    read(table.append_column(other, table[column]))
 
 
 CASES = [

@@ -160,7 +160,11 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
         if isinstance(spark_type, spark_kind):
             return arrow_kind
     actual = spark_type.simpleString()
-    raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
+    is_number = isinstance(spark_type, types.NumericType) and " or " not in expected
+    advice = f'; convert it with col("{name}").cast("{expected}")' if is_number else ""
+    raise SchemaError(
+        f"{name}: expected {expected}, got {actual}{advice}", column=name, expected=expected, actual=actual
+    )
 
 
 def are_arrow_types(fields: Iterable[StructField]) -> bool:

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
+    UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, ScalarBuffer};
@@ -15,7 +16,7 @@ use ssbroker_core::{Guid, GuidReader, Invalid, InvalidKind};
 
 use crate::error::{Error, Result, type_name};
 use crate::masks::{ones, set_bits};
-use crate::schema::fragments as columns;
+use crate::schema::{conversations, fragments as columns};
 use crate::view::{BytesView, dictionary_parts};
 
 /// A record batch of a table. Errors qualify column names and count rows over the whole input.
@@ -36,11 +37,41 @@ fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
 }
 
-/// Whether a column name differs only in case, surrounding white space, or the separator between words.
-fn is_misspelling(found: &str, name: &str) -> bool {
-    let found = found.trim();
-    let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (b == b'_' && (a == b' ' || a == b'-'));
-    found.len() == name.len() && found.bytes().zip(name.bytes()).all(same)
+/// Names of fewer letters are too similar to others by chance.
+const LETTERS_MIN: usize = 8;
+
+/// Whether a column name differs only in case, separators, or one letter of a long name, or is another usual name of the
+/// column.
+#[must_use]
+pub fn is_misspelling(found: &str, name: &str) -> bool {
+    let letters = |text: &str| -> Vec<u8> {
+        text.trim().bytes().filter(|byte| !b"_- ".contains(byte)).map(|byte| byte.to_ascii_lowercase()).collect()
+    };
+    let (found, wanted) = (letters(found), letters(name));
+    let is_close = wanted.len() >= LETTERS_MIN && differ_by_one(&found, &wanted);
+    found == wanted || is_close || other_names(name).iter().any(|other| letters(other) == found)
+}
+
+/// Whether one letter is missing, added, replaced, or swapped with the next one.
+fn differ_by_one(one: &[u8], other: &[u8]) -> bool {
+    let start = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[start..], &other[start..]);
+    let ends = |one: &[u8], other: &[u8], skipped: [usize; 2]| {
+        one.len() >= skipped[0] && other.len() >= skipped[1] && one[skipped[0]..] == other[skipped[1]..]
+    };
+    let is_swapped = || one.len() > 1 && other.len() > 1 && one[0] == other[1] && one[1] == other[0];
+    ends(one, other, [1, 0]) || ends(one, other, [0, 1]) || ends(one, other, [1, 1]) || {
+        is_swapped() && ends(one, other, [2, 2])
+    }
+}
+
+/// Other usual names of optional columns, which would be ignored silently.
+fn other_names(name: &str) -> &'static [&'static str] {
+    match name {
+        conversations::TO_BROKER_INSTANCE => &["far_broker_instance", "to_broker_id", "to_broker_guid"],
+        conversations::IS_INITIATOR => &["initiator"],
+        _ => &[],
+    }
 }
 
 impl<'a> Source<'a> {
@@ -187,12 +218,26 @@ impl<'a> Source<'a> {
         Ok(Some(match array.data_type() {
             DataType::Boolean => array.as_boolean().clone(),
             DataType::Null => BooleanArray::new_null(array.len()),
+            integer if integer.is_integer() => self.booleans_of_integers(name, array)?,
             DataType::Dictionary(key, values) if **values == DataType::Boolean => {
                 let (rows, values) = self.dictionary_rows(name, array, key)?;
                 rows.into_iter().map(|row| row.map(|row| values.as_boolean().value(row))).collect()
             }
             other => return Err(self.mistyped(name, "bool", Some(other))),
         }))
+    }
+
+    /// Reads 1 and 0, as SQL Server has them, as booleans.
+    fn booleans_of_integers(&self, name: &str, array: &ArrayRef) -> Result<BooleanArray> {
+        let values = self.wide_integers(name, array, "bool")?;
+        let boolean = |(row, value): (usize, Option<i128>)| match value {
+            None => Ok(None),
+            Some(0 | 1) => Ok(value.map(|value| value == 1)),
+            Some(other) => {
+                Err(self.invalid(InvalidKind::Limit, name, row, Some(other.to_string().as_bytes()), "a bool, 1 or 0"))
+            }
+        };
+        values.into_iter().enumerate().map(boolean).collect()
     }
 
     /// Returns the index of each row's value in a dictionary; `None` for null.
@@ -270,12 +315,31 @@ impl<'a> Source<'a> {
             DataType::UInt16 => wide!(UInt16Type),
             DataType::UInt32 => wide!(UInt32Type),
             DataType::UInt64 => wide!(UInt64Type),
+            DataType::Float32 => self.whole_numbers(name, array.as_primitive::<Float32Type>().iter(), expected)?,
+            DataType::Float64 => self.whole_numbers(name, array.as_primitive::<Float64Type>().iter(), expected)?,
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, expected, Some(other))),
         })
     }
 
-    /// Returns an optional timestamp column in microseconds since 1970, rounding finer units up.
+    /// Reads floating-point numbers without a fraction: pandas has them in a column of integers with missing values.
+    fn whole_numbers(
+        &self,
+        name: &str,
+        values: impl Iterator<Item = Option<impl Into<f64>>>,
+        expected: &str,
+    ) -> Result<Vec<Option<i128>>> {
+        let whole = |(row, value): (usize, Option<_>)| match value.map(Into::<f64>::into) {
+            None => Ok(None),
+            Some(value) if value.fract() == 0.0 && value.abs() < u64::MAX as f64 => Ok(Some(value as i128)),
+            Some(value) => {
+                Err(self.invalid(InvalidKind::Limit, name, row, Some(value.to_string().as_bytes()), expected))
+            }
+        };
+        values.enumerate().map(whole).collect()
+    }
+
+    /// Returns an optional timestamp column in microseconds since 1970, rounding finer units up. A date is midnight, UTC.
     pub(crate) fn timestamps(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         self.by_row(name, array, |array| self.timestamp_values(name, array)).map(Some)
@@ -298,6 +362,10 @@ impl<'a> Source<'a> {
             DataType::Timestamp(TimeUnit::Nanosecond, _) => {
                 micros!(TimestampNanosecondType, |value: i64| value.div_euclid(1_000)
                     + i64::from(value.rem_euclid(1_000) > 0))
+            }
+            DataType::Date32 => {
+                let midnight = |days: i32| i64::from(days) * 86_400_000_000;
+                array.as_primitive::<Date32Type>().iter().map(|days| days.map(midnight)).collect()
             }
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, "timestamp", Some(other))),

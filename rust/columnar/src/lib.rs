@@ -26,6 +26,7 @@ mod view;
 mod wire;
 
 pub use crate::catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
+pub use crate::columns::is_misspelling;
 pub use crate::decision_table::{decision_table, tie_break_hashes};
 pub use crate::decisions::{DecisionColumns, DictionaryColumn};
 pub use crate::envelope::{SenderRun, first_hop, header_digests, sender_runs};

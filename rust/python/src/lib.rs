@@ -56,7 +56,7 @@ mod _core {
     #[pymodule_export]
     use super::reassembly::md5;
     #[pymodule_export]
-    use super::router::{PyRouter, tie_break_hashes};
+    use super::router::{PyRouter, is_misspelling, tie_break_hashes};
     #[pymodule_export]
     use super::session::{PySession, PySessionContext};
     #[pymodule_export]

@@ -16,6 +16,13 @@ use crate::memory::release_free_memory;
 
 /// See `_core.pyi`.
 #[pyfunction]
+#[pyo3(signature = (found, name, /))]
+pub(crate) fn is_misspelling(found: &str, name: &str) -> bool {
+    ssbroker_columnar::is_misspelling(found, name)
+}
+
+/// See `_core.pyi`.
+#[pyfunction]
 #[pyo3(signature = (conversations, first_row, /))]
 pub(crate) fn tie_break_hashes<'py>(
     py: Python<'py>,

@@ -1,0 +1,63 @@
+"""Values of other types that have the same meaning are converted: 1 and 0, whole floating-point numbers, dates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Catalog, Router
+from tests.boundary.test_errors import VALID
+from tests.boundary.test_fragment_errors import VALID as FRAGMENTS
+from tests.boundary.test_misspelt_columns import DATABASES, ROUTES
+from tests.routing.conversations import CATALOG, NOW
+
+INTEGERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64()]
+
+
+def replaced(table: Any, column: str, values: Any) -> Any:
+    return table.set_column(table.schema.get_field_index(column), column, values)
+
+
+@pytest.mark.parametrize("kind", INTEGERS, ids=str)
+def test_booleans_may_be_1_and_0(kind: Any) -> None:
+    flags = VALID["is_initiator"].cast(kind)
+    expected = Router(CATALOG).route(VALID, now=NOW)
+    assert Router(CATALOG).route(replaced(VALID, "is_initiator", flags), now=NOW).equals(expected)
+    disabled = [replaced(DATABASES, "is_broker_enabled", each) for each in (pa.array([0], kind), pa.array([False]))]
+    assert Catalog(ROUTES, disabled[0]) == Catalog(ROUTES, disabled[1]) != Catalog(ROUTES, DATABASES)
+
+
+@pytest.mark.parametrize("value", [2, -1])
+def test_other_integers_are_no_booleans(value: int) -> None:
+    flags = pa.array([1] * (VALID.num_rows - 1) + [value], pa.int32())
+    with pytest.raises(ssbroker.InputError) as refused:
+        Router(CATALOG).route(replaced(VALID, "is_initiator", flags), now=NOW)
+    row = VALID.num_rows - 1
+    assert str(refused.value) == f"is_initiator, row {row}: '{value}' is out of range; expected a bool, 1 or 0"
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_integers_may_be_whole_floating_point_numbers(kind: Any) -> None:
+    """A column of integers with missing values is such a column in pandas."""
+    assert Catalog(replaced(ROUTES, "route_id", pa.array([65536], kind))) == Catalog(ROUTES)
+    missing = [replaced(ROUTES, "route_id", pa.nulls(1, each)) for each in (kind, pa.int32())]
+    assert Catalog(missing[0]) == Catalog(missing[1])
+    numbers = FRAGMENTS["message_sequence_number"].cast(kind)
+    given = replaced(FRAGMENTS, "message_sequence_number", numbers)
+    assert ssbroker.reassemble(given).messages.equals(ssbroker.reassemble(FRAGMENTS).messages)
+
+
+@pytest.mark.parametrize("value", [1.5, math.nan, math.inf, 1e300])
+def test_other_floating_point_numbers_are_no_integers(value: float) -> None:
+    with pytest.raises(ssbroker.InputError, match=r"^routes\.route_id, row 0: '.*' is out of range; expected int32$"):
+        Catalog(replaced(ROUTES, "route_id", pa.array([value])))
+
+
+def test_a_date_is_midnight() -> None:
+    dates, times = ([20_000], pa.date32()), ([20_000 * 86_400_000_000], pa.timestamp("us"))
+    found = [Catalog(replaced(ROUTES, "lifetime", pa.array(*each))) for each in (dates, times)]
+    assert found[0] == found[1] != Catalog(ROUTES)
