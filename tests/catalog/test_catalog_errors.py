@@ -21,6 +21,22 @@ def test_tables_must_be_arrow_objects(name: str, value: object) -> None:
     assert type(value).__name__ in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "similar"), [("SALES", "Sales"), (" Sales", "Sales"), ("Sales\t", "Sales"), ("MSDB", "msdb")]
+)
+def test_routes_of_a_database_that_is_listed_with_other_case_or_space_are_refused(name: str, similar: str) -> None:
+    routes = rows([route("Sales", "a"), route(name, "b")], schemas.ROUTES)
+    databases = pa.table({"name": ["Sales"]})
+    with pytest.raises(ssbroker.UnknownDatabaseError) as refused:
+        Catalog(routes, databases)
+    shown = name.replace("\t", "\\t")
+    message = f"routes.database, row 1: '{shown}' is not a database of the catalog; expected '{similar}'"
+    assert str(refused.value) == message
+    assert (refused.value.column, refused.value.row, refused.value.value) == ("routes.database", 1, name)
+    listed = Catalog(routes, pa.table({"name": ["Sales", name]}))
+    assert listed.databases["name"].to_pylist()[:2] == ["Sales", name]
+
+
 def test_routes_are_required() -> None:
     with pytest.raises(ssbroker.SchemaError, match="got NoneType"):
         Catalog(None)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ BROKER_IDS = (
     UUID(int=2**128 - 1),
 )
 
-DATABASE_NAMES = ("Sales", "sales", "Stores", "Äußeres", "Ops")
+DATABASE_NAMES = ("Sales", "sales2", "Stores", "Äußeres", "Ops")
 
 ADDRESSES = (
     "LOCAL",

@@ -22,7 +22,15 @@ from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
-from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import (
+    DdlWarning,
+    DuplicateError,
+    InputError,
+    MalformedDataError,
+    OptionError,
+    SchemaError,
+    UnknownDatabaseError,
+)
 
 # Functions import what reads and writes scripts and files, because Spark's workers do neither.
 if TYPE_CHECKING:
@@ -100,7 +108,9 @@ class Catalog:
             )
         except SchemaError as error:
             raise _with_columns(error, tables) from None
-        _refuse_other_names(tables[0])
+        _refuse_other_names(tables[0], "routes")
+        if tables[1] is not None:
+            _refuse_other_names(tables[1], "databases")
         self._extra_columns: Final = [
             None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
@@ -114,6 +124,27 @@ class Catalog:
         self._fingerprint: str | None = None
         self._script: ddl.ScriptTables | None = None
         self._details: InstanceDetails | None = None
+        self._refuse_other_case(tables[0], tables[1])
+
+    def _refuse_other_case(self, routes: pa.Table, databases: pa.Table | None) -> None:
+        """Refuses routes of a database that is listed with other case or white space: they would be those of another database."""
+        given: list[Any] = [] if databases is None else databases["name"].to_pylist()
+        listed = {name.strip().casefold(): name for name in (*given, "msdb")}
+        added: list[Any] = self.databases["name"].slice(len(given)).to_pylist()
+        for name in added:
+            similar = listed.get(name.strip().casefold(), name)
+            if name != similar:
+                row = routes["database"].to_pylist().index(name)
+                raise UnknownDatabaseError(
+                    restore_spaces(
+                        f"routes.database, row {row}: '{printable(name)}' is not a database of the catalog; "
+                        f"expected '{printable(similar)}'"
+                    ),
+                    column="routes.database",
+                    row=row,
+                    value=name,
+                    expected=similar,
+                )
 
     @classmethod
     def load(
@@ -525,26 +556,32 @@ def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> Sche
 
 
 _OTHER_NAMES: Final = {
-    "remote_service_name": r"(remote|to|target)?_?service_?(name)?",
-    "broker_instance": r"((service|remote)_?)?broker_?(id|guid)?",
-    "lifetime": r"expir(es|y|ation)(_?at)?",
-    "mirror_address": r"mirror",
+    "routes": {
+        "remote_service_name": r"(remote|to|target)?_?service_?(name)?",
+        "broker_instance": r"((service|remote)_?)?broker_?(id|guid|instance)?",
+        "lifetime": r"expir(es|y|ation)(_?at)?",
+        "mirror_address": r"mirror",
+    },
+    "databases": {
+        "service_broker_guid": r"(service_?)?broker_?(id|guid|instance)|guid",
+        "is_broker_enabled": r"(is_?)?(broker_?)?enabled",
+    },
 }
-"""Names that columns of routes have elsewhere."""
+"""Names that optional columns of catalog tables have elsewhere."""
 
 
-def _refuse_other_names(routes: pa.Table) -> None:
-    """Refuses a table of routes without an optional column, but with a column that is likely to be it: the routes would match too much."""
-    for column, pattern in _OTHER_NAMES.items():
-        if column in routes.column_names:
+def _refuse_other_names(table: pa.Table, table_name: str) -> None:
+    """Refuses a table without an optional column, but with a column that is likely to be it: the routing would change silently."""
+    for column, pattern in _OTHER_NAMES[table_name].items():
+        if column in table.column_names:
             continue
-        for name in routes.column_names:
+        for name in table.column_names:
             if re.fullmatch(pattern, name.strip(), re.IGNORECASE):
                 raise SchemaError(
                     restore_spaces(
-                        f'routes.{column}: the column is missing; rename "{printable(name)}" if it is this column, or remove it'
+                        f'{table_name}.{column}: the column is missing; rename "{printable(name)}" if it is this column, or remove it'
                     ),
-                    column=f"routes.{column}",
+                    column=f"{table_name}.{column}",
                 )
 
 
