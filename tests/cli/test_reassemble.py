@@ -120,6 +120,24 @@ def test_files_are_read_in_the_order_given(tmp_path: Path, run: Run) -> None:
     assert read(tmp_path / "out.jsonl") == expected_tables(table)["messages"]
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_files_may_differ_in_nullability_and_fixed_sizes(tmp_path: Path, run: Run, *, is_reversed: bool) -> None:
+    """Such are files of `fragment` and the same files written by Spark."""
+    table = ssbroker.fragment(messages(20), max_fragment_bytes=64)
+    plain = pa.schema(
+        pa.field(field.name, pa.binary() if pa.types.is_fixed_size_binary(field.type) else field.type)
+        for field in table.schema
+    )
+    half = table.num_rows // 2
+    parts = [table.slice(0, half), table.slice(half).cast(plain)]
+    files = [write(part, tmp_path / f"{number}.parquet") for number, part in enumerate(parts)]
+
+    result = run("reassemble", *(reversed(files) if is_reversed else files), "-o", tmp_path / "out.parquet")
+
+    assert (result.status, result.err) == (0, "")
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 20
+
+
 def test_integers_of_another_width(tmp_path: Path, run: Run) -> None:
     """Some tools write all integers with 64 bits."""
     table = shuffled(ssbroker.fragment(messages(20), max_fragment_bytes=64))

@@ -717,14 +717,18 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> pa.Schema:
-    """Returns the columns that all files must have, in the order and with the types of the first; files without a schema are ignored."""
+    """Returns the columns that all files must have, in the order and with the types of the first; files without a schema are ignored.
+
+    A column that is binary in one file and fixed-size binary in another is binary; a column that is nullable in any file is nullable.
+    """
     first: InputFile | None = None
+    fields: dict[str, Any] = {}
     for input_file in inputs:
         if input_file.schema is None:
             continue
         _check_column_names(input_file, input_file.schema, input_columns)
         if first is None or first.schema is None:
-            first = input_file
+            first, fields = input_file, {field.name: field for field in input_file.schema}
             continue
         for name in [*first.schema.names, *input_file.schema.names]:
             one, other = _column_type(first.schema, name), _column_type(input_file.schema, name)
@@ -737,7 +741,11 @@ def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> p
                 problem = f"the type of {name} is {other}, but {one} in {first.file}"
                 message = f"{input_file.file}: {problem}; expected the same types in all files"
                 raise SchemaError(message, column=name, expected=str(one), actual=str(other))
-    return pa.schema([]) if first is None or first.schema is None else first.schema
+            if one != other and pa.types.is_fixed_size_binary(one):
+                fields[name] = fields[name].with_type(pa.binary())
+            if input_file.schema.field(name).nullable:
+                fields[name] = fields[name].with_nullable(True)
+    return pa.schema([*fields.values()])
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -764,7 +772,7 @@ def logical_type(data_type: pa.DataType) -> pa.DataType:
         return logical_type(data_type.value_type)
     if pa.types.is_large_string(data_type) or is_string_view(data_type):
         return pa.string()
-    if pa.types.is_large_binary(data_type) or is_binary_view(data_type):
+    if pa.types.is_large_binary(data_type) or is_binary_view(data_type) or pa.types.is_fixed_size_binary(data_type):
         return pa.binary()
     return data_type
 

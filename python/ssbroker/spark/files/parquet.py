@@ -212,7 +212,8 @@ def plan_splits(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, 
         if schema is None:
             schema = columns
         elif not columns.equals(schema) or [*map(interval_type, columns)] != [*map(interval_type, schema)]:
-            raise SchemaError(f"{file}: {_schema_difference(schema, columns, first=files[0])}")
+            difference = _schema_difference(schema, columns, first=files[0])
+            raise SchemaError(f"{file}: {difference}; read such files with spark.read.parquet, and pass the DataFrame")
         splits += _split_file(file, metadata, split_bytes)
     if schema is None:
         raise InputError("source: expected at least one file, got none")
