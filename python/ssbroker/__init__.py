@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys as _sys
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    # `help` and `inspect` read every listed name, and accept no error but AttributeError.
+    return sorted(name for name in __all__ if name != "spark" or _find_spec("pyspark") is not None)
 
 
 class _RenamedModule(_ModuleType):

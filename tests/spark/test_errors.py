@@ -194,3 +194,23 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout == "ssbroker.spark needs PySpark 3.5 or newer: pip install 'ssbroker[local-spark]'\n"
+
+
+def test_without_pyspark_help_and_inspect_skip_the_spark_package() -> None:
+    source = """
+import inspect, pydoc, sys
+import ssbroker
+assert "spark" in dir(ssbroker)
+assert "pyspark" not in sys.modules
+sys.modules["pyspark"] = None
+assert dir(ssbroker) == sorted({*ssbroker.__all__} - {"spark"})
+assert [name for name, value in inspect.getmembers(ssbroker)] == dir(ssbroker)
+assert "class Router" in pydoc.plain(pydoc.render_doc(ssbroker))
+try:
+    ssbroker.spark
+except ssbroker.MissingDependencyError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "ssbroker.spark needs PySpark 3.5 or newer: pip install 'ssbroker[local-spark]'\n"
