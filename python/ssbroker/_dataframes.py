@@ -46,11 +46,11 @@ def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool
         return [{**row, **more} for row, more in zip(selected, readable(added).to_pylist(), strict=True)]
     if library == "pandas":
         selected = rows if kept is None else rows[kept]
-        columns = readable(added).to_pandas().set_axis(selected.index)
+        columns = _plain(added).to_pandas().set_axis(selected.index)
         return sys.modules["pandas"].concat([selected, columns], axis=1)
     if library == "polars":
         selected = rows if kept is None else rows.filter(kept)
-        return selected.hstack(sys.modules["polars"].from_arrow(readable(added)))
+        return selected.hstack(sys.modules["polars"].from_arrow(_plain(added)))
     selected = table if kept is None else filter_rows(table, kept)
     if library == "duckdb":
         return sys.modules["duckdb"].from_arrow(append_extra_columns(selected, readable(added)))
@@ -66,9 +66,9 @@ def in_kind_of(rows: Any, table: pa.Table) -> Any:
     if library == "list":
         return readable(table).to_pylist()
     if library == "pandas":
-        return readable(table).to_pandas()
+        return _plain(table).to_pandas()
     if library in ("duckdb", "polars"):
-        return sys.modules[library].from_arrow(readable(table))
+        return sys.modules[library].from_arrow(_plain(table))
     return table
 
 
@@ -108,6 +108,18 @@ def readable(table: pa.Table) -> pa.Table:
     for number, field in enumerate(table.schema):
         if field.type == _GUID:
             table = table.set_column(number, field.name, guid_text(single_array(table.column(number))))
+    return table
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Returns a readable table without dictionaries, which pandas and Polars would make categories; DuckDB reads both as text."""
+    table = readable(table)
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            # Text repeated for each row may exceed the 2 GiB of `pa.string`.
+            chunks: list[Any] = table.column(number).chunks
+            texts = [chunk.dictionary.cast(pa.large_string()).take(chunk.indices) for chunk in chunks]
+            table = table.set_column(number, field.name, pa.chunked_array(texts, pa.large_string()))
     return table
 
 

@@ -361,9 +361,9 @@ class Router:
 
         Returns:
             The rows with the columns of `schemas.DECISIONS`, in the kind of `conversations`: a DataFrame of pandas (with its index) or
-            Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow `RecordBatch` or `Table`. Broker ids are
-            text, except in pyarrow. With `errors="reject"`, a `Routed` of the valid rows and of the rejected ones
-            (`schemas.REJECTED_CONVERSATIONS`), in the same kind.
+            Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow `RecordBatch` or `Table`. Except in
+            pyarrow, broker ids are text, and the columns that are dictionaries in `schemas.DECISIONS` are plain text. With
+            `errors="reject"`, a `Routed` of the valid rows and of the rejected ones (`schemas.REJECTED_CONVERSATIONS`), in the same kind.
 
         Raises:
             SchemaError: As for `route`, or the rows already have a column of the decisions.

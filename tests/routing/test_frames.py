@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import duckdb
@@ -21,6 +22,7 @@ ROWS: list[dict[str, Any]] = [
     {"order": 2, "database": None, "to_service_name": "//Nobody"},
     {"order": 3, "database": "Sales", "to_service_name": "//Sales"},
 ]
+TEXTS = [field.name for field in schemas.DECISIONS if pa.types.is_dictionary(field.type)]
 
 
 def expected() -> list[dict[str, Any]]:
@@ -60,6 +62,44 @@ def test_pandas_keeps_the_index_and_the_types() -> None:
     assert list(got.columns) == [*frame.columns, *schemas.DECISIONS.names]
 
 
+def test_decisions_in_pandas_are_text() -> None:
+    rows = pa.Table.from_pylist(ROWS)
+    frame = rows.set_column(2, "to_service_name", rows["to_service_name"].dictionary_encode()).to_pandas()
+    got = ROUTER.with_decisions(frame, now=NOW)
+    assert got.dtypes["to_service_name"] == "category"
+    for name in TEXTS:
+        assert got.dtypes[name] == pd.Series(["a", None]).dtype
+        assert [None if pd.isna(value) else value for value in got[name]] == [row[name] for row in expected()]
+    other = ROUTER.with_decisions(frame.assign(to_service_name="//Sales"), now=NOW)
+    assert (got["outcome"] != other["outcome"]).tolist() == [True, False, False]
+    assert got["next_hop_address"].fillna("none").tolist() == ["TCP://a:4022", "none", "none"]
+    assert got.groupby(["outcome", "reason"]).size().to_dict() == Counter(
+        (row["outcome"], row["reason"]) for row in expected()
+    )
+    assert got["next_hop_address"].value_counts().to_dict() == {"TCP://a:4022": 1}
+
+
+def test_decisions_in_polars_are_text() -> None:
+    frame = pl.DataFrame(ROWS).with_columns(pl.col("to_service_name").cast(pl.Categorical))
+    got = ROUTER.with_decisions(frame, now=NOW)
+    assert got.schema["to_service_name"] == pl.Categorical
+    assert [got.schema[name] for name in TEXTS] == [pl.String] * len(TEXTS)
+    other = ROUTER.with_decisions(frame.with_columns(to_service_name=pl.lit("//Sales")), now=NOW)
+    assert (got["outcome"] != other["outcome"]).to_list() == [True, False, False]
+    assert got["next_hop_address"].str.starts_with("TCP://a").to_list() == [True, None, None]
+
+
+@pytest.mark.parametrize("errors", ["raise", "reject"])
+def test_frames_without_rows_have_columns_of_text(errors: Any) -> None:
+    frame = pl.DataFrame(ROWS).clear()
+    of_polars = ROUTER.with_decisions(frame, now=NOW, errors=errors)
+    of_pandas = ROUTER.with_decisions(frame.to_pandas(), now=NOW, errors=errors)
+    if errors == "reject":
+        of_polars, of_pandas = of_polars.decisions, of_pandas.decisions
+    assert [of_polars.schema[name] for name in TEXTS] == [pl.String] * len(TEXTS)
+    assert {of_pandas.dtypes[name] for name in TEXTS} == {pd.Series(["a", None]).dtype}
+
+
 def test_pandas_columns_of_nan_are_null() -> None:
     frame = pd.DataFrame(ROWS)
     frame["to_broker_instance"] = np.nan
@@ -74,6 +114,8 @@ def test_duckdb() -> None:
     got = ROUTER.with_decisions(duckdb.from_arrow(table), now=NOW)
     assert isinstance(got, duckdb.DuckDBPyRelation)
     assert got.to_arrow_table().to_pylist() == expected()
+    kinds = dict(zip(got.columns, got.types, strict=True))
+    assert [kinds[name] for name in TEXTS] == ["VARCHAR"] * len(TEXTS)
 
 
 @pytest.mark.parametrize("empty", [False, True])
