@@ -107,7 +107,9 @@ def readable(table: pa.Table) -> pa.Table:
     """
     for number, field in enumerate(table.schema):
         if field.type == _GUID:
-            table = table.set_column(number, field.name, guid_text(single_array(table.column(number))))
+            # Few ids are distinct, and the conversion is slow.
+            ids = single_array(table.column(number)).dictionary_encode()
+            table = table.set_column(number, field.name, guid_text(ids.dictionary).take(ids.indices))
     return table
 
 

@@ -89,6 +89,18 @@ def test_decisions_in_polars_are_text() -> None:
     assert got["next_hop_address"].str.starts_with("TCP://a").to_list() == [True, None, None]
 
 
+def test_broker_ids_of_several_chunks_are_text() -> None:
+    rows: list[dict[str, Any]] = [
+        {"to_service_name": "//Sales", "to_broker_instance": str(ORDERS_ID)},
+        {"to_service_name": "//Nobody", "to_broker_instance": None},
+    ]
+    frame = pl.concat([pl.DataFrame(rows), pl.DataFrame(rows[::-1]), pl.DataFrame(rows)], rechunk=False)
+    known, unknown = str(ORDERS_ID), None
+    ids = [known, unknown, unknown, known, known, unknown]
+    assert ROUTER.with_decisions(frame, now=NOW)["broker_instance"].to_list() == ids
+    assert [row["broker_instance"] for row in ROUTER.with_decisions(frame.to_dicts(), now=NOW)] == ids
+
+
 @pytest.mark.parametrize("errors", ["raise", "reject"])
 def test_frames_without_rows_have_columns_of_text(errors: Any) -> None:
     frame = pl.DataFrame(ROWS).clear()
