@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import uuid
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker.cli import chunks, readers
+from ssbroker.cli.options import KNOWN_SUFFIXES
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
 
@@ -306,12 +308,34 @@ def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, o
         ("*.csv", "no file matches the pattern"),
         ("empty", "the folder has no file of a known format"),
         ("text.txt", "unknown format; expected one of the suffixes"),
+        ("day.csv.gz", "day.csv.gz: compressed files are not read, except Parquet and Arrow IPC; decompress it, or"),
     ],
 )
 def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "day.csv.gz").write_bytes(gzip.compress(b"to_service_name\n//Orders\n"))
     assert wanted in refused(run, catalog, tmp_path / given)
+
+
+def test_standard_input_and_output_are_not_supported(
+    tmp_path: Path, catalog: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refused(run, catalog, Path("-")) == (
+        "-: standard input is not supported, because files are read more than once; "
+        f"write the rows to a file with one of the suffixes {KNOWN_SUFFIXES}"
+    )
+    given = write(conversations(5), tmp_path / "in.csv")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for more in ([], ["--format", "csv"]):
+        result = run("route", catalog, "--conversations", given, "-o", "-", *more)
+        assert (result.status, result.out) == (2, "")
+        assert result.err == (
+            "ssbroker: -: standard output is not supported, because an output appears only when it is complete; "
+            f"specify a file with one of the suffixes {KNOWN_SUFFIXES}\n"
+        )
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_file_given_twice(tmp_path: Path, catalog: Path, run: Run) -> None:

@@ -41,7 +41,10 @@ _SUFFIXES: Final = {
     ".arrows": Format.ARROWS,
 }
 _FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
+_COMPRESSED: Final = (".bz2", ".gz", ".xz", ".zip", ".zst")
 KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
+STANDARD_STREAM: Final = "-"
+"""How other commands name standard input and output."""
 
 
 def by_suffix(path: Path) -> Format | None:
@@ -51,6 +54,11 @@ def by_suffix(path: Path) -> Format | None:
 
 def of_output(path: Path, requested: Format | None) -> Format:
     """Returns the format to write: the one requested, or the one for the suffix."""
+    if str(path) == STANDARD_STREAM:
+        raise OptionError(
+            f"{path}: standard output is not supported, because an output appears only when it is complete; "
+            f"specify a file with one of the suffixes {KNOWN_SUFFIXES}"
+        )
     found = requested or by_suffix(path)
     if found is None:
         raise OptionError(f"{path}: unknown format; use one of the suffixes {KNOWN_SUFFIXES}, or specify --format")
@@ -65,6 +73,10 @@ def of_input(path: Path) -> Format:
     with path.open("rb") as file:
         content = _FIRST_BYTES.get(file.read(4))
     found = content if expected is None or content is Format.ARROWS else expected
+    if found is None and path.suffix.lower() in _COMPRESSED:
+        raise InputError(
+            f"{path}: compressed files are not read, except Parquet and Arrow IPC; decompress it, or convert it to Parquet"
+        )
     if found is None:
         raise InputError(
             f"{path}: unknown format; expected one of the suffixes {KNOWN_SUFFIXES}, or the first bytes of Parquet or Arrow IPC"

@@ -653,6 +653,11 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
     seen: set[Path] = set()
     for file in files:
         with reading(file):
+            if not file.exists() and str(file) == options.STANDARD_STREAM:
+                raise InputError(
+                    f"{file}: standard input is not supported, because files are read more than once; "
+                    f"write the rows to a file with one of the suffixes {options.KNOWN_SUFFIXES}"
+                )
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
             if not file.is_file():
