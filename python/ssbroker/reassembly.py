@@ -443,6 +443,9 @@ def reassemble(
 
     Only the message size is limited, because the fragments are in memory already.
 
+    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in this table, even if
+    an earlier call has released them. To continue after earlier calls, use a `Reassembler`, or `in_order=False`.
+
     Args:
         fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, data frame or list of dicts, in any order.
         in_order: Whether a message waits for earlier messages of its direction.

@@ -65,6 +65,9 @@ def pipeline(
 
     A message is routed in the task that reassembled it, so its body is transferred to Python and back only once.
 
+    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in the input, even if an
+    earlier job has released them. To continue after earlier jobs, use `stream`, or `in_order=False`.
+
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
             `database` and `to_broker_instance` if they are known.

@@ -248,6 +248,9 @@ def reassemble(
     Columns and options are checked before a job starts. An invalid value fails the job with a `PythonException` that contains the
     error message. Other problems of fragments are not errors but rows of `rejected` or `incomplete`.
 
+    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in the input, even if an
+    earlier job has released them. To continue after earlier jobs, use `reassemble_stream`, or `in_order=False`.
+
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect, in any order;
             not a stream. Messages get the extra columns of their fragment number 0.

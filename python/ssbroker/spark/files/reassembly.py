@@ -269,6 +269,9 @@ def reassemble_files(
     beside the target; a second set reassembles one bucket each, in the memory of one bucket. No rows pass between Python and the JVM.
     The driver and all workers must see the same files under the same paths. The folder is published atomically.
 
+    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in `source`, even if an
+    earlier job has released them. To continue after earlier jobs, use `stream`, or `in_order=False`.
+
     Args:
         spark: The session, classic or Spark Connect.
         source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`,
