@@ -358,6 +358,8 @@ class Reassembler:
         Use it if the first fragment of a message had a damaged `message_signature`: all later fragments are rejected because they
         contradict it.
 
+        With `in_order`, this does not unblock the direction: later messages, even complete ones, wait until the message arrives again.
+
         Args:
             conversation_id: Conversation of the message.
             is_initiator: Direction of the message: True if the initiator sent it.

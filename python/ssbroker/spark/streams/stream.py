@@ -180,8 +180,9 @@ def stream(
             writes the buckets it touches as a whole: a few hundred KB each work well.
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint.
-        max_pending_age: After how long a message that does not grow is dropped and emitted as expired, whether incomplete or behind a gap;
-            its fragments may be sent again. From 1 second to 36,525 days; None for never.
+        max_pending_age: After how long a message that does not grow is dropped and emitted as expired, without its body, whether incomplete
+            or behind a gap; its fragments may be sent again. With `in_order`, this does not unblock the direction: later messages wait
+            for the same number and expire in turn, even complete ones. From 1 second to 36,525 days; None for never.
         max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
             the largest messages if that is more.
         max_delayed_bytes: The maximum size of the messages of one bucket that wait for a route; beyond it, the oldest ones are emitted as
@@ -287,8 +288,7 @@ def reassemble_stream(
         acknowledgements: Whether acknowledgements are emitted.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
-        max_pending_age: After how long a message that does not grow is dropped and emitted as expired. From 1 second to 36,525 days; None
-            for never.
+        max_pending_age: See `stream`. From 1 second to 36,525 days; None for never.
         max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
             the largest messages if that is more.
         max_message_bytes: The maximum message size, at most 2**30.
