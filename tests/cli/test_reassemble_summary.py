@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import ssbroker
 from tests.cli.conftest import Run
 from tests.cli.formats import write
-from tests.cli.fragments import body_bytes, damaged_fragments, expected_tables, messages
+from tests.cli.fragments import CONVERSATIONS, body_bytes, damaged_fragments, expected_tables, messages
 
 
 def test_json_summary(tmp_path: Path, run: Run) -> None:
@@ -111,3 +112,29 @@ def test_waiting_messages_are_not_called_incomplete(tmp_path: Path, run: Run) ->
     given = write(early, tmp_path / "in.parquet")
     out = run("reassemble", given, "-o", tmp_path / "out.parquet").out
     assert out.startswith(f"{early.num_rows} messages waiting (")
+
+
+def test_messages_that_wait_for_a_number_outside_the_input_are_a_warning(tmp_path: Path, run: Run) -> None:
+    """Message 0 of the first conversation is incomplete, of the second it is missing, and of the third it is whole."""
+    bodies = [b"two parts", b"a"]
+    sent = pa.table(
+        {
+            "conversation_id": pa.array([id_.bytes for id_ in CONVERSATIONS for _ in bodies], pa.binary(16)),
+            "is_initiator": [True] * 6,
+            "message_sequence_number": [0, 1] * 3,
+            "message_body": bodies * 3,
+        }
+    )
+    parts = ssbroker.fragment(sent, max_fragment_bytes=5)
+    output = tmp_path / "out.parquet"
+    given = write(parts.take([0, 2, 5, 6, 7, 8]), tmp_path / "in.parquet")
+
+    assert run("reassemble", given, "-o", output).err == (
+        "ssbroker: warning: 1 complete message waits for numbers that are not in the input, because each direction starts at 0; "
+        "to continue earlier runs, use --state FILE in all of them, or --any-order\n"
+    )
+    assert run("reassemble", given, "-o", output, "--quiet").err == ""
+    assert run("reassemble", given, "-o", output, "--any-order").err == ""
+    assert run("reassemble", given, "-o", output, "--state", tmp_path / "state.bin").err == ""
+    whole_or_incomplete = write(parts.take([0, 2, 6, 7, 8]), tmp_path / "in.parquet")
+    assert run("reassemble", whole_or_incomplete, "-o", output).err == ""

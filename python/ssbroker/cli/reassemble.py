@@ -73,6 +73,8 @@ class ReassembleCounts:
     """The number of messages with missing fragments."""
     waiting: int = 0
     """The number of complete messages that wait for earlier ones."""
+    blocked: int = 0
+    """The number of waiting messages for whose next number the input has no fragment."""
     pending_bytes: int = 0
     """The bytes received of incomplete and waiting messages."""
     acknowledgements: int | None = None
@@ -98,11 +100,20 @@ class ReassembleCounts:
         self.incomplete += batch.num_rows - complete
         self.pending_bytes += pc.sum(batch.column("received_bytes")).as_py() or 0
 
+    def add_blocked(self, pending: pa.Table) -> None:
+        """Counts the complete messages of directions in which even the next message has no fragment."""
+        is_next = pc.is_null(pending["waits_for_sequence_number"])
+        is_complete = pc.is_null(pending["first_missing_fragment"])
+        marked = pending.select(_DIRECTION).append_column("next", is_next).append_column("complete", is_complete)
+        directions = marked.group_by(_DIRECTION).aggregate([("next", "any"), ("complete", "sum")])
+        self.blocked = pc.sum(directions.filter(pc.invert(directions["next_any"]))["complete_sum"]).as_py() or 0
+
     def by_frequency(self) -> dict[str, int]:
         """Returns the rejection reasons, the most frequent first."""
         return dict(sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
+_DIRECTION: Final = ["conversation_id", "is_initiator"]
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT_FACTOR: Final = 1024
 _LIMIT_REASON: Final = "limit_exceeded"
@@ -373,9 +384,20 @@ def reassemble(
         typer.echo(json.dumps(summary.to_dict(), indent=2, ensure_ascii=False))
     elif not quiet:
         summary.print(Console())
+    if counts.blocked and state is None and not quiet:
+        _warn_of_blocked(counts.blocked, on_spark=spark)
 
 
-_DIRECTION: Final = ["conversation_id", "is_initiator"]
+def _warn_of_blocked(messages: int, *, on_spark: bool) -> None:
+    verb = "waits" if messages == 1 else "wait"
+    state = "--state FILE (without --spark)" if on_spark else "--state FILE"
+    typer.echo(
+        f"ssbroker: warning: {count_of(messages, 'complete message')} {verb} for numbers that are not in the input, because each direction starts at 0; "
+        f"to continue earlier runs, use {state} in all of them, or --any-order",
+        err=True,
+    )
+
+
 _POSITION: Final = "position"
 _UNMERGED_ROWS_MAX: Final = 200_000
 
@@ -508,7 +530,9 @@ def run_reassembly(
             _write(output_batch, output_files, counts)
             bar.update(rows=counts.rows, position=output_batch.position)
         bar.update(rows=counts.rows, position=total)
-    for output_batch in _final_batches(reassembler, latest):
+    pending = reassembler.pending()
+    counts.add_blocked(pending)
+    for output_batch in _final_batches(pending, latest):
         _write(encode(output_batch), output_files, counts)
     return counts
 
@@ -531,9 +555,8 @@ def _push_all(
         yield _OutputBatch(rows=loaded.batch.num_rows, position=position)
 
 
-def _final_batches(reassembler: Reassembler, latest: LatestAcknowledgements | None) -> Iterator[_OutputBatch]:
+def _final_batches(pending: pa.Table, latest: LatestAcknowledgements | None) -> Iterator[_OutputBatch]:
     """Yields the tables that are known only at the end."""
-    pending = reassembler.pending()
     for batch in pending.to_batches(max_chunksize=_FINAL_BATCH_ROWS):
         yield _OutputBatch(name=INCOMPLETE, batch=batch)
     if latest is not None:
@@ -691,12 +714,22 @@ def _check_files(files: list[Path]) -> None:
 
 
 def _count_on_spark(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
     messages = _integer_row(found.messages.selectExpr("count(*)", "coalesce(sum(length(message_body)), 0)"))
     pending = _integer_row(
         found.incomplete.selectExpr("count(*)", "count(first_missing_fragment)", "coalesce(sum(received_bytes), 0)")
     )
     counts = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
     counts.incomplete, counts.waiting, counts.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
+    directions = found.incomplete.groupBy(*_DIRECTION).agg(
+        *(sf.count(name).alias(name) for name in ("first_missing_fragment", "waits_for_sequence_number")),
+        sf.count("*").alias("messages"),
+    )
+    blocked = directions.where("waits_for_sequence_number = messages").selectExpr(
+        "coalesce(sum(messages - first_missing_fragment), 0)"
+    )
+    (counts.blocked,) = _integer_row(blocked)
     for row in found.rejected.groupBy("reason").count().collect():
         counts.reasons[row["reason"]] = row["count"]
     return counts
