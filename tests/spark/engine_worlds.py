@@ -21,8 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker
 import ssbroker.spark
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.schemas import DECISIONS
+from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.engine_choice import Engine
 from tests.oracle.routing import Conversation, Oracle, Route, World
 from tests.spark.frames import frame_in_order, session_builder
@@ -42,7 +43,7 @@ class Case:
     seed: int
     world: World
     conversations: tuple[Conversation, ...]
-    tie_break: TieBreak
+    tie_break: SparkTieBreak
     pending_request: PendingRequest
     now: datetime
     text_ids: bool
@@ -91,7 +92,7 @@ def case(seed: int) -> Case:
     """Returns the case of a seed: every option, and columns that are missing, now and then."""
     world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
     world = replace(world, routes=tuple(map(_without_mirrored_next_hop_in_name, world.routes)))
-    tie_break: TieBreak = "first" if seed % 3 == 0 else "hash"
+    tie_break: SparkTieBreak = "first" if seed % 3 == 0 else "hash"
     missing = []
     if seed % 4 == 1:
         missing.append("is_initiator")

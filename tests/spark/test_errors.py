@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -113,14 +114,33 @@ def test_arguments_that_are_not_spark_dataframes_are_refused(spark: SparkSession
 
 def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> None:
     path: Any = "routes.sql"
-    for call in (
-        lambda: ssbroker.spark.route(spark.createDataFrame([], KEYS), path),
-        lambda: ssbroker.spark.route_udf(spark, path),
+    number: Any = 7
+    for call, kind in (
+        (lambda: ssbroker.spark.route(spark.createDataFrame([], KEYS), number), "int"),
+        (lambda: ssbroker.spark.route_udf(spark, path), "str"),
     ):
         with pytest.raises(
-            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str"
+            SchemaError, match=rf"catalog: expected an ssbroker.Catalog, as Catalog.load returns, got {kind}"
         ):
             call()
+
+
+def test_catalogs_may_be_paths(spark: SparkSession, tmp_path: Path) -> None:
+    """LIFETIME counts from `now`."""
+    script = tmp_path / "routes.sql"
+    route = "CREATE ROUTE r WITH SERVICE_NAME = '//s', LIFETIME = 60, ADDRESS = 'TCP://a'"
+    script.write_text(f"CREATE DATABASE A\nGO\nUSE A\nGO\n{route}", encoding="utf-8")
+    now = datetime(2020, 1, 1, tzinfo=UTC)
+    rows = spark.createDataFrame([(bytes(16), "//s", "A")], f"{KEYS}, database string")
+    fragment = [(bytes(16), True, 0, 0, 1, b"body", "//s", "A")]
+    columns = "conversation_id binary, is_initiator boolean, message_sequence_number long, fragment_number int"
+    columns += ", fragment_count int, message_body binary, to_service_name string, database string"
+    for path in (script, str(script)):
+        routed = ssbroker.spark.route(rows, path, now=now)
+        assert ssbroker.spark.route_engine(rows, path, now=now).name in ("native", "arrow")
+        messages = ssbroker.spark.pipeline(spark.createDataFrame(fragment, columns), path, now=now).messages
+        for decided in (routed, messages):
+            assert [row["next_hop_address"] for row in decided.collect()] == ["TCP://a:4022"]
 
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 import ssbroker.spark
 from ssbroker import Router
-from ssbroker.router import Routed, TieBreak
+from ssbroker.router import Routed
+from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.engine_choice import Engine
 from tests.spark.frames import decisions_of, frame
 from tests.spark.test_route import one_route
@@ -59,7 +60,7 @@ def rejected_rows(routed: Routed[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
-def test_both_engines_reject_what_the_router_rejects(spark: SparkSession, tie_break: TieBreak) -> None:
+def test_both_engines_reject_what_the_router_rejects(spark: SparkSession, tie_break: SparkTieBreak) -> None:
     table = mixed(3, rows=600)
     expected = Router(one_route(), tie_break=tie_break).route(table, errors="reject")
     wanted = [table.slice(row["row"], 1).to_pylist()[0] | row for row in expected.rejected.to_pylist()]

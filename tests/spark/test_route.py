@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 
 import ssbroker.spark
 from ssbroker import Catalog, schemas
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.spark import decision_codes
+from ssbroker.spark.arguments import SparkTieBreak
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, world
 from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW
@@ -57,7 +58,7 @@ def test_decisions_equal_the_arrow_function(
 @pytest.mark.parametrize("seed", range(10, 16))
 def test_decisions_of_more_worlds(spark: SparkSession, seed: int) -> None:
     catalog, table = world(seed, conversations=60)
-    tie_break: TieBreak = "first" if seed % 2 else "hash"
+    tie_break: SparkTieBreak = "first" if seed % 2 else "hash"
     routed = ssbroker.spark.route(
         frame(spark, table, partitions=1), catalog, now=NOW, tie_break=tie_break, engine="arrow"
     )
@@ -77,7 +78,7 @@ def test_the_test_worlds_have_every_outcome(spark: SparkSession) -> None:
 def test_decisions_returned_as_numbers(spark: SparkSession, seed: int, *, text_guids: bool) -> None:
     catalog, table = world(seed, conversations=120, text_guids=text_guids)
     catalog = numbered(catalog)
-    tie_break: TieBreak = "first" if seed > 21 else "hash"
+    tie_break: SparkTieBreak = "first" if seed > 21 else "hash"
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break, engine="arrow")
     assert catalog.native.destinations() is not None
     assert decisions_of(routed) == expected_decisions(catalog, table, tie_break=tie_break)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
-from ssbroker.router import TieBreak
+from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.transferred_columns import TransferredColumns
 from tests.spark.frames import Configure, decisions_of, expected_decisions, frame, frame_in_order, world
 from tests.worlds.universe import NOW
@@ -52,7 +52,7 @@ def catalog_of_databases(databases: int) -> tuple[Catalog, pa.Table]:
 
 @pytest.mark.parametrize("databases", [CODED_DATABASES, CODED_DATABASES + 1])
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
-def test_databases_and_initiator_flags(spark: SparkSession, databases: int, tie_break: TieBreak) -> None:
+def test_databases_and_initiator_flags(spark: SparkSession, databases: int, tie_break: SparkTieBreak) -> None:
     catalog, table = catalog_of_databases(databases)
     given = frame(spark, table)
     types = {field.name: field.type for field in table.schema if field.name != "row"}
@@ -85,7 +85,7 @@ def test_ids_that_break_no_tie(spark: SparkSession, name: str) -> None:
     ],
 )
 def test_invalid_values_raise_the_errors_of_the_arrow_function(
-    spark: SparkSession, broken: dict[int, dict[str, Any]], tie_break: TieBreak
+    spark: SparkSession, broken: dict[int, dict[str, Any]], tie_break: SparkTieBreak
 ) -> None:
     catalog, table = catalog_of_databases(5)
     rows = [{**row, **broken.get(number, {})} for number, row in enumerate(table.to_pylist())]
@@ -102,7 +102,7 @@ def test_invalid_values_raise_the_errors_of_the_arrow_function(
 
 
 @pytest.mark.parametrize("tie_break", ["first", "hash"])
-def test_invalid_utf8_is_an_unknown_database(spark: SparkSession, tie_break: TieBreak) -> None:
+def test_invalid_utf8_is_an_unknown_database(spark: SparkSession, tie_break: SparkTieBreak) -> None:
     """Spark strings may hold any bytes."""
     catalog, table = catalog_of_databases(3)
     given = frame(spark, table).withColumn("database", sf.expr("cast(X'53FF' as string)"))
@@ -119,7 +119,9 @@ def test_database_names_ignore_the_collation(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
-def test_char_and_varchar_are_read_as_strings(spark: SparkSession, configure: Configure, tie_break: TieBreak) -> None:
+def test_char_and_varchar_are_read_as_strings(
+    spark: SparkSession, configure: Configure, tie_break: SparkTieBreak
+) -> None:
     """If a session preserves char and varchar, names and ids arrive in these types."""
     configure("spark.sql.preserveCharVarcharTypeInfo", "true")
     catalog, table = world(3, conversations=40, text_guids=True)

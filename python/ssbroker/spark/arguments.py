@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.router import TieBreak
+
+SparkTieBreak: TypeAlias = Literal["hash", "first"]
+"""How one of several equal routes is picked; `round_robin` is missing, because workers share no counter."""
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
 """The maximum message size: larger values exhaust Spark's memory and its limit of 2 GiB for a value."""
@@ -79,6 +83,11 @@ def check_session(given: object) -> None:
     if ("pyspark", "SparkSession") not in kinds:
         expected, actual = "a SparkSession", type(given).__qualname__
         raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
+
+
+def loaded_catalog(given: Catalog | str | os.PathLike[str], *, now: datetime) -> Catalog:
+    """Returns the catalog, loaded if it is a path; `now` is the time from which LIFETIME in scripts counts."""
+    return Catalog.load(given, now=now) if isinstance(given, str | os.PathLike) else given
 
 
 def check_catalog(given: object) -> None:

@@ -13,9 +13,9 @@ from ssbroker.diagnose.all_decisions import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
 from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.arguments import check_frame
+from ssbroker.spark.arguments import SparkTieBreak, check_frame
 from ssbroker.spark.input_columns import is_case_sensitive, quoted
 from ssbroker.spark.routing import route
 
@@ -67,7 +67,7 @@ def compare(
     *,
     at: datetime | None = None,
     before_at: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> SparkComparison:
     """Routes each conversation by two catalogs; `comparison()` then reports what changes, why, and for how many conversations.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -11,9 +12,9 @@ import pyarrow as pa
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.spark import input_columns, reassembly
-from ssbroker.spark.arguments import check_tie_break
+from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog
 from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, ShardBy, SparkReassembly, Strategy
@@ -48,10 +49,10 @@ class Pipeline(SparkReassembly):
 
 def pipeline(
     fragments_df: DataFrame,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     strategy: Strategy = "hash",
     shard_by: ShardBy = "conversation",
@@ -63,7 +64,8 @@ def pipeline(
 ) -> Pipeline:
     """Reassembles fragments as `reassemble` does, and routes each message as `route` does, in one pass.
 
-    A message is routed in the task that reassembled it, so its body is transferred to Python and back only once.
+    A message is routed in the task that reassembled it, so its body is transferred to Python and back only once. A value that cannot be
+    routed fails the job; to set such messages aside, call `reassemble`, and `route` its messages with `errors="reject"`.
 
     Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in the input, even if an
     earlier job has released them. To continue after earlier jobs, use `stream`, or `in_order=False`.
@@ -71,7 +73,7 @@ def pipeline(
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
             `database` and `to_broker_instance` if they are known.
-        catalog: The instance's databases, services and routing tables.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, with `now`.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -118,6 +120,8 @@ def pipeline(
         max_fragments_per_message=max_fragments_per_message,
     )
     check_tie_break(tie_break)
+    moment = utc_datetime(now)
+    catalog = loaded_catalog(catalog, now=moment)
     fragment_columns = reassembly.read_columns(fragments_df, session_keys, name="ssbroker.spark.pipeline")
     check_no_reserved_columns(fragments_df, [field.name for field in fragment_columns.extra])
     routing_columns = fragment_columns.routing_columns()
@@ -129,7 +133,6 @@ def pipeline(
             for name, (_, kind) in routing_columns.items()
         },
     }
-    moment = utc_datetime(now)
     labels = input_columns.validate_routing(
         catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request
     )

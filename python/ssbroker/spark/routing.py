@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
@@ -12,7 +13,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import OnErrors, PendingRequest, Routed, TieBreak, check_option
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import compat, decision_codes, engine_choice, input_columns
-from ssbroker.spark.arguments import check_tie_break
+from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog
 from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.decision_encoding import DecisionEncoding, choose_encoding
 from ssbroker.spark.decision_join import DecisionJoin
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 @overload
 def route(
     conversations_df: DataFrame,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     engine: Engine = "auto",
     errors: Literal["raise"] = "raise",
@@ -44,10 +45,10 @@ def route(
 @overload
 def route(
     conversations_df: DataFrame,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     engine: Engine = "auto",
     errors: Literal["reject"],
@@ -56,10 +57,10 @@ def route(
 
 def route(
     conversations_df: DataFrame,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     engine: Engine = "auto",
     errors: OnErrors = "raise",
@@ -73,7 +74,7 @@ def route(
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        catalog: The instance's databases, services and routing tables.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -114,6 +115,7 @@ def route(
         >>> spark.stop()
     """
     moment = utc_datetime(now)
+    catalog = loaded_catalog(catalog, now=moment)
     types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
     check_option("errors", errors, get_args(OnErrors))
     rejected = None
@@ -174,10 +176,10 @@ def _decided(
 
 def route_engine(
     conversations_df: DataFrame,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     engine: Engine = "auto",
 ) -> RouteEngine:
@@ -212,6 +214,7 @@ def route_engine(
         >>> spark.stop()
     """
     moment = utc_datetime(now)
+    catalog = loaded_catalog(catalog, now=moment)
     types, labels = _checked_columns(conversations_df, catalog, moment, tie_break, pending_request)
     chosen, _ = engine_choice.choose_engine(
         conversations_df,
@@ -255,7 +258,7 @@ def route_udf(
     catalog: Catalog,
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> UserDefinedFunction:
     """Returns a column function for `select` and, once registered, for SQL.

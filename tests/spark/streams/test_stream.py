@@ -287,8 +287,9 @@ def test_invalid_arguments_are_reported_before_a_query_starts(
         ssbroker.spark.stream(stream.withColumnRenamed("to_service_name", "outcome"), EMPTY)
     with pytest.raises(SchemaError, match="to_service_name"):
         ssbroker.spark.stream(stream.drop("to_service_name"), EMPTY)
+    round_robin: Any = "round_robin"
     with pytest.raises(OptionError, match="round_robin"):
-        ssbroker.spark.stream(stream, EMPTY, tie_break="round_robin")
+        ssbroker.spark.stream(stream, EMPTY, tie_break=round_robin)
     with pytest.raises(OptionError, match="max_delayed_bytes"):
         ssbroker.spark.stream(stream, EMPTY, max_delayed_bytes=-1)
     with pytest.raises(OptionError, match="catalog_patience"):

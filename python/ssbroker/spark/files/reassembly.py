@@ -21,9 +21,9 @@ from ssbroker._arrow import cast_batch
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, reassemble
-from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.router import PendingRequest, Router
 from ssbroker.schemas import PENDING, REJECTED
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_tie_break, local_path
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, SparkTieBreak, check_tie_break, local_path
 from ssbroker.spark.files.bucket_files import (
     BucketWriter,
     bucket_file_number,
@@ -252,7 +252,7 @@ def reassemble_files(
     *,
     catalog: Catalog | None = None,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     in_order: bool = True,
     session_keys: SessionKeys | None = None,

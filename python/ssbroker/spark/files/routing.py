@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import check_tie_break, local_path
+from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, local_path
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
@@ -81,7 +81,7 @@ def route_files(
     catalog: Catalog,
     *,
     now: datetime | None = None,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     partition_by: PartitionBy | None = None,
     compression: Compression = "snappy",

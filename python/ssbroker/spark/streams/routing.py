@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.spark import input_columns, reassembly_rows
+from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.fragment_columns import bucket_column
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_operator import process_buckets, with_metrics
@@ -24,7 +25,7 @@ def route_stream(
     conversations_df: DataFrame,
     catalog: Catalog | str | os.PathLike[str],
     *,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     buckets: int = 16,
     bucket_key: bytes | None = None,

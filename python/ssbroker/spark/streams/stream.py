@@ -12,8 +12,9 @@ import pyarrow as pa
 from ssbroker import reassembly as keys
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
-from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest
 from ssbroker.spark import input_columns, reassembly_rows
+from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.shared_values import share_session_keys
@@ -137,7 +138,7 @@ def stream(
     fragments_df: DataFrame,
     catalog: Catalog | str | os.PathLike[str] | None = None,
     *,
-    tie_break: TieBreak = "hash",
+    tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
     in_order: bool = True,
     session_keys: SessionKeys | None = None,
