@@ -133,11 +133,19 @@ _ACCEPTED: Final = (
     "a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
 )
 _ACCEPTED_COLUMN: Final = "one column: a pyarrow Array or ChunkedArray, a Polars Series, or a table with one column"
+_SPARK_FRAMES: Final = (
+    "pyspark.sql.classic.dataframe.DataFrame",
+    "pyspark.sql.connect.dataframe.DataFrame",
+    "pyspark.sql.dataframe.DataFrame",
+)
+_SPARK_FUNCTIONS: Final = {
+    "conversations": "ssbroker.spark.route or ssbroker.spark.compare",
+    "fragments": "ssbroker.spark.reassemble",
+}
+"""The functions for inputs that are too large to collect from Spark unasked, by the name of the argument."""
 _HINTS: Final = {
     "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
-    "pyspark.sql.classic.dataframe.DataFrame": "use ssbroker.spark",
-    "pyspark.sql.connect.dataframe.DataFrame": "use ssbroker.spark",
-    "pyspark.sql.dataframe.DataFrame": "use ssbroker.spark",
+    **dict.fromkeys(_SPARK_FRAMES, "use ssbroker.spark"),
     "builtins.dict": "pass a list of dicts, one for each row, or pyarrow.table(...)",
 }
 _PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
@@ -190,7 +198,19 @@ def as_arrow(value: Any, *, name: str) -> Any:
         return _from_pandas(value, name=name)
     if isinstance(value, list):
         return _from_rows(value, name=name)
+    refuse_spark_frame(value, name=name)
     return importable(value)
+
+
+def refuse_spark_frame(value: object, *, name: str) -> None:
+    """Raises `SchemaError` for conversations or fragments in a Spark DataFrame, which reading would collect; asks a Spark server nothing."""
+    if name in _SPARK_FUNCTIONS and qualified_type(value) in _SPARK_FRAMES:
+        raise SchemaError(
+            f"{name}: a Spark DataFrame is not collected to this process; use {_SPARK_FUNCTIONS[name]}, "
+            "or pass df.toArrow() to collect it",
+            expected=_ACCEPTED,
+            actual=_type_name(value),
+        )
 
 
 def _from_pandas(frame: Any, *, name: str) -> Any:

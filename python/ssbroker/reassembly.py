@@ -459,7 +459,8 @@ def reassemble(
 
     Raises:
         OptionError: An option is invalid.
-        SchemaError: `fragments` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
+        SchemaError: `fragments` is neither an Arrow object nor a list of dicts, is a Spark DataFrame (see `ssbroker.spark.reassemble`), or a
+            column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.
 
     Examples:

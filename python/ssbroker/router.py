@@ -26,6 +26,7 @@ from ssbroker._arrow import (
     map_chunks,
     missing_column_error,
     not_arrow_error,
+    refuse_spark_frame,
     stream_batches,
 )
 from ssbroker._well_known import CONFIGURATION_SERVICE
@@ -314,7 +315,8 @@ class Router:
             rows, and of the rejected ones (`schemas.REJECTED_CONVERSATIONS`, a `Table`).
 
         Raises:
-            SchemaError: `conversations` is not an Arrow object or a list of dicts, or a column is missing or has the wrong type.
+            SchemaError: `conversations` is not an Arrow object or a list of dicts, is a Spark DataFrame (see `ssbroker.spark.route`), or a column
+                is missing or has the wrong type.
             InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the turns of
                 `round_robin`, but earlier batches of the same table or stream do.
             OptionError: `now` is not a datetime, or `errors` has another value.
@@ -332,6 +334,7 @@ class Router:
         now_us = epoch_microseconds(utc_datetime(now))
         check_option("errors", errors, get_args(OnErrors))
         rejected: list[pa.RecordBatch] | None = None if errors == "raise" else []
+        refuse_spark_frame(conversations, name=_INPUT)
         decisions: pa.RecordBatch | pa.Table
         if hasattr(conversations, "__arrow_c_array__"):
             decisions = self._route_batch(as_batch(conversations, name=_INPUT), now_us, 0, rejected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def test_arguments_that_are_not_spark_dataframes_are_refused(spark: SparkSession
     ):
         with pytest.raises(SchemaError, match=message):
             call()
+
+
+def test_spark_dataframes_are_not_collected_by_functions_for_one_process(spark: SparkSession) -> None:
+    connect = object.__new__(import_module("pyspark.sql.connect.dataframe").DataFrame)
+    router = ssbroker.Router(ONE_DATABASE)
+    for frame in (spark.createDataFrame([], KEYS), connect):
+        for call in (router.route, router.with_decisions):
+            with pytest.raises(SchemaError, match=r"conversations: .* ssbroker.spark.route .* pass df.toArrow\(\)"):
+                call(frame)
+        for reassemble in (ssbroker.reassemble, ssbroker.Reassembler().push):
+            with pytest.raises(SchemaError, match=r"fragments: .* ssbroker.spark.reassemble, .* pass df.toArrow\(\)"):
+                reassemble(frame)
 
 
 def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> None:
