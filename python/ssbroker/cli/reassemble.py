@@ -714,21 +714,16 @@ def _check_files(files: list[Path]) -> None:
 
 
 def _count_on_spark(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
     messages = _integer_row(found.messages.selectExpr("count(*)", "coalesce(sum(length(message_body)), 0)"))
     pending = _integer_row(
         found.incomplete.selectExpr("count(*)", "count(first_missing_fragment)", "coalesce(sum(received_bytes), 0)")
     )
     counts = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
     counts.incomplete, counts.waiting, counts.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
-    directions = found.incomplete.groupBy(*_DIRECTION).agg(
-        *(sf.count(name).alias(name) for name in ("first_missing_fragment", "waits_for_sequence_number")),
-        sf.count("*").alias("messages"),
-    )
-    blocked = directions.where("waits_for_sequence_number = messages").selectExpr(
-        "coalesce(sum(messages - first_missing_fragment), 0)"
-    )
+    counted = ("message_sequence_number", "first_missing_fragment", "waits_for_sequence_number")
+    directions = found.incomplete.groupBy(*_DIRECTION).agg(dict.fromkeys(counted, "count"))
+    all_of, partial, waiting = (f"`count({name})`" for name in counted)
+    blocked = directions.where(f"{waiting} = {all_of}").selectExpr(f"coalesce(sum({all_of} - {partial}), 0)")
     (counts.blocked,) = _integer_row(blocked)
     for row in found.rejected.groupBy("reason").count().collect():
         counts.reasons[row["reason"]] = row["count"]
