@@ -186,7 +186,7 @@ Rows: TypeAlias = ArrowArrayExportable | ArrowStreamExportable | Sequence[Mappin
 
 
 def as_arrow(value: Any, *, name: str) -> Any:
-    """Returns an object with Arrow capsules as it is, a list of dicts or a pandas DataFrame as a table.
+    """Returns an object with Arrow capsules as it is, a list of dicts or a DataFrame of pandas or Spark as a table.
 
     The table has the names of all dicts as columns. Missing values of pandas are null.
 
@@ -199,6 +199,8 @@ def as_arrow(value: Any, *, name: str) -> Any:
     if isinstance(value, list):
         return _from_rows(value, name=name)
     refuse_spark_frame(value, name=name)
+    if qualified_type(value) in _SPARK_FRAMES and hasattr(type(value), "toArrow"):
+        return value.toArrow()  # Spark's `__arrow_c_stream__` fails on timestamps
     return importable(value)
 
 

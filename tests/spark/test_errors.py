@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import ssbroker
 import ssbroker.spark
 from ssbroker import Catalog, OptionError, SchemaError, schemas
+from ssbroker._compat import is_older
 from tests.spark.frames import Configure
 
 ROUTES = {"name": ["r"], "remote_service_name": ["//s"], "broker_instance": [None], "address": ["TCP://a"]}
@@ -123,6 +125,15 @@ def test_spark_dataframes_are_not_collected_by_functions_for_one_process(spark: 
         for reassemble in (ssbroker.reassemble, ssbroker.Reassembler().push):
             with pytest.raises(SchemaError, match=r"fragments: .* ssbroker.spark.reassemble, .* pass df.toArrow\(\)"):
                 reassemble(frame)
+
+
+@pytest.mark.skipif(is_older(pyspark.__version__, "4.0"), reason="needs PySpark 4.0, which has toArrow")
+def test_catalog_tables_may_be_spark_dataframes(spark: SparkSession) -> None:
+    """With timestamps too, which Spark's Arrow capsules do not support."""
+    lifetime = datetime(2030, 1, 1, tzinfo=UTC)
+    columns = "name string, remote_service_name string, lifetime timestamp, address string"
+    routes = spark.createDataFrame([("r", "//s", lifetime, "TCP://a")], columns)
+    assert Catalog(routes).routes["lifetime"].to_pylist() == [lifetime]
 
 
 def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> None:
