@@ -215,7 +215,7 @@ def test_disabled_databases_may_share_an_id() -> None:
 def test_a_script_that_creates_a_database_first_describes_a_new_instance() -> None:
     error = refused("CREATE DATABASE Sales", "USE Sale")
     assert (error.line, error.number) == (2, 911)
-    said = "the script creates no database Sale; it creates Sales; did you mean Sales?"
+    said = "the script creates no database 'Sale'; it creates Sales; did you mean Sales?"
     assert str(error) == f"routes.sql:2: USE [Sale]: error 911: {said}"
     assert refused("CREATE DATABASE Sales", "ALTER DATABASE Sale SET NEW_BROKER").number == 5011
     assert refused("CREATE DATABASE Sales", "DROP DATABASE Sale").number == 3701

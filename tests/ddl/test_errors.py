@@ -230,16 +230,16 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'TCP://x'",
             None,
-            "a route 'AutoCreatedLocal'; every database is created with it",
+            "the route 'AutoCreatedLocal'; every database is created with it",
         ),
         (
             "CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'",
             None,
-            "already has a route 'X'",
+            "already has the route 'X'",
         ),
-        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database Sales has no route X"),
-        ("DROP ROUTE X", 15151, "the database Sales has no route X"),
-        ("DROP ROUTE AutoCreatedLoca", 15151, "no route AutoCreatedLoca; did you mean AutoCreatedLocal?"),
+        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database 'Sales' has no route 'X'"),
+        ("DROP ROUTE X", 15151, "the database 'Sales' has no route 'X'"),
+        ("DROP ROUTE AutoCreatedLoca", 15151, "no route 'AutoCreatedLoca'; did you mean AutoCreatedLocal?"),
         (
             "CREATE DATABASE Sales",
             1801,
@@ -257,38 +257,54 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         ("ALTER DATABASE Sales MODIFY NAME = tempdb", 1801, "the name 'tempdb' is reserved"),
         ("CREATE DATABASE HR ALTER DATABASE Sales MODIFY NAME = HR", 1801, "the database 'HR' already exists"),
         ("ALTER DATABASE Sales SET ENABLE_BROKER, NEW_BROKER", None, "NEW_BROKER after ENABLE_BROKER"),
-        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "the database Sales already has the queue dbo.Q"),
-        ("ALTER QUEUE Q WITH STATUS = ON", 15151, "the database Sales has no queue dbo.Q"),
-        ("DROP QUEUE Q", 15151, "has no queue dbo.Q"),
-        ("CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q DROP QUEUE Q", None, "the service S still uses the queue dbo.Q"),
-        ("CREATE SERVICE S ON QUEUE Q", 15151, "has no queue dbo.Q"),
-        ("CREATE QUEUE HR..Q CREATE SERVICE S ON QUEUE Q", 15151, "has no queue dbo.Q"),
+        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "the database 'Sales' already has the queue 'dbo.Q'"),
+        ("ALTER QUEUE Q WITH STATUS = ON", 15151, "the database 'Sales' has no queue 'dbo.Q'"),
+        ("DROP QUEUE Q", 15151, "has no queue 'dbo.Q'"),
+        (
+            "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q DROP QUEUE Q",
+            None,
+            "the service 'S' still uses the queue 'dbo.Q'",
+        ),
+        ("CREATE SERVICE S ON QUEUE Q", 15151, "has no queue 'dbo.Q'"),
+        ("CREATE QUEUE HR..Q CREATE SERVICE S ON QUEUE Q", 15151, "has no queue 'dbo.Q'"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE SERVICE S ON QUEUE Q",
             None,
-            "the database Sales already has the service S",
+            "the database 'Sales' already has the service 'S'",
         ),
-        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service S"),
-        ("DROP SERVICE S", 15151, "has no service S"),
+        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service 'S'"),
+        ("DROP SERVICE S", 15151, "has no service 'S'"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q ([DEFAULT]) ALTER SERVICE S (ADD CONTRACT [DEFAULT])",
             None,
-            "the service S already has the contract DEFAULT",
+            "the service 'S' already has the contract 'DEFAULT'",
         ),
         (
             "CREATE MESSAGE TYPE T CREATE MESSAGE TYPE T",
             None,
-            "the database Sales already has the message type T",
+            "the database 'Sales' already has the message type 'T'",
         ),
         (
             "CREATE CONTRACT C ([DEFAULT] SENT BY ANY) CREATE CONTRACT C ([DEFAULT] SENT BY ANY)",
             None,
-            "the database Sales already has the contract C",
+            "the database 'Sales' already has the contract 'C'",
         ),
         (
             "CREATE BROKER PRIORITY P FOR CONVERSATION CREATE BROKER PRIORITY p FOR CONVERSATION",
             None,
-            "the database Sales already has the broker priority P",
+            "the database 'Sales' already has the broker priority 'P'",
+        ),
+        ("DROP MESSAGE TYPE [DEFAULT]", 9663, "message type 'DEFAULT' is a system message type, which cannot be altered"),
+        ("DROP CONTRACT [DEFAULT]", 9663, "contract 'DEFAULT' is a system contract, which cannot be dropped"),
+        (
+            "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",
+            8412,
+            "'' is not a valid service name: expected 1 to 256 characters",
+        ),
+        (
+            "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",
+            15297,
+            "certificate 'C' expires on 2025-11-21 00:00:00+00:00, but starts on 2026-11-21 00:00:00+00:00; correct",
         ),
     ],
 )
@@ -298,17 +314,22 @@ def test_missing_and_duplicate_objects_are_refused(statement: str, number: int |
     assert reason in str(error)
 
 
+def test_missing_database_of_a_script_that_creates_none() -> None:
+    error = refused("CREATE DATABASE Sales; DROP DATABASE Sales; USE Orders")
+    assert str(error).endswith("the script creates no database 'Orders'")
+
+
 ENDPOINT = "CREATE ENDPOINT {name} AS TCP (LISTENER_PORT = {port}, LISTENER_IP = {ip}) FOR SERVICE_BROKER ()"
 
 
 @pytest.mark.parametrize(
     ("line", "number", "reason"),
     [
-        (ENDPOINT.format(name="Other", port=4022, ip="ALL"), 7862, "already has the Service Broker endpoint Broker"),
+        (ENDPOINT.format(name="Other", port=4022, ip="ALL"), 7862, "already has the Service Broker endpoint 'Broker'"),
         (
             "ALTER ENDPOINT Other FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)",
             15151,
-            "the Service Broker endpoint is named Broker, not Other",
+            "the Service Broker endpoint is named 'Broker', not 'Other'",
         ),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 0)", None, "LISTENER_PORT = 0 is not a valid port"),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 65536)", None, "LISTENER_PORT = 65536 is not a valid port"),
@@ -343,7 +364,7 @@ def test_two_databases_with_the_same_id_are_never_both_enabled(line: str) -> Non
     known = "" if "CREATE DATABASE" in line else "USE Copy "
     error = refused(f"{known}CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
     assert error.number == 9772
-    assert str(error).endswith("another enabled database has the broker id of Copy; use NEW_BROKER for one of them")
+    assert str(error).endswith("another enabled database has the broker id of 'Copy'; use NEW_BROKER for one of them")
 
 
 def test_error_without_a_file_names_the_line() -> None:
@@ -372,4 +393,4 @@ def test_a_similar_name_is_suggested_among_thousands() -> None:
     """`lint` continues after errors, and each of them looks for a similar name."""
     services = [f"CREATE SERVICE [//shop/Service/{number:05}] ON QUEUE Q;" for number in range(20_000)]
     error = refused("CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q;", *services, "DROP SERVICE [//shop/Servic/00042];")
-    assert "has no service //shop/Servic/00042; did you mean //shop/Service/00042?" in str(error)
+    assert "has no service '//shop/Servic/00042'; did you mean //shop/Service/00042?" in str(error)

@@ -19,7 +19,7 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id
 from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.parser_base import did_you_mean
-from ssbroker.ddl.script_notes import Remark
+from ssbroker.ddl.script_notes import Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement, Statement
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
@@ -209,7 +209,7 @@ class InstanceScriptTarget:
         self._set_guid(database, annotations)
         if statement.new_name is not None:
             self._rename(name, statement.new_name)
-        return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+        return skipped_remark(statement.ignored)
 
     def _rename(self, name: str, new: str) -> None:
         if new == name and name not in SYSTEM_DATABASES:

@@ -14,7 +14,7 @@ from ssbroker.broker.object_names import check_not_similar, existing, similar_na
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
-from ssbroker.ddl.script_notes import Remark
+from ssbroker.ddl.script_notes import Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement
 from ssbroker.protocol.errors import refusal
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
@@ -40,7 +40,7 @@ def change_security(
         case statements.CreateUser(name, ignored):
             check_not_similar(objects.security.principals, name, kind="user", number=15023)
             security_ddl.create_user(connection, objects, name=name)
-            return Remark("ignored", f"skipped {ignored}") if ignored else None
+            return skipped_remark(ignored)
         case statements.DropUser(name):
             security_ddl.drop_user(connection, objects, name=similar_user(objects, name))
         case statements.CreateBinding(name, service, user, anonymous):
@@ -78,7 +78,7 @@ def _change_permission(connection: Connection, objects: Objects, statement: stat
         return Remark(
             "ignored", f"SEND remains denied to {', '.join(denied)}: CONTROL does not lift a denial; use REVOKE SEND"
         )
-    return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+    return skipped_remark(statement.ignored)
 
 
 def _change_keys(

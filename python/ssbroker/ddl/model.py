@@ -16,7 +16,7 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
+from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark, skipped_remark
 from ssbroker.ddl.statements import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -193,11 +193,11 @@ class InstanceModel:
     def current_database(self) -> str:
         """Returns the current database; before any USE, the only user database, which is created if there is none."""
         if self.current is None:
-            users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
-            if len(users) > 1:
-                names = ", ".join(users)
+            user_databases = self._user_databases() or [UNNAMED_DATABASE]
+            if len(user_databases) > 1:
+                names = ", ".join(user_databases)
                 raise RefusalError(f"select a database with USE first; the script contains the databases {names}")
-            self.current = users[0]
+            self.current = user_databases[0]
         self.database(self.current)
         return self.current
 
@@ -207,14 +207,15 @@ class InstanceModel:
         if name in self.databases:
             return self.databases[name]
         if name in self.dropped:
-            raise RefusalError(f"the database {name} was dropped", number)
+            raise RefusalError(f"the database {name!r} was dropped", number)
         if self.is_complete and not self.lenient and name not in SYSTEM_DATABASES:
-            known = [other for other in self.databases if other not in SYSTEM_DATABASES]
-            raise RefusalError(
-                f"the script creates no database {name}; it creates {', '.join(known)}{did_you_mean(name, known)}",
-                number,
-            )
+            known = self._user_databases()
+            its = f"; it creates {', '.join(known)}" if known else ""
+            raise RefusalError(f"the script creates no database {name!r}{its}{did_you_mean(name, known)}", number)
         return self.suppose(name)
+
+    def _user_databases(self) -> list[str]:
+        return [name for name in self.databases if name not in SYSTEM_DATABASES]
 
     def suppose(self, name: str) -> DatabaseModel:
         """Adds a database that exists before the script runs."""
@@ -241,12 +242,12 @@ class InstanceModel:
         """Drops a database and everything in it."""
         name = self.resolve(name)
         if name in SYSTEM_DATABASES:
-            raise RefusalError(f"{name} is a system database and cannot be dropped", 3708)
+            raise RefusalError(f"{name!r} is a system database and cannot be dropped", 3708)
         if name == self.current:
-            raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
+            raise RefusalError(f"the database {name!r} is in use by this script; select another one with USE", 3702)
         is_missing = name in self.dropped or (self.is_complete and not self.lenient and name not in self.databases)
         if is_missing and not if_exists:
-            raise RefusalError(f"the database {name} does not exist", 3701)
+            raise RefusalError(f"the database {name!r} does not exist", 3701)
         self.databases.pop(name, None)
         for field_name in _BY_DATABASE:
             objects: dict[Any, Any] = getattr(self, field_name)
@@ -256,7 +257,7 @@ class InstanceModel:
     def rename(self, name: str, new: str) -> None:
         """Renames a database; it keeps its position in all orders."""
         if name in SYSTEM_DATABASES:
-            raise RefusalError(f"{name} is a system database and cannot be renamed", 3708)
+            raise RefusalError(f"{name!r} is a system database and cannot be renamed", 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
             raise RefusalError(name_is_taken(new), 1801)
         self.databases = {new if key == name else key: one for key, one in self.databases.items()}
@@ -318,8 +319,10 @@ class InstanceModel:
         """Returns the database whose views a condition reads, without adding it."""
         if database is not None:
             return self.resolve(database)
-        users = [name for name in self.databases if name not in SYSTEM_DATABASES]
-        return self.current if self.current is not None else users[0] if len(users) == 1 else None
+        if self.current is not None:
+            return self.current
+        user_databases = self._user_databases()
+        return user_databases[0] if len(user_databases) == 1 else None
 
     def _objects(self, name: str | None) -> DatabaseObjects:
         if name is None:
@@ -458,7 +461,7 @@ def _run_database(
             _set_broker(instance, name, option, guid)
             if new_name is not None:
                 instance.rename(name, new_name)
-            return Remark("ignored", f"skipped {ignored}") if ignored else None
+            return skipped_remark(ignored)
     return None
 
 
@@ -475,7 +478,7 @@ def _set_broker(
         if not is_attach:
             database.enabled, database.guid = before.enabled, before.guid
             raise RefusalError(
-                f"another enabled database has the broker id of {name}; use NEW_BROKER for one of them", 9772
+                f"another enabled database has the broker id of {name!r}; use NEW_BROKER for one of them", 9772
             )
         database.enabled = False
 
@@ -485,7 +488,7 @@ def _missing(instance: InstanceModel, database: str, kind: str, name: str, names
     hint = did_you_mean(name, names)
     if instance.databases[database].is_supposed and not hint:
         hint = "; if another script creates it, load the scripts together, as a folder"
-    return RefusalError(f"the database {database} has no {kind} {name}{hint}", 15151)
+    return RefusalError(f"the database {database!r} has no {kind} {name!r}{hint}", 15151)
 
 
 def _find(instance: InstanceModel, objects: Mapping[Key, object], database: str, name: str, *, kind: str) -> Key:
@@ -508,7 +511,7 @@ def _run_route(
         if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
-            raise RefusalError(f"the database {database} already has a route {found!r}{initial_route_hint(found)}")
+            raise RefusalError(f"the database {database!r} already has the route {found!r}{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
         return None
@@ -583,17 +586,17 @@ def _run_queue(
     key = _queue_key(instance, statement.queue)
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
-            known = instance.queues[key]
-            raise RefusalError(f"the database {key[0]} already has the queue {known.schema}.{known.name}", 2714)
+            known = f"{instance.queues[key].schema}.{instance.queues[key].name}"
+            raise RefusalError(f"the database {key[0]!r} already has the queue {known!r}", 2714)
         _check_readers(statement.settings)
         instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
         return
     _require_queue(instance, key, statement.queue)
     if isinstance(statement, statements.DropQueue):
-        users = [name for (_, name), service in instance.services.items() if service.queue == key]
-        if users:
+        dependents = [name for (_, name), service in instance.services.items() if service.queue == key]
+        if dependents:
             queue_name = f"{statement.queue.schema}.{statement.queue.name}"
-            raise RefusalError(f"the service {users[0]} still uses the queue {queue_name}")
+            raise RefusalError(f"the service {dependents[0]!r} still uses the queue {queue_name!r}")
         del instance.queues[key]
         return
     _check_readers(statement.settings)
@@ -628,14 +631,14 @@ def _run_service(
         return
     for (other, name), priority in instance.priorities.items():
         if other == database and priority.local_service == statement.name:
-            raise RefusalError(f"the broker priority {name} still uses the service {statement.name}")
+            raise RefusalError(f"the broker priority {name!r} still uses the service {statement.name!r}")
     del instance.services[key]
 
 
 def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
     database = key[0]
     if key in instance.services or statement.name in SYSTEM_SERVICES:
-        raise RefusalError(f"the database {database} already has the service {statement.name}")
+        raise RefusalError(f"the database {database!r} already has the service {statement.name!r}")
     queue = _queue_key(instance, statement.queue)
     _require_queue(instance, queue, statement.queue)
     for contract in statement.contracts:
@@ -650,10 +653,10 @@ def _alter_service(instance: InstanceModel, statement: statements.AlterService, 
         _require_contract(instance, database, contract)
     for contract in statement.add_contracts:
         if contract in service.contracts:
-            raise RefusalError(f"the service {key[1]} already has the contract {contract}")
+            raise RefusalError(f"the service {key[1]!r} already has the contract {contract!r}")
     for contract in statement.drop_contracts:
         if contract not in service.contracts and not instance.databases[database].is_supposed:
-            raise RefusalError(f"the service {key[1]} does not have the contract {contract}", 15151)
+            raise RefusalError(f"the service {key[1]!r} does not have the contract {contract!r}", 15151)
     if statement.queue is not None:
         queue = _queue_key(instance, statement.queue)
         _require_queue(instance, queue, statement.queue)
@@ -677,19 +680,21 @@ def _run_message_type(
     is_system = statement.name in SYSTEM_MESSAGE_TYPES
     if isinstance(statement, statements.CreateMessageType):
         if key in instance.message_types or is_system:
-            raise RefusalError(f"the database {database} already has the message type {statement.name}")
+            raise RefusalError(f"the database {database!r} already has the message type {statement.name!r}")
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
     if is_system:
-        raise RefusalError("a system message type cannot be altered or dropped", 9663)
+        raise RefusalError(
+            f"message type {statement.name!r} is a system message type, which cannot be altered or dropped", 9663
+        )
     if key not in instance.message_types and not instance.databases[database].is_supposed:
         raise _missing(instance, database, "message type", statement.name, _names_in(instance.message_types, database))
     if isinstance(statement, statements.AlterMessageType):
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
-    users = [name for (other, name), kinds in instance.contracts.items() if other == database and key[1] in kinds]
-    if users:
-        raise RefusalError(f"the contract {users[0]} still uses the message type {statement.name}")
+    dependents = [name for (other, name), kinds in instance.contracts.items() if other == database and key[1] in kinds]
+    if dependents:
+        raise RefusalError(f"the contract {dependents[0]!r} still uses the message type {statement.name!r}")
     instance.message_types.pop(key, None)
     return None
 
@@ -709,7 +714,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     is_system = statement.name in SYSTEM_CONTRACTS
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
-            raise RefusalError(f"the database {database} already has the contract {statement.name}")
+            raise RefusalError(f"the database {database!r} already has the contract {statement.name!r}")
         for message_type, _ in statement.messages:
             is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_supposed:
@@ -722,19 +727,19 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
         return
     _require_contract(instance, database, statement.name)
     if is_system:
-        raise RefusalError("a system contract cannot be dropped", 9663)
-    users = [
-        f"service {name}"
+        raise RefusalError(f"contract {statement.name!r} is a system contract, which cannot be dropped", 9663)
+    dependents = [
+        f"service {name!r}"
         for (other, name), one in instance.services.items()
         if other == database and key[1] in one.contracts
     ]
-    users += [
-        f"broker priority {name}"
+    dependents += [
+        f"broker priority {name!r}"
         for (other, name), one in instance.priorities.items()
         if other == database and one.contract == key[1]
     ]
-    if users:
-        raise RefusalError(f"the {users[0]} still uses the contract {statement.name}")
+    if dependents:
+        raise RefusalError(f"the {dependents[0]} still uses the contract {statement.name!r}")
     instance.contracts.pop(key, None)
 
 
@@ -745,7 +750,7 @@ def _run_priority(
     if isinstance(statement, statements.CreatePriority):
         found = find_name(statement.name, _names_in(instance.priorities, database))
         if found is not None:
-            raise RefusalError(f"the database {database} already has the broker priority {found}")
+            raise RefusalError(f"the database {database!r} already has the broker priority {found!r}")
         key, before = (database, statement.name), PriorityModel()
     else:
         key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
@@ -766,7 +771,7 @@ def _run_priority(
     for other, priority in instance.priorities.items():
         if other[0] == database and other != key and priority.criteria == new.criteria:
             raise RefusalError(
-                f"the broker priority {other[1]} already has this contract, local service and remote service; alter that one, or choose other criteria"
+                f"the broker priority {other[1]!r} already has this contract, local service and remote service; alter that one, or choose other criteria"
             )
     instance.priorities[key] = new
 
@@ -778,9 +783,9 @@ def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Rema
         case statements.CreateUser(name, ignored):
             known = _names_in(instance.users, database)
             if folded(name) in ("public", "dbo") or find_name(name, known) is not None:
-                raise RefusalError(f"the database {database} already has the user {name}", 15023)
+                raise RefusalError(f"the database {database!r} already has the user {name!r}", 15023)
             instance.users[database, name] = None
-            return Remark("ignored", f"skipped {ignored}") if ignored else None
+            return skipped_remark(ignored)
         case statements.DropUser(name):
             _drop_user(instance, database, name)
         case statements.CreateBinding() | statements.AlterBinding() | statements.DropBinding():
@@ -810,20 +815,22 @@ def _user(instance: InstanceModel, database: str, name: str) -> str:
 def _drop_user(instance: InstanceModel, database: str, name: str) -> None:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
-        raise RefusalError(f"the user {user} exists in every database and cannot be dropped", 15150)
-    owned = [f"service {key[1]}" for key, one in instance.services.items() if key[0] == database and one.owner == user]
+        raise RefusalError(f"the user {user!r} exists in every database and cannot be dropped", 15150)
+    owned = [
+        f"service {key[1]!r}" for key, one in instance.services.items() if key[0] == database and one.owner == user
+    ]
     owned += [
-        f"certificate {key[1]}"
+        f"certificate {key[1]!r}"
         for key, one in instance.certificates.items()
         if key[0] == database and one.owner == user
     ]
     owned += [
-        f"remote service binding {key[1]}"
+        f"remote service binding {key[1]!r}"
         for key, one in instance.bindings.items()
         if key[0] == database and one.user == user
     ]
     if owned:
-        raise RefusalError(f"the user {user} owns the {owned[0]}", 15138)
+        raise RefusalError(f"the user {user!r} owns the {owned[0]}", 15138)
     instance.users.pop((database, user), None)
 
 
@@ -836,11 +843,14 @@ def _run_binding(
     if isinstance(statement, statements.CreateBinding):
         found = find_name(statement.name, known)
         if found is not None:
-            raise RefusalError(f"the database {database} already has the remote service binding {found}")
+            raise RefusalError(f"the database {database!r} already has the remote service binding {found!r}")
         if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
-            raise RefusalError("the name of a service has 1 to 256 characters", 8412)
+            raise RefusalError(
+                f"{statement.service!r:.80} is not a valid service name: expected 1 to {SERVICE_NAME_MAX} characters",
+                8412,
+            )
         if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
-            raise RefusalError(f"the service {statement.service} already has a remote service binding", 9619)
+            raise RefusalError(f"the service {statement.service!r} already has a remote service binding", 9619)
         user = _remote_user(instance, database, statement.user)
         instance.bindings[database, statement.name] = BindingModel(statement.service, user)
         return
@@ -856,7 +866,7 @@ def _run_binding(
 def _remote_user(instance: InstanceModel, database: str, name: str) -> str:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
-        raise RefusalError(f"a remote service binding needs a user other than public and dbo; got {name}")
+        raise RefusalError(f"a remote service binding needs a user other than public and dbo, got {name!r}")
     return user
 
 
@@ -867,7 +877,7 @@ def _set_permission(instance: InstanceModel, statement: statements.SetPermission
     for name in statement.users:
         if _user(instance, database, name) == "dbo":
             raise RefusalError("dbo can always send, so the permission cannot be granted, denied or revoked", 15151)
-    return Remark("ignored", f"skipped {statement.ignored}") if statement.ignored else None
+    return skipped_remark(statement.ignored)
 
 
 def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKind, name: str, user: str) -> None:
@@ -883,7 +893,7 @@ def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKin
         certificate = instance.certificates.get(key)
     owner = _user(instance, database, user)
     if owner == "public":
-        raise RefusalError(f"the {kind} {name} cannot be owned by public")
+        raise RefusalError(f"the {kind} {name!r} cannot be owned by public")
     if service is not None:
         service.owner = owner
     if certificate is not None:
@@ -912,13 +922,15 @@ def _run_certificate(
 def _create_certificate(instance: InstanceModel, statement: statements.CreateCertificate, database: str) -> None:
     begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
     if begins is not None and ends is not None and ends <= begins:
-        raise RefusalError("the certificate cannot be created: it expires before it starts", 15297)
+        raise RefusalError(
+            f"certificate {statement.name!r} expires on {ends}, but starts on {begins}; correct EXPIRY_DATE", 15297
+        )
     found = find_name(statement.name, _names_in(instance.certificates, database))
     if found is not None:
-        raise RefusalError(f"the database {database} already has the certificate {found}", 15232)
+        raise RefusalError(f"the database {database!r} already has the certificate {found!r}", 15232)
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
-        raise RefusalError(f"the certificate {statement.name} cannot be owned by public")
+        raise RefusalError(f"the certificate {statement.name!r} cannot be owned by public")
     has_key = statement.file is None or statement.key is not None
     one = instance.databases[database]
     if has_key and one.master_password is None and not one.is_supposed:
@@ -930,7 +942,7 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
     one = instance.databases[database]
     if isinstance(statement, statements.CreateMasterKey):
         if one.master_password is not None:
-            raise RefusalError(f"the database {database} already has a master key", 15578)
+            raise RefusalError(f"the database {database!r} already has a master key", 15578)
         if not statement.password:
             raise RefusalError(_PASSWORD_REQUIRED, 15118)
         one.master_password = statement.password
@@ -939,14 +951,14 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
         raise RefusalError(_PASSWORD_REQUIRED, 15118)
     if one.master_password is None:
         if not one.is_supposed:
-            raise RefusalError(f"the database {database} has no master key; use CREATE MASTER KEY", 15151)
+            raise RefusalError(f"the database {database!r} has no master key; use CREATE MASTER KEY", 15151)
         return
     if isinstance(statement, statements.OpenMasterKey) and statement.password != one.master_password:
-        raise RefusalError("the password of the master key is wrong", 15313)
+        raise RefusalError(f"the password of the master key of database {database!r} is wrong", 15313)
     if isinstance(statement, statements.DropMasterKey):
         keyed = [key[1] for key, each in instance.certificates.items() if key[0] == database and each.has_key]
         if keyed:
-            raise RefusalError(f"the master key encrypts the private key of the certificate {keyed[0]}", 15580)
+            raise RefusalError(f"the master key encrypts the private key of the certificate {keyed[0]!r}", 15580)
         one.master_password = None
 
 
@@ -960,7 +972,7 @@ def _run_endpoint(
     if isinstance(statement, statements.CreateEndpoint):
         if endpoint is not None:
             raise RefusalError(
-                f"the instance already has the Service Broker endpoint {endpoint.name}; only one is allowed", 7862
+                f"the instance already has the Service Broker endpoint {endpoint.name!r}; only one is allowed", 7862
             )
         endpoint = EndpointModel(statement.name, statement.settings)
     elif isinstance(statement, statements.DropEndpoint):
@@ -971,10 +983,10 @@ def _run_endpoint(
         return OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
-            raise RefusalError(f"the Service Broker endpoint is named {endpoint.name}, not {statement.name}", 15151)
+            raise RefusalError(f"the Service Broker endpoint is named {endpoint.name!r}, not {statement.name!r}", 15151)
         if endpoint is None and instance.is_complete and not instance.lenient:
             raise RefusalError(
-                f"the Service Broker endpoint {statement.name} does not exist; create it first with CREATE ENDPOINT",
+                f"the Service Broker endpoint {statement.name!r} does not exist; create it first with CREATE ENDPOINT",
                 15151,
             )
         # An endpoint that the script did not create exists already, on an unknown port.

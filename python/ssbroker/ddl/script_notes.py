@@ -29,6 +29,11 @@ class Remark(NamedTuple):
 OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
 
 
+def skipped_remark(clauses: str) -> Remark | None:
+    """Returns that clauses of a statement were skipped; None if there are none."""
+    return Remark("ignored", f"skipped {clauses}") if clauses else None
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptNote:
     """A remark about a statement of a script.
