@@ -378,4 +378,6 @@ def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:
     empty.write_text("hello world\n")
     assert run("sql", folder, empty).status == 2
     assert run("sql", folder, empty, "--lenient").status == 0
-    assert run("sql", folder, script, "-v", "Db").status == 2
+    refused = run("sql", folder, script, "-v", "Db")
+    assert refused.status == 2
+    assert "-v: expected NAME=VALUE, got 'Db'" in refused.err

@@ -294,7 +294,11 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
             None,
             "the database 'Sales' already has the broker priority 'P'",
         ),
-        ("DROP MESSAGE TYPE [DEFAULT]", 9663, "message type 'DEFAULT' is a system message type, which cannot be altered"),
+        (
+            "DROP MESSAGE TYPE [DEFAULT]",
+            9663,
+            "message type 'DEFAULT' is a system message type, which cannot be altered",
+        ),
         ("DROP CONTRACT [DEFAULT]", 9663, "contract 'DEFAULT' is a system contract, which cannot be dropped"),
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",

@@ -202,7 +202,9 @@ def test_a_corrupt_page_is_reported(path: Path) -> None:
 
 def test_a_newer_version_is_rejected_and_unchanged(path: Path) -> None:
     DatabaseFile.open(path, MORE).close()
-    with pytest.raises(StorageError, match="has format version 2; this library supports versions up to 1"):
+    with pytest.raises(
+        StorageError, match="has format version 2; this library supports versions up to 1; upgrade ssbroker"
+    ):
         DatabaseFile.open(path, MIGRATIONS)
     with closing(DatabaseFile.open(path, MORE)) as file, file.read() as connection:
         assert connection.pragma("user_version") == 2

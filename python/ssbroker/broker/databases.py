@@ -33,7 +33,9 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
             return
         owner, broker = database_registry.read_owner(connection), stored.load(connection).broker
         if owner.attached_to not in (None, instance_id) and owner.identity == expected_owner.identity:
-            raise StorageError(f"{file.path}: is attached to another instance", file=str(file.path))
+            raise StorageError(
+                f"{file.path}: is attached to another instance; detach it there, or attach a copy", file=str(file.path)
+            )
         guid = broker.service_broker_guid
         duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
         is_enabled = broker.is_broker_enabled and row.is_broker_enabled and duplicate is None

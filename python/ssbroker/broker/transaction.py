@@ -31,7 +31,7 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, leases, queues
-from ssbroker.store.database_file import LockCall, SessionSummary
+from ssbroker.store.database_file import LockCall, SessionSummary, rolled_back_error
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection, Cursor, raise_storage_error, remove_hooks, storage_errors
 
@@ -651,7 +651,7 @@ class Transaction:
 
     def _begin(self) -> Work:
         if self._is_broken:
-            raise _rolled_back_error(self._context)
+            raise rolled_back_error(self._context.file.path, "was rolled back after an error")
         if not self._session.is_open:
             raise BrokerError("the transaction is not open: use it inside its `with` block")
         connection = self._session.begin_unguarded()
@@ -704,7 +704,7 @@ class Transaction:
 
     def _commit(self) -> None:
         if self._is_broken:
-            raise _rolled_back_error(self._context)
+            raise rolled_back_error(self._context.file.path, "was rolled back after an error")
         self._reclaim_connection()
         self._work = None
         self._session.commit(received_from=poison_message_handling.received_from(self._collected_effects()))
@@ -818,13 +818,6 @@ def work_of(transaction: Transaction) -> Iterator[Work]:
     """Runs a part of an open transaction, like one of its calls."""
     with transaction._call() as work:  # noqa: SLF001
         yield work
-
-
-def _rolled_back_error(context: DatabaseContext) -> StorageError:
-    path = context.file.path
-    return StorageError(
-        f"{path}: the transaction was rolled back after an error; no changes were saved", file=str(path)
-    )
 
 
 def _endpoint(work: Work, dialog: Guid) -> ConversationEndpoint:

@@ -54,7 +54,7 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
     for variable in variables or ():
         name, equals, value = variable.partition("=")
         if not equals:
-            raise OptionError("-v: expected NAME=VALUE")
+            raise OptionError(f"-v: expected NAME=VALUE, got {variable!r:.80}")
         given[name] = value
     return given
 

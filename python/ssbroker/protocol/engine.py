@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import heapq
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
 
-from ssbroker.exceptions import OptionError, ProtocolError
+from ssbroker.exceptions import MalformedDataError, OptionError, ProtocolError
 from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
-from ssbroker.protocol.dialog import Dialog, Flight, make_dialog, pack_transmission, unpack_transmission
+from ssbroker.protocol.dialog import Dialog, Flight, Transmission, make_dialog, pack_transmission, unpack_transmission
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
 from ssbroker.protocol.events import EventLog
@@ -85,7 +86,7 @@ class DialogCache:
                     self._stale_saved.discard(key)
                 else:
                     data = None if key in self._stale_saved else saved.get(key)
-                    self.add(make_dialog(endpoint, None if data is None else unpack_transmission(data)))
+                    self.add(make_dialog(endpoint, None if data is None else _unpack_saved(key, data)))
         known = self.loaded
         return {key: known[key] for key in keys if key in known}
 
@@ -263,6 +264,14 @@ class DialogCache:
             if dialog.transmission.is_dirty and dialog.key in self._clean:
                 self._clean.remove(dialog.key)
                 self._newly_dirty += 1
+
+
+def _unpack_saved(key: EndpointKey, data: bytes) -> Transmission:
+    """Unpacks the transmission object of an endpoint in the work table; an error names the conversation."""
+    try:
+        return unpack_transmission(data)
+    except MalformedDataError as error:
+        raise MalformedDataError(f"conversation {uuid.UUID(bytes=key[0])}: {error}") from error
 
 
 class MonotonicClock:
@@ -450,7 +459,9 @@ class DialogEngine:
         if self._plan is not None:
             raise ProtocolError("confirm or undo the changes of the previous batch first")
         if not table.schema.equals(ENVELOPE):
-            raise OptionError("table: expected the columns of ssbroker.protocol.envelope.ENVELOPE")
+            raise OptionError(
+                f"table: expected the columns of ssbroker.protocol.envelope.ENVELOPE, got {', '.join(table.column_names):.200}"
+            )
         emit_acknowledgements(self._log, table, is_sent=False, now=now)
         fast = self._fast_inbound.find(table, self._cache.loaded, peer=peer, session_keys=session_keys, now=now)
         rows = table_to_rows(fast.rest)

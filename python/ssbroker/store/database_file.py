@@ -474,14 +474,13 @@ class Connections:
             return None
 
     def _reject_commit(self) -> bool:
-        raise rolled_back_error(self._path)
+        raise rolled_back_error(self._path, "was ended by SQL, or rolled back after a disk error")
 
 
-def rolled_back_error(path: Path) -> StorageError:
-    """The error for a transaction that SQLite no longer has open."""
+def rolled_back_error(path: Path, reason: str) -> StorageError:
+    """Returns the error for a transaction that is no longer open; the reason completes `the transaction ...`."""
     return StorageError(
-        f"{path}: the transaction was ended by SQL, or rolled back after a disk error; no changes were saved",
-        file=str(path),
+        f"{path}: the transaction {reason}; no changes were saved; run the transaction again", file=str(path)
     )
 
 
@@ -628,7 +627,7 @@ class Session(_core.Session):
         if self._file.connections.is_inherited:
             self._file.connections.check()
         elif not connection.statements.in_transaction:
-            raise rolled_back_error(self._file.path)
+            raise rolled_back_error(self._file.path, "was ended by SQL, or rolled back after a disk error")
 
     def _unguard(self, connection: Connection) -> None:
         if self._is_guarded:
@@ -991,8 +990,10 @@ class DatabaseFile:
 
 def _check_version(path: Path, version: int, known: int) -> None:
     if not 0 <= version <= known:
+        remedy = "; upgrade ssbroker" if version > known else ""
         raise StorageError(
-            f"{path}: has format version {version}; this library supports versions up to {known}", file=str(path)
+            f"{path}: has format version {version}; this library supports versions up to {known}{remedy}",
+            file=str(path),
         )
 
 

@@ -62,4 +62,5 @@ def test_a_disabled_queue_with_retention_rejects_sends(retaining: Database) -> N
     with retaining.transaction() as t, pytest.raises(BrokerError) as refused:
         t.send(initiator, b"y")
     assert refused.value.number == 9618
+    assert "enable it with Database.alter_queue(" in str(refused.value)
     assert dialog_calls.contents(retaining) == before

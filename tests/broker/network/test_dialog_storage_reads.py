@@ -16,6 +16,7 @@ import pytest
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network import dialog_storage
+from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal
 from ssbroker.store.sqlite import Connection
 from tests.broker.dialog_calls import end, send
@@ -158,6 +159,18 @@ def test_objects_of_idle_dialogs_are_stored_until_the_process_ends(engines: Pair
     assert engines.stock.instance.view(ORDERS, database="Sales").num_rows == 1
     engines.shop.restart()
     assert engines.shop.count("transmission_objects") == 0
+
+
+@pytest.mark.rule("P32")
+def test_a_damaged_object_is_reported_with_its_conversation(engines: Pair) -> None:
+    shop, _ = engines.establish()
+    engines.clock.advance(seconds=MINUTE)
+    engines.shop.dialogs.flush(now=engines.shop.now)
+    key = engines.shop.key(shop)
+    engines.shop.storage.save_transmissions({key: b"damaged"})
+    send(engines.shop.database, shop, b"1")
+    with pytest.raises(MalformedDataError, match=f"conversation {uuid.UUID(bytes=key[0])}: work table: not a valid"):
+        engines.exchange()
 
 
 @pytest.mark.rule("P32")

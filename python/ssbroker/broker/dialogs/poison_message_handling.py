@@ -107,7 +107,7 @@ def _active_lease(work: Work, group: bytes) -> Lease | None:
 
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
     """Returns error 9617, which says why the queue was disabled."""
-    error = broker_error(9617, queue=queue.name)
+    error = broker_error(9617, queue=plain_queue_name(queue))
     failure = poison_messages.failure_of_queue(connection, queue.queue_id)
     return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
 

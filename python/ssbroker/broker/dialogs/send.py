@@ -11,7 +11,7 @@ from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, header_of, read_failure
 from ssbroker.broker.dialogs.message_validation import check_sendable_type
-from ssbroker.broker.unit_of_work import Work, emit_conversation_event
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event, plain_queue_name
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.config import BODY_MAX
 from ssbroker.protocol.errors import broker_error, refusal
@@ -63,7 +63,7 @@ def check_may_send(
         raise refusal(f"cannot send on conversation {handle}: its lifetime has ended; begin another one", 8489)
     queue = queue_of(work, endpoint)
     if queue.is_retention_enabled and not queue.is_enqueue_enabled:
-        raise broker_error(9618, queue=queue.name)
+        raise broker_error(9618, queue=plain_queue_name(queue))
     return state
 
 
