@@ -78,7 +78,11 @@ def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineF
         engines.b.receive_and_commit([row for fragments in all_fragments for row in fragments])
     whole = [conversation for conversation in bodies if engines.b.queue((conversation, False))]
     assert 5 <= len(whole) < 10
-    assert {event.text for event in engines.b.rejection_events} == {"limit_exceeded"}
+    (text,) = {event.text for event in engines.b.rejection_events}
+    assert text.startswith(
+        "the fragment exceeds a limit of this instance: its message is larger than max_message_bytes, "
+    )
+    assert text.endswith("or too much is waiting (max_pending_bytes)")
     assert len(engines.b.rejection_events) == 8 * (10 - len(whole))
     engines.b.receive_and_commit([row for fragments in rounds[-1] for row in fragments])
     assert [engines.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
@@ -197,7 +201,8 @@ def test_only_a_fragment_that_contradicts_stored_ones_is_rejected(engine: Engine
     for _ in range(2):
         engines.b.receive_and_commit([other], 20 * SECOND)
         engines.restart(engines.b)
-    assert [event.text for event in engines.b.rejection_events] == ["conflict"] * 2
+    text = "the fragment contradicts an earlier fragment of its message"
+    assert [event.text for event in engines.b.rejection_events] == [text] * 2
     engines.b.receive_and_commit(rows[1:], 20 * SECOND)
     assert engines.b.queue(engines.incoming) == [b"first", b"in three one"]
 

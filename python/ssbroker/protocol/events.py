@@ -313,7 +313,7 @@ class MessageUndeliverable(Event):
         fragment_number: The fragment's number within its message.
         acked_sequence_number: The sequence number that it acknowledges; None if it carries no acknowledgement.
         peer: The peer that delivered it, as authenticated by the connection.
-        error: Service Broker's error number for the reason.
+        error: Service Broker's error number for the reason; 0 if there is none.
         text: The reason.
     """
 

@@ -120,7 +120,8 @@ _READ_BYTES: Final = 8 << 20
 """About this much is read back at a time."""
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 """The reason for refusing a fragment that does not fit, or whose message is too far ahead."""
-_CONFLICT: Final = "conflict"
+CONFLICT: Final = "conflict"
+"""The reason for refusing a fragment that contradicts an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class Assembler:
             if not incoming.pending:
                 continue
             if incoming.conflicts_with(part):
-                refused[id(part)] = (part, _CONFLICT)
+                refused[id(part)] = (part, CONFLICT)
             elif part.sequence == incoming.next:
                 openings.setdefault(incoming, []).append(part)
         completed_bytes = 0

@@ -22,7 +22,15 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
     RemoteMessageAcknowledgement,
 )
-from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader, sender_keys, stored_fragment_table
+from ssbroker.protocol.reassembly import (
+    CONFLICT,
+    LIMIT_EXCEEDED,
+    Assembler,
+    AssemblyResult,
+    DirectionLoader,
+    sender_keys,
+    stored_fragment_table,
+)
 from ssbroker.protocol.storage import (
     MESSAGES,
     NO_FRAGMENTS,
@@ -49,6 +57,9 @@ _CLOSED: Final = 11212
 _WRONG_SERVICE: Final = 11222
 _WRONG_BROKER: Final = 11220
 _OTHER_COPY: Final = 11224
+
+Acknowledgements: TypeAlias = dict[EndpointKey, list[tuple[int, list[AckRange]]]]
+"""The acknowledgements for each endpoint: the last number received in order, and the ranges beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class OpenedBatch:
 
     peer: bytes | None
     messages: list[tuple[Dialog, EnvelopeRow, bytes]] = field(default_factory=list)
-    acknowledgements: dict[EndpointKey, list[tuple[int, list[AckRange]]]] = field(default_factory=dict)
+    acknowledgements: Acknowledgements = field(default_factory=dict)
     errors: dict[EndpointKey, bytes] = field(default_factory=dict)
     created: dict[EndpointKey, Dialog] = field(default_factory=dict)
     bound: dict[EndpointKey, DialogEndpoint] = field(default_factory=dict)
@@ -283,19 +294,8 @@ class RowOpener:
         self._opened.acknowledgements.setdefault(key, []).append((acked, runs or []))
 
     def _corrupted(self, row: EnvelopeRow, error: int, text: str) -> bytes | None:
-        self._log.emit(
-            CorruptedMessage(
-                at=self._now,
-                conversation_id=uuid.UUID(bytes=row.conversation_id),
-                is_initiator=row.is_initiator,
-                message_sequence_number=row.sequence,
-                fragment_number=row.fragment,
-                from_service_name=row.from_service,
-                peer=self._peer,
-                error=error,
-                text=text,
-            )
-        )
+        sender, place = (row.conversation_id, row.is_initiator), (row.sequence, row.fragment)
+        self._log.emit(_corrupted_event(sender, place, row.from_service, error, text, now=self._now, peer=self._peer))
         return None
 
     def _undeliverable(self, row: EnvelopeRow, error: int, text: str) -> None:
@@ -312,6 +312,31 @@ class RowOpener:
                 text=text,
             )
         )
+
+
+def _corrupted_event(
+    sender: EndpointKey,
+    place: tuple[int, int],
+    from_service: str,
+    error: int,
+    text: str,
+    *,
+    now: int,
+    peer: bytes | None,
+) -> CorruptedMessage:
+    """Returns the event of a damaged or forged fragment; `place` is the number of its message, and its own."""
+    conversation_id, is_initiator = sender
+    return CorruptedMessage(
+        at=now,
+        conversation_id=uuid.UUID(bytes=conversation_id),
+        is_initiator=is_initiator,
+        message_sequence_number=place[0],
+        fragment_number=place[1],
+        from_service_name=from_service,
+        peer=peer,
+        error=error,
+        text=text,
+    )
 
 
 class FastInboundRun(NamedTuple):
@@ -457,6 +482,11 @@ def _messages(table: pa.Table) -> pa.Table:
 
 _DIGEST_BYTES: Final = 16
 _CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
+_REJECTION_TEXTS: Final = {
+    LIMIT_EXCEEDED: "the fragment exceeds a limit of this instance: its message is larger than max_message_bytes, or too far ahead of the "
+    "next expected one, or too much is waiting (max_pending_bytes)",
+    CONFLICT: "the fragment contradicts an earlier fragment of its message",
+}
 
 
 @dataclass(slots=True)
@@ -531,16 +561,17 @@ class BatchReceiver:
         *,
         new_dialogs: Mapping[EndpointKey, Dialog],
         now: int,
+        peer: bytes | None,
     ) -> ReceivedBatch:
-        """Receives fragments and updates the receive state of their dialogs; `DirectionLoader.unload` reverts that."""
+        """Receives fragments from a peer and updates the receive state of their dialogs; `DirectionLoader.unload` reverts that."""
         result = ReceivedBatch()
         dialogs = {dialog.key: dialog for dialog, _, _ in opened}
         self._loader.load(dialogs, new_dialogs=new_dialogs)
         before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
-        parts = self._with_digests(list(_new_fragments(opened, result.due_acknowledgements)), now)
+        parts = self._with_digests(list(_new_fragments(opened, result.due_acknowledgements)), now, peer)
         if parts:
             assembled = self._assembler.push(parts)
-            self._report_rejected(assembled, dialogs, result, now)
+            self._report_rejected(assembled, dialogs, result, now, peer)
             self._release(assembled, dialogs, result)
             self._reply_to_broken(assembled, dialogs, result)
         for key, dialog in dialogs.items():
@@ -550,15 +581,16 @@ class BatchReceiver:
         self._loader.account(dialogs)
         return result
 
-    def _with_digests(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
+    def _with_digests(
+        self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int, peer: bytes | None
+    ) -> list[OpenedFragment]:
         """Returns fragments with digests instead of signatures; a secured message must have a signature (P21)."""
         parts: list[OpenedFragment] = []
         secured: dict[EndpointKey, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
             incoming, message_type = dialog.incoming, row.message_type
-            if (
-                incoming is None or message_type is None
-            ):  # both are set: the state is loaded and the row is a verified message
+            # Both are set: the state is loaded, and the row is a verified message.
+            if incoming is None or message_type is None:
                 continue
             kind = (message_type, row.message_id, row.is_end, row.is_error)
             digests = (row.message_signature, row.fragment_signature)
@@ -566,7 +598,7 @@ class BatchReceiver:
             if dialog.inbound_cipher is not None:
                 signatures = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
                 if any(signature is None or len(signature) != _DIGEST_BYTES for signature in signatures):
-                    self._emit_corrupted(dialog, part, "a signature is missing", now)
+                    self._emit_corrupted(dialog, part, "a signature is missing", now, peer)
                     continue
                 secured.setdefault(dialog.key, []).append((part, row))
             parts.append(part)
@@ -576,7 +608,12 @@ class BatchReceiver:
         return parts
 
     def _report_rejected(
-        self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch, now: int
+        self,
+        assembled: AssemblyResult,
+        dialogs: Mapping[EndpointKey, Dialog],
+        result: ReceivedBatch,
+        now: int,
+        peer: bytes | None,
     ) -> None:
         for part, reason in assembled.rejected:
             dialog = dialogs[part.incoming.key]
@@ -584,9 +621,9 @@ class BatchReceiver:
             if reason == "duplicate":
                 owed.is_immediate = True
             elif reason in _CORRUPT:
-                self._emit_corrupted(dialog, part, "the content does not match its signature", now)
+                self._emit_corrupted(dialog, part, "the content does not match its signature", now, peer)
             else:
-                self._emit_undeliverable(dialog, part, reason, now)
+                self._emit_undeliverable(dialog, part, reason, now, peer)
         result.dropped += assembled.dropped
 
     def _release(self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch) -> None:
@@ -638,31 +675,23 @@ class BatchReceiver:
             is_kept.append(key not in stopped)
         return messages.filter(pa.array(is_kept, pa.bool_()))
 
-    def _emit_undeliverable(self, dialog: Dialog, part: OpenedFragment, reason: str, now: int) -> None:
+    def _emit_undeliverable(
+        self, dialog: Dialog, part: OpenedFragment, reason: str, now: int, peer: bytes | None
+    ) -> None:
         self._log.emit(
             MessageUndeliverable(
                 at=now,
                 conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
                 message_sequence_number=part.sequence,
                 fragment_number=part.fragment,
-                text=reason,
+                peer=peer,
+                text=_REJECTION_TEXTS.get(reason, reason),
             )
         )
 
-    def _emit_corrupted(self, dialog: Dialog, part: OpenedFragment, text: str, now: int) -> None:
-        endpoint = dialog.endpoint
-        self._log.emit(
-            CorruptedMessage(
-                at=now,
-                conversation_id=uuid.UUID(bytes=endpoint.conversation_id),
-                is_initiator=not endpoint.is_initiator,
-                message_sequence_number=part.sequence,
-                fragment_number=part.fragment,
-                from_service_name=endpoint.far_service_name,
-                peer=endpoint.far_peer,
-                text=text,
-            )
-        )
+    def _emit_corrupted(self, dialog: Dialog, part: OpenedFragment, text: str, now: int, peer: bytes | None) -> None:
+        place, service = (part.sequence, part.fragment), dialog.endpoint.far_service_name
+        self._log.emit(_corrupted_event(part.sender, place, service, _BAD_SIGNATURE, text, now=now, peer=peer))
 
 
 def _new_fragments(
@@ -759,10 +788,6 @@ def undeliverable_event(key: EndpointKey, why: Refusal, now: int, *, peer: bytes
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)
 
 
-Acknowledgements: TypeAlias = dict[EndpointKey, list[tuple[int, list[AckRange]]]]
-"""The acknowledgements for each endpoint: the last number received in order, and the ranges beyond it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReceivePlan:
     """The changes of a batch.
@@ -802,7 +827,7 @@ class ReceivePlanner:
     ) -> ReceivePlan:
         """Plans a batch; the receive state of its dialogs is changed already."""
         self._admit(opened, now)
-        received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now)
+        received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now, peer=opened.peer)
         received.add_fast(fast)
         for each in fast.runs:
             if each.acked:
