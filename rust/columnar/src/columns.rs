@@ -331,7 +331,7 @@ impl<'a> Source<'a> {
     ) -> Result<Vec<Option<i128>>> {
         let whole = |(row, value): (usize, Option<_>)| match value.map(Into::<f64>::into) {
             None => Ok(None),
-            Some(value) if value.fract() == 0.0 && value.abs() < u64::MAX as f64 => Ok(Some(value as i128)),
+            Some(value) if value.fract() == 0.0 && value.abs() < 1e18 => Ok(Some(value as i128)),
             Some(value) => {
                 Err(self.invalid(InvalidKind::Limit, name, row, Some(value.to_string().as_bytes()), expected))
             }
