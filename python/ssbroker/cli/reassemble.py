@@ -720,11 +720,11 @@ def _count_on_spark(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
     )
     counts = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
     counts.incomplete, counts.waiting, counts.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
-    counted = ("message_sequence_number", "first_missing_fragment", "waits_for_sequence_number")
-    directions = found.incomplete.groupBy(*_DIRECTION).agg(dict.fromkeys(counted, "count"))
-    all_of, partial, waiting = (f"`count({name})`" for name in counted)
-    blocked = directions.where(f"{waiting} = {all_of}").selectExpr(f"coalesce(sum({all_of} - {partial}), 0)")
-    (counts.blocked,) = _integer_row(blocked)
+    has_next = (
+        "bool_or(waits_for_sequence_number is null) over (partition by conversation_id, is_initiator) as has_next"
+    )
+    waiting = found.incomplete.selectExpr("first_missing_fragment", has_next)
+    counts.blocked = waiting.where("first_missing_fragment is null and not has_next").count()
     for row in found.rejected.groupBy("reason").count().collect():
         counts.reasons[row["reason"]] = row["count"]
     return counts
