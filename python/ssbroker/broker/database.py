@@ -255,7 +255,7 @@ class Database:
 
         Args:
             name: The name of the queue; the default schema is `dbo`.
-            on_poison: What happens with a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
+            on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
                 message to another queue, and this one stays enabled. None leaves an existing queue as it is; a new one gets `disable`.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.

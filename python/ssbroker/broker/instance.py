@@ -296,7 +296,7 @@ class Instance:
 
         Args:
             name: The name of the queue.
-            on_poison: What happens with a message after five failures, as in `Database.queue`: `disable` or `move`.
+            on_poison: What happens to a message after five failures, as in `Database.queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which messages are moved, as in `Database.queue`.
 
         Returns:
@@ -540,7 +540,8 @@ class Instance:
         """Returns a router for the instance as it is now.
 
         Args:
-            tie_break: How to choose among equally good routes; `round_robin` alternates until the instance changes.
+            tie_break: How to choose among equally good routes; `round_robin` takes turns, and starts again when the instance
+                changes.
             pending_request: What to do while routing information is requested: `continue` with the remaining routing steps, or `delay`.
 
         Returns:

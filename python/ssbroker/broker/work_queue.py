@@ -266,7 +266,7 @@ class WorkQueue:
                     removed += self._remove_job(work, endpoints.by_id(work.connection, endpoint_id))
 
     def drop(self) -> None:
-        """Removes the queue and its service, with all messages that `put` has added, also those that were moved after failures.
+        """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
 
         Raises:
             BrokerError: Other conversations use the service, another queue moves failed messages to this one, or it has been dropped

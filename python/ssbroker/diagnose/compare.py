@@ -211,7 +211,7 @@ _LOAD_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("skew_after", pa.float64()),
 ]
 LOAD: Final = pa.schema(_LOAD_FIELDS)
-"""The schema of `Comparison.load`: conversations of each copy of a service. Skew is the load of the busiest copy over the mean; 1 is even."""
+"""The schema of `Comparison.load`: conversations of each copy of a service. Skew is the load of the busiest copy divided by the mean; 1 is even."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,8 +222,8 @@ class Change:
         instance: The instance whose routing tables change.
         database: The database where the conversations start; None from outside.
         service: The target service; None represents every service that neither catalog knows.
-        broker_ids: Which broker ids the conversations name, if others of this database and service change otherwise; else None, and with
-            traffic.
+        broker_ids: The broker ids that these conversations name. None if all conversations of this database and service change alike, or
+            if traffic was compared.
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
         cause: The kind of cause, such as `route vanished`.
         object: The object of the cause, such as `Sales/route "Orders"`.
@@ -366,7 +366,7 @@ def not_compared_text(comparison: Comparison) -> str:
 
 
 def skew(loads: Sequence[int]) -> float | None:
-    """Returns the largest load over the mean of all loads that are not 0.
+    """Returns the largest load divided by the mean of the nonzero loads; None if there are none.
 
     Examples:
         >>> skew([30, 10, 0]), skew([0])

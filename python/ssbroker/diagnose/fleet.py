@@ -329,7 +329,7 @@ pc: Any = pyarrow.compute  # its stubs lack dictionary encoding
 
 
 def dictionary_encoded(column: Any) -> tuple[list[int], list[Any]]:
-    """Returns the position of each value among the distinct values, and these; the last one is None, at position -1.
+    """Returns the index of each value among the distinct values, and the distinct values, with None appended, so that the index -1 means null.
 
     Examples:
         >>> dictionary_encoded(pa.array(["b", None, "a", "b"]))

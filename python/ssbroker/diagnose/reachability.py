@@ -101,9 +101,9 @@ class MessageKey(NamedTuple):
 
 
 class RoutingGraph:
-    """All routing paths through a fleet; `behaviours` are those of instances for which they are already computed.
+    """All routing paths through a fleet.
 
-    With `ignores_states`, all endpoints are regarded as started and all queues as enabled.
+    `behaviours` contains the `Behaviour` of each instance for which it has already been computed. With `ignores_states`, all endpoints are regarded as started and all queues as enabled.
     """
 
     def __init__(

@@ -35,7 +35,8 @@ class ProtocolSettings:
         max_fragment_bytes: The maximum number of body bytes in a fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged.
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
-        max_window_bytes: How many may be unacknowledged of a message of several fragments, while acknowledgements arrive within a second.
+        max_window_bytes: How many bytes of a message of several fragments may be unacknowledged while acknowledgements arrive within a
+            second.
         max_ahead_bytes: The maximum bytes of started messages that are not yet acknowledged in order; above it, no further message is
             started. The peer has to buffer these bytes.
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
