@@ -506,7 +506,7 @@ class Database:
             [True]
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
-        _check(settings)
+        _check_queue_settings(settings)
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._create(
             object_ddl.create_queue,
@@ -561,7 +561,7 @@ class Database:
             [False]
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
-        _check(settings)
+        _check_queue_settings(settings)
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._context.change(
             object_ddl.alter_queue, name=name, settings=settings, on_poison=on_poison, poison_queue=poison_queue
@@ -760,7 +760,7 @@ class Database:
             ...     instance.view("sys.routes", "Sales")["address"].to_pylist()
             ['LOCAL', 'TCP://stock:4022']
         """
-        clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
+        clauses = _route_clauses(service_name, broker_instance, lifetime, address, mirror_address)
         self._create(
             object_ddl.create_route,
             lambda objects: name in objects.routes,
@@ -804,7 +804,7 @@ class Database:
             ...     instance.view("sys.routes", "Sales")["address"].to_pylist()
             ['LOCAL', 'TCP://warehouse:4022']
         """
-        clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
+        clauses = _route_clauses(service_name, broker_instance, lifetime, address, mirror_address)
         self._context.change(object_ddl.alter_route, name=name, clauses=clauses, now=self._context.now())
 
     def drop_route(self, name: str) -> None:
@@ -927,7 +927,7 @@ class Database:
             ...     instance.view("sys.databases")["is_honor_broker_priority_on"].to_pylist()
             [False, True]
         """
-        self._context.change(_set_honor, is_on=boolean(is_on, name="is_on"))
+        self._context.change(_set_honor_broker_priority, is_on=boolean(is_on, name="is_on"))
 
     def create_user(self, name: str) -> None:
         """Creates a user, which can own services and certificates.
@@ -1369,7 +1369,7 @@ def context_of(database: Database) -> DatabaseContext:
     return database._context  # noqa: SLF001
 
 
-def _check(settings: QueueSettings) -> None:
+def _check_queue_settings(settings: QueueSettings) -> None:
     check_booleans(
         status=settings.status,
         retention=settings.retention,
@@ -1380,11 +1380,11 @@ def _check(settings: QueueSettings) -> None:
     check_numbers(max_queue_readers=settings.max_queue_readers)
 
 
-def _set_honor(connection: Connection, _: Objects, *, is_on: bool) -> None:
+def _set_honor_broker_priority(connection: Connection, _: Objects, *, is_on: bool) -> None:
     changes.set_honor_broker_priority(connection, is_on=is_on)
 
 
-def _clauses(
+def _route_clauses(
     service_name: str | None,
     broker_instance: uuid.UUID | str | bytes | None,
     lifetime: int | None,

@@ -75,7 +75,7 @@ class Work:
         """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
-    def is_target(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
+    def stay_in_database(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
         """Returns for each endpoint of this database whether its messages are for this database, too."""
         if self._local_router is None:
             self._local_router = self._database.instance.routes.local_router(self.database, self.objects)

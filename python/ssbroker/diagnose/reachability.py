@@ -103,7 +103,8 @@ class MessageKey(NamedTuple):
 class RoutingGraph:
     """All routing paths through a fleet.
 
-    `behaviours` contains the `Behaviour` of each instance for which it has already been computed. With `ignores_states`, all endpoints are regarded as started and all queues as enabled.
+    `behaviours` contains the `Behaviour` of each instance for which it has already been computed. With `ignores_states`, all endpoints are
+    regarded as started and all queues as enabled.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.message_exchange import EndpointEvents
+from ssbroker.broker.network.message_exchange import ExchangeListener
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
@@ -29,7 +29,7 @@ OUTBOX: Final = 8 << 20
 class MemoryEndpoint:
     """The network endpoint of one instance of a `MemoryNetwork`."""
 
-    def __init__(self, network: MemoryNetwork, name: str, receiver: EndpointEvents) -> None:
+    def __init__(self, network: MemoryNetwork, name: str, receiver: ExchangeListener) -> None:
         self.network: Final = network
         self.name: Final = name
         self.receiver: Final = receiver

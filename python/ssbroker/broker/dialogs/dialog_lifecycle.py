@@ -12,7 +12,7 @@ from ssbroker._well_known import END_DIALOG, ERROR, SERVICE_NAME_MAX
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
-from ssbroker.broker.dialogs.send import refused_in_state, transmit
+from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
 from ssbroker.broker.dialogs.single_message import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
@@ -166,7 +166,7 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
         message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
-    transmit(work, [(ended, [message])])
+    deliver_or_queue(work, [(ended, [message])])
 
 
 def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -113,14 +113,14 @@ def send(
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
     endpoints.set_send_sequences(work.connection, numbers)
-    transmit(work, sends)
+    deliver_or_queue(work, sends)
 
 
-def transmit(work: Work, sends: Sequence[SentMessages]) -> None:
+def deliver_or_queue(work: Work, sends: Sequence[SentMessages]) -> None:
     """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
     waiting: list[SentMessages] = []
-    is_target = work.is_target([sender for sender, _ in sends])
-    for (endpoint, messages), is_local in zip(sends, is_target, strict=True):
+    stays = work.stay_in_database([sender for sender, _ in sends])
+    for (endpoint, messages), is_local in zip(sends, stays, strict=True):
         if not (is_local and _is_direct(work, endpoint)):
             waiting.append((endpoint, messages))
             continue

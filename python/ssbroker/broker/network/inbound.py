@@ -299,7 +299,7 @@ class FirstRowCheck:
         """Resets the limits that apply to one turn."""
         self._keys.start_round()
 
-    def open(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
+    def check(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
         """Drops the rows of directions whose keys or sender were refused; returns the others, and the session keys that came with them."""
         rows = part.rows
         directions, established = self._directions_to_check(part)
@@ -392,14 +392,14 @@ class InboundProcessor:
         self,
         dialogs: DialogsByDatabase,
         router: InboundRouter,
-        first_rows: FirstRowCheck,
+        first_row_check: FirstRowCheck,
         in_transit: ConversationsInTransit,
         *,
         events: EventLog,
     ) -> None:
         self._dialogs: Final = dialogs
         self._router: Final = router
-        self._first_rows: Final = first_rows
+        self._first_row_check: Final = first_row_check
         self._in_transit: Final = in_transit
         self._events: Final = events
 
@@ -409,7 +409,7 @@ class InboundProcessor:
         Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
         failing row is alone, so that one invalid row cannot block all others.
         """
-        self._first_rows.start_round()
+        self._first_row_check.start_round()
         deferred: list[Batch] = []
         for peer, joined in _join_batches(batches):
             remaining, isolated = [joined], 0
@@ -466,7 +466,7 @@ class InboundProcessor:
                 self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 
     def _write(self, peer: Peer, part: InboundRows, now: int, lock_timeout: float) -> None:
-        rows, keys = self._first_rows.open(peer, part)
+        rows, keys = self._first_row_check.check(peer, part)
         dialogs = part.dialogs
         principal = None if peer.principal is None else peer.principal.encode()
         for _ in range(ATTEMPTS_MAX):

@@ -23,7 +23,7 @@ from ssbroker.broker.network.dialog_keys import DialogKeys
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.message_exchange import EndpointEvents, MessageExchange
+from ssbroker.broker.network.message_exchange import ExchangeListener, MessageExchange
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
@@ -145,7 +145,7 @@ class Server:
         background: Background,
         options: ServeOptions,
         *,
-        create_endpoint: Callable[[EndpointEvents], NetworkEndpoint] | None = None,
+        create_endpoint: Callable[[ExchangeListener], NetworkEndpoint] | None = None,
         on_change: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
         self._instance: Final = instance
@@ -165,7 +165,7 @@ class Server:
         )
         self._on_change: Final = on_change
         self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
-        events = EndpointEvents(self._wake, holds_large_messages=self._instance.background)
+        events = ExchangeListener(self._wake, holds_large_messages=self._instance.background)
         self.endpoint: NetworkEndpoint = (
             self._create_endpoint(events) if create_endpoint is None else create_endpoint(events)
         )
@@ -310,7 +310,7 @@ class Server:
             if self._status_file is not None:
                 stack.callback(self._status_file.close)
 
-    def _create_endpoint(self, events: EndpointEvents) -> SocketEndpoint:
+    def _create_endpoint(self, events: ExchangeListener) -> SocketEndpoint:
         instance, options = self._instance, self.options
         own = OwnIdentity(
             instance_id=instance.instance_id,

@@ -81,7 +81,7 @@ class MessageExchange:
         self,
         instance: InstanceContext,
         background: Background,
-        events: EndpointEvents,
+        events: ExchangeListener,
         *,
         settings: ProtocolSettings,
         keys: KeyExchange,
@@ -140,13 +140,13 @@ class MessageExchange:
         )
 
     def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
-        """See `Transport`."""
+        """See `broker.delivery.Transport`."""
         blocked = self._in_transit.add(conversations, now=self._instance.microseconds())
         self._wake()
         return blocked
 
     def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
-        """See `Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
+        """See `broker.delivery.Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
         needs_turn = True
         try:
             others = self._in_transit.add_more(database.database_id, endpoint_ids)
@@ -488,7 +488,7 @@ class MessageExchange:
                 log_failure(dialogs.database, "idle dialogs could not be written to the database", error)
 
 
-class EndpointEvents:
+class ExchangeListener:
     """Queues the events of the network endpoint for the exchange, and wakes it.
 
     Args:
