@@ -137,13 +137,13 @@ def test_invalid_queue_is_refused() -> None:
         ({"to_service_name": [b"Stock"]}, "to_service_name: expected text, got binary"),
         ({"database": pa.array([None], pa.string())}, "queue.database, row 0: null is not allowed here"),
         ({"to_broker_instance": ["no id"]}, "to_broker_instance, row 0: 'no id' is not a valid GUID"),
-        ({"is_initiator": [0]}, "is_initiator: expected bool, got int64"),
+        ({"is_initiator": [2]}, "is_initiator, row 0: '2' is out of range; expected a bool, 1 or 0"),
         ({"transmission_status": [5]}, "queue.transmission_status: expected text, got int64"),
         ({"from_service_name": [5]}, "queue.from_service_name: expected text, got int64"),
     ],
 )
 def test_invalid_rows_are_refused(columns: dict[str, Any], message: str) -> None:
-    """Values must not be converted: null to "None", bytes to their repr, or 0 to False."""
+    """Values must not be converted: null to "None", or bytes to their repr."""
     queue: Any = {"database": ["Sales"], "to_service_name": ["Stock"], **columns}
     with pytest.raises(SsbrokerError, match=message):
         stuck(fleet(A=here()), pa.table(queue))
