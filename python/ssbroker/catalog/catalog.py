@@ -111,6 +111,9 @@ class Catalog:
         _refuse_other_names(tables[0], "routes")
         if tables[1] is not None:
             _refuse_other_names(tables[1], "databases")
+        names: list[Any] = self._native.databases()["name"].to_pylist()
+        given = 0 if tables[1] is None else tables[1].num_rows
+        _refuse_other_case(tables[0], listed=(*names[:given], "msdb"), added=names[given:])
         self._extra_columns: Final = [
             None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
@@ -124,27 +127,6 @@ class Catalog:
         self._fingerprint: str | None = None
         self._script: ddl.ScriptTables | None = None
         self._details: InstanceDetails | None = None
-        self._refuse_other_case(tables[0], tables[1])
-
-    def _refuse_other_case(self, routes: pa.Table, databases: pa.Table | None) -> None:
-        """Refuses routes of a database that is listed with other case or white space: they would be those of another database."""
-        given: list[Any] = [] if databases is None else databases["name"].to_pylist()
-        listed = {name.strip().casefold(): name for name in (*given, "msdb")}
-        added: list[Any] = self.databases["name"].slice(len(given)).to_pylist()
-        for name in added:
-            similar = listed.get(name.strip().casefold(), name)
-            if name != similar:
-                row = routes["database"].to_pylist().index(name)
-                raise UnknownDatabaseError(
-                    restore_spaces(
-                        f"routes.database, row {row}: '{printable(name)}' is not a database of the catalog; "
-                        f"expected '{printable(similar)}'"
-                    ),
-                    column="routes.database",
-                    row=row,
-                    value=name,
-                    expected=similar,
-                )
 
     @classmethod
     def load(
@@ -583,6 +565,25 @@ def _refuse_other_names(table: pa.Table, table_name: str) -> None:
                     ),
                     column=f"{table_name}.{column}",
                 )
+
+
+def _refuse_other_case(routes: pa.Table, *, listed: Sequence[str], added: Sequence[str]) -> None:
+    """Refuses routes of a database that is listed with other case or white space: they would be those of another database."""
+    by_normal_form = {name.strip().casefold(): name for name in listed}
+    for name in added:
+        similar = by_normal_form.get(name.strip().casefold(), name)
+        if name != similar:
+            row = routes["database"].to_pylist().index(name)
+            raise UnknownDatabaseError(
+                restore_spaces(
+                    f"routes.database, row {row}: '{printable(name)}' is not a database of the catalog; "
+                    f"expected '{printable(similar)}'"
+                ),
+                column="routes.database",
+                row=row,
+                value=name,
+                expected=similar,
+            )
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:

@@ -474,10 +474,10 @@ class Connections:
             return None
 
     def _reject_commit(self) -> bool:
-        raise rolled_back_error(self._path, "was ended by SQL, or rolled back after a disk error")
+        raise rolled_back_error(self._path)
 
 
-def rolled_back_error(path: Path, reason: str) -> StorageError:
+def rolled_back_error(path: Path, reason: str = "was ended by SQL, or rolled back after a disk error") -> StorageError:
     """Returns the error for a transaction that is no longer open; the reason completes `the transaction ...`."""
     return StorageError(
         f"{path}: the transaction {reason}; no changes were saved; run the transaction again", file=str(path)
@@ -627,7 +627,7 @@ class Session(_core.Session):
         if self._file.connections.is_inherited:
             self._file.connections.check()
         elif not connection.statements.in_transaction:
-            raise rolled_back_error(self._file.path, "was ended by SQL, or rolled back after a disk error")
+            raise rolled_back_error(self._file.path)
 
     def _unguard(self, connection: Connection) -> None:
         if self._is_guarded:

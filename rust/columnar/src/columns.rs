@@ -59,10 +59,8 @@ fn differ_by_one(one: &[u8], other: &[u8]) -> bool {
     let ends = |one: &[u8], other: &[u8], skipped: [usize; 2]| {
         one.len() >= skipped[0] && other.len() >= skipped[1] && one[skipped[0]..] == other[skipped[1]..]
     };
-    let is_swapped = || one.len() > 1 && other.len() > 1 && one[0] == other[1] && one[1] == other[0];
-    ends(one, other, [1, 0]) || ends(one, other, [0, 1]) || ends(one, other, [1, 1]) || {
-        is_swapped() && ends(one, other, [2, 2])
-    }
+    let is_swapped = || ends(one, other, [2, 2]) && one[0] == other[1] && one[1] == other[0];
+    ends(one, other, [1, 0]) || ends(one, other, [0, 1]) || ends(one, other, [1, 1]) || is_swapped()
 }
 
 /// Other usual names of optional columns, which would be ignored silently.
