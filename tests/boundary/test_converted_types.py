@@ -57,6 +57,13 @@ def test_other_floating_point_numbers_are_no_integers(value: float) -> None:
         Catalog(replaced(ROUTES, "route_id", pa.array([value])))
 
 
+def test_a_dictionary_of_floating_point_numbers_is_not_converted() -> None:
+    """An error would name the position in the dictionary instead of the row."""
+    numbers = pa.array([65536.0]).dictionary_encode()
+    with pytest.raises(ssbroker.SchemaError, match=r"^routes\.route_id: expected int32, got "):
+        Catalog(replaced(ROUTES, "route_id", numbers))
+
+
 def test_a_date_is_midnight() -> None:
     dates, times = ([20_000], pa.date32()), ([20_000 * 86_400_000_000], pa.timestamp("us"))
     found = [Catalog(replaced(ROUTES, "lifetime", pa.array(*each))) for each in (dates, times)]

@@ -288,7 +288,13 @@ impl<'a> Source<'a> {
     }
 
     fn narrow_integers<T: Integer>(&self, name: &str, array: &'a ArrayRef) -> Result<Vec<Option<T::Native>>> {
-        let values = self.by_row(name, array, |array| self.wide_integers(name, array, &type_name(&T::DATA_TYPE)))?;
+        let expected = type_name(&T::DATA_TYPE);
+        // Not within `by_row`: its errors could not name the row of a value in a dictionary.
+        let values = match array.data_type() {
+            DataType::Float32 => self.whole_numbers(name, array.as_primitive::<Float32Type>().iter(), &expected)?,
+            DataType::Float64 => self.whole_numbers(name, array.as_primitive::<Float64Type>().iter(), &expected)?,
+            _ => self.by_row(name, array, |array| self.wide_integers(name, array, &expected))?,
+        };
         let narrow = values.into_iter().enumerate().map(|(row, value)| {
             value.map(T::Native::try_from).transpose().map_err(|_| {
                 let text = value.unwrap_or_default().to_string();
@@ -313,8 +319,6 @@ impl<'a> Source<'a> {
             DataType::UInt16 => wide!(UInt16Type),
             DataType::UInt32 => wide!(UInt32Type),
             DataType::UInt64 => wide!(UInt64Type),
-            DataType::Float32 => self.whole_numbers(name, array.as_primitive::<Float32Type>().iter(), expected)?,
-            DataType::Float64 => self.whole_numbers(name, array.as_primitive::<Float64Type>().iter(), expected)?,
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, expected, Some(other))),
         })
