@@ -69,7 +69,7 @@ def catalog(*, changed: bool = False) -> ssbroker.Catalog:
         )
     databases = pa.Table.from_pylist(
         [
-            {"name": name, "broker_guid": bytes(15) + name[:1].encode(), "is_broker_enabled": True}
+            {"name": name, "service_broker_guid": name.encode().rjust(16, b"\0"), "is_broker_enabled": True}
             for name in ("Sales", "Stock")
         ]
     )
