@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.queue_arrivals import QueueArrivals
-from ssbroker.store.database_file import SharedMemory
+from ssbroker.store.shared_memory import SharedMemory
 
 DEADLINE = 30.0
 

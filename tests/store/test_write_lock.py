@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssbroker.store.database_file import WriteLock
+from ssbroker.store.write_lock import WriteLock
 
 
 class Interrupted(BaseException):

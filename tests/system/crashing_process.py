@@ -9,7 +9,7 @@ from typing import Any
 
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.database_file import Session
+from ssbroker.store.session import Session
 
 CHANGES: dict[str, Callable[[Instance, Path], object]] = {
     "create": lambda instance, _: instance.create_database("New"),

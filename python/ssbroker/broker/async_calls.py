@@ -9,7 +9,7 @@ from types import ModuleType, TracebackType
 from typing import Final, Generic, Protocol, TypeVar
 
 from ssbroker.exceptions import MissingDependencyError
-from ssbroker.store.database_file import calling_for
+from ssbroker.store.write_lock import calling_for
 
 Result = TypeVar("Result")
 

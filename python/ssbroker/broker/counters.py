@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker.broker.effects import Effects
 from ssbroker.ddl.statements import LEVELS
-from ssbroker.store.database_file import Counts
+from ssbroker.store.session import Counts
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ssbroker.protocol.events import Event, EventLog
-from ssbroker.store.database_file import Placement, SessionSummary
+from ssbroker.store.session import Placement, SessionSummary
 
 
 class ReceiveCall(NamedTuple):

@@ -16,9 +16,9 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
 from ssbroker.store import database_registry
-from ssbroker.store.database_file import Session
 from ssbroker.store.database_registry import MSDB_NAME, RegisteredDatabase
 from ssbroker.store.objects import Objects
+from ssbroker.store.session import Session
 from ssbroker.store.sqlite import Connection
 
 

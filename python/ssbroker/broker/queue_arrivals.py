@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ssbroker.store import database_file
-from ssbroker.store.database_file import SharedMemory
+from ssbroker.store.shared_memory import Arrivals, SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
 """In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and
@@ -22,7 +21,7 @@ _CHECK_INTERVAL: Final = 0.05
 _CHECK_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
-class QueueArrivals(database_file.Arrivals):
+class QueueArrivals(Arrivals):
     """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import _notebook as notebook
 from ssbroker.broker.context import MessageIdentity
-from ssbroker.store.database_file import ReceivedRow
+from ssbroker.store.session import ReceivedRow
 
 _ROW: Final = (
     "message_body",

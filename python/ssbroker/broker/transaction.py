@@ -31,9 +31,17 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, leases, queues
-from ssbroker.store.database_file import LockCall, SessionSummary, rolled_back_error
 from ssbroker.store.endpoints import ConversationEndpoint
-from ssbroker.store.sqlite import Connection, Cursor, raise_storage_error, remove_hooks, storage_errors
+from ssbroker.store.session import SessionSummary
+from ssbroker.store.sqlite import (
+    Connection,
+    Cursor,
+    raise_storage_error,
+    remove_hooks,
+    rolled_back_error,
+    storage_errors,
+)
+from ssbroker.store.write_lock import LockCall
 
 
 class ReceiveWait:

@@ -104,6 +104,13 @@ def lock_timeout_error(path: Path, waited: float) -> LockTimeoutError:
     return LockTimeoutError(f"{path}: locked by other writers for more than {waited:g} s", file=str(path))
 
 
+def rolled_back_error(path: Path, reason: str = "was ended by SQL, or rolled back after a disk error") -> StorageError:
+    """Returns the error for a transaction that is no longer open; the reason completes `the transaction ...`."""
+    return StorageError(
+        f"{path}: the transaction {reason}; no changes were saved; run the transaction again", file=str(path)
+    )
+
+
 def own_lock_error(path: Path) -> LockTimeoutError:
     """Returns the error for a thread that would wait for its own open transaction."""
     return LockTimeoutError(

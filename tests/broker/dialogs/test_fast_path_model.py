@@ -23,7 +23,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.transaction import Transaction
-from ssbroker.store.database_file import Session
+from ssbroker.store.session import Session
 from tests.broker.conftest import Clock
 from tests.internals import instance_of
 

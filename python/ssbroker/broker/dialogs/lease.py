@@ -12,9 +12,9 @@ from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.store import leases
-from ssbroker.store.database_file import ReceivedRow
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
+from ssbroker.store.session import ReceivedRow
 
 _GROUP: Final = 2
 """The position of the conversation group in a received row."""

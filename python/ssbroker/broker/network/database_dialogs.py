@@ -27,7 +27,7 @@ from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import transmission_queue
-from ssbroker.store.database_file import FileWatch
+from ssbroker.store.file_watch import FileWatch
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import MirrorResolver

@@ -33,7 +33,7 @@ from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, size_of
-from ssbroker.store.database_file import WriteLock
+from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint

@@ -1,0 +1,234 @@
+"""The SQLite connections of a process to a file, which are reused, and left alone in a forked process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ssbroker.exceptions import StorageError
+from ssbroker.store.fork_guard import FORKS
+from ssbroker.store.sqlite import (
+    Connection,
+    FileIdentity,
+    busy_handler,
+    connect,
+    file_identity,
+    rolled_back_error,
+)
+from ssbroker.store.write_lock import WriteLock
+
+_IDLE_MAX: Final = 8
+
+
+class ConnectionPool:
+    """A pool of connections to a file. A returned connection is reused unless something of it is still open.
+
+    There is no lock here: each step is atomic with respect to other threads and signal handlers.
+
+    A forked process never uses or closes connections of its parent.
+
+    Attributes:
+        identity: Identifies the file, to detect that it was replaced.
+    """
+
+    def __init__(self, path: Path, write_lock: WriteLock, *, vfs: str | None = None) -> None:
+        self._path = path
+        self._write_lock = write_lock
+        self.identity: Final = FileIdentity(path)
+        self.vfs: Final = vfs
+        self._forks = FORKS.count
+        self._used: dict[object, int] = {}
+        self._idle: list[Connection] = []
+        self._suspended: set[Connection] = set()
+        self._is_closed = False
+        FORKS.register(self)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked process and the connections belong to its parent."""
+        return self._forks != FORKS.count
+
+    def check(self) -> None:
+        """Raises `StorageError` if the file was opened before a fork, or is closed."""
+        if self.is_inherited:
+            raise StorageError(
+                f"{self._path}: was opened before this process was forked; open the instance again in this process",
+                file=str(self._path),
+            )
+        if self._is_closed:
+            raise StorageError(f"{self._path}: is closed; open the instance again", file=str(self._path))
+
+    def take(self, *, wait: float, create: bool = False) -> Connection:
+        """Takes a connection without an open transaction, which waits up to `wait` seconds for other processes."""
+        self.check()
+        if FORKS.is_unsafe:
+            raise StorageError(
+                f"{self._path}: other threads were using SQLite when this process was forked, so it may wait for them forever; "
+                "fork before you open an instance, or start processes with `spawn`",
+                file=str(self._path),
+            )
+        self.identity.check()
+        key, thread = object(), threading.get_ident()
+        try:
+            FORKS.enter(self._used, key, thread)
+            if (connection := self._take_idle()) is not None:
+                self._used[connection] = thread
+                connection.set_busy_handler(busy_handler(wait))
+                return connection
+            if FORKS.inherited and file_identity(str(self._path)) in FORKS.inherited:
+                raise StorageError(
+                    f"{self._path}: was in use when this process was forked; fork before you open the instance, or start processes with `spawn`",
+                    file=str(self._path),
+                )
+            connection = connect(self._path, create=create, wait=wait, vfs=self.vfs)
+            self.identity.record()
+            self._used[connection] = thread
+            return connection
+        finally:
+            self._used.pop(key, None)
+
+    @property
+    def used(self) -> dict[object, int]:
+        """The connections in use, with the id of the thread that uses each."""
+        return self._used
+
+    def move_to_write_lock(self, connection: Connection) -> None:
+        """Records that a connection now belongs to the holder of the write lock, which counts as in use."""
+        self._used.pop(connection, None)
+
+    def suspend(self, connection: Connection) -> None:
+        """Marks a connection as kept by its user, but unused until `resume`."""
+        self._suspended.add(connection)
+        self._used.pop(connection, None)
+
+    def resume(self, connection: Connection) -> bool:
+        """Marks a suspended connection as in use again; returns False if a fork has closed it."""
+        if self.is_inherited:
+            self.check()
+        FORKS.enter(self._used, connection, threading.get_ident())
+        try:
+            self._suspended.remove(connection)
+        except KeyError:
+            self._used.pop(connection, None)
+            return False
+        return True
+
+    def block_commits(self, connection: Connection) -> None:
+        """Makes every commit on a connection fail until `allow_commits`.
+
+        Then neither `COMMIT` in an application's SQL, nor a statement after SQLite has rolled back the transaction by itself (as it does
+        when a disk fails), can commit part of a transaction.
+        """
+        connection.set_commit_hook(self._reject_commit)
+
+    def allow_commits(self, connection: Connection) -> None:
+        """Lets a connection commit again, unless the application has closed it."""
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+
+        with suppress(apsw.ConnectionClosedError):
+            connection.set_commit_hook(None)
+
+    def give_back(self, connection: Connection, *, is_reusable: bool = True, with_lock: bool = False) -> None:
+        """Rolls back what is not committed, and returns the connection to the pool, or to the write lock if `with_lock`."""
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+
+        if self.is_inherited:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            # A cursor that was not read to its end holds an old snapshot, which makes further writes impossible.
+            is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
+        except apsw.Error:
+            is_clean = False
+        if is_clean and is_reusable and not self._is_closed:
+            if with_lock and self._write_lock.keep_connection(connection):
+                del self._used[connection]
+                return
+            if len(self._idle) < _IDLE_MAX:
+                self._put_into_pool(connection)
+                return
+        try:
+            connection.close(force=True)
+        finally:
+            self._used.pop(connection, None)
+
+    def close(self) -> None:
+        """Closes the connections that are not in use; the others are closed when they are returned."""
+        if self.is_inherited:
+            return
+        key = object()
+        try:
+            FORKS.enter(self._used, key, threading.get_ident())
+            self._is_closed = True
+            self._write_lock.close()
+            while (connection := self._write_lock.take_idle_connection() or self._take_idle()) is not None:
+                connection.close(force=True)
+        finally:
+            self._used.pop(key, None)
+
+    def pause(self) -> None:
+        """Makes new transactions call `take` for a connection while a fork is in progress."""
+        self._write_lock.set_paused(True)
+
+    def end_pause(self) -> None:
+        """Ends the pause after the fork."""
+        self._write_lock.set_paused(False)
+
+    @property
+    def users(self) -> set[int]:
+        """The threads that may be executing inside SQLite for this file."""
+        in_use = self._write_lock.connection_in_use()
+        threads = {*list(self._used.values())}
+        return threads if in_use is None or in_use[1] is None else threads | {in_use[1]}
+
+    def close_idle(self) -> None:
+        """Before a fork: closes idle connections, so that the new process does not inherit them and may open the file itself."""
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+
+        idle = list(self._suspended)
+        self._suspended.difference_update(idle)
+        if (kept := self._write_lock.take_idle_connection()) is not None:
+            idle.append(kept)
+        while (connection := idle.pop() if idle else self._take_idle()) is not None:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # not needed here
+            connection.close(force=True)
+
+    def keep_inherited(self) -> None:
+        """In a forked process: prevents connections that were in use from ever being closed, and their file from being opened.
+
+        Closing a connection rolls back its transaction in the shared index of the write-ahead log, which would corrupt the parent's file.
+        And while one is open, SQLite mistakes the parent's locks for those of this process, so writes could be lost.
+        """
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+
+        self._write_lock.mark_inherited()
+        in_use = self._write_lock.connection_in_use()
+        used = [*self._used] if in_use is None else [*self._used, in_use[0]]
+        if used:
+            for kept in (apsw, *used):  # apsw closes all connections when it is unloaded
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            FORKS.inherited.add(file_identity(str(self._path)))
+            FORKS.inherited.discard(None)  # the file no longer exists
+
+    def _put_into_pool(self, connection: Connection) -> None:
+        """Puts a connection into the pool for the next user."""
+        key = object()  # so that a fork in between does not miss it
+        self._used[key] = self._used.get(connection, threading.get_ident())
+        del self._used[connection]
+        self._idle.append(connection)
+        del self._used[key]
+        if self._is_closed:  # meanwhile
+            self.close()
+
+    def _take_idle(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _reject_commit(self) -> bool:
+        raise rolled_back_error(self._path)

@@ -1,0 +1,260 @@
+"""One transaction of a database file: its write lock, its connection, its commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from ssbroker import _core
+from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.store.connection_pool import ConnectionPool
+from ssbroker.store.queues import reset_rollbacks
+from ssbroker.store.sqlite import (
+    Connection,
+    busy_handler,
+    own_lock_error,
+    raise_storage_error,
+    rolled_back_error,
+    storage_errors,
+)
+from ssbroker.store.write_lock import WriteLock
+
+Placement: TypeAlias = tuple[int | None, int, bool]
+"""Where messages were stored: (queue id, priority, whether the receiver is remote); for the transmission queue (None, sender id, False)."""
+SessionSummary: TypeAlias = tuple[int, list[tuple[Placement, int]], list[tuple[int, bool]]]
+"""The number of messages sent; placements with message counts; and for each RECEIVE its queue id and whether it was empty."""
+
+ReceivedRow: TypeAlias = tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str]
+"""A received message: body, handle, group, conversation, whether the initiator sent it, sequence number, type, service, contract,
+priority, queuing order and validation."""
+
+Counts = _core.Counts
+SessionContext = _core.SessionContext
+
+
+class SessionFile(Protocol):
+    """What a session uses of its file, a `DatabaseFile`."""
+
+    has_deferred_sync: bool
+    """Whether a commit since the last failure succeeded without a sync."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def connections(self) -> ConnectionPool:
+        """The connections of this process."""
+
+    @property
+    def write_lock(self) -> WriteLock:
+        """The write lock within this process."""
+
+    def wait_for_release(self, seconds: float) -> bool:
+        """Waits until another process releases the write lock."""
+
+    def lock_timeout_error(self, waited: float) -> LockTimeoutError:
+        """Returns the error for a write lock that others hold."""
+
+    def lock_errors(self, *, waited: float) -> AbstractContextManager[None]:
+        """Converts errors, and names the holder of the write lock."""
+
+    def record_commit_result(self, failure: str | None) -> None:
+        """Records whether a commit succeeded (None) or why it failed."""
+
+
+class Session(_core.Session):
+    """One transaction of a file: its write lock, its connection, its commit. Not thread-safe.
+
+    The native part begins, sends, receives and commits as long as it need not wait and Python does not need the connection. This part
+    waits for the lock, shares the connection with Python, and reports why a commit failed.
+
+    Attributes:
+        is_reusable: Whether the connection may be reused by later transactions.
+    """
+
+    __slots__ = ("_file", "_has_handler", "_is_guarded", "_lock_timeout", "_thread", "is_reusable")
+
+    def __init__(self, _context: SessionContext, thread: int, file: SessionFile, lock_timeout: float) -> None:
+        self._thread = thread
+        self._file = file
+        self._has_handler = False
+        self._lock_timeout = lock_timeout
+        self._is_guarded = False
+        self.is_reusable = True
+
+    def begin(self) -> Connection:
+        """Returns the connection; the first call acquires the write lock. Only `commit` can commit, whatever SQL is executed."""
+        connection = self.begin_unguarded()
+        if not self._is_guarded:
+            self._file.connections.block_commits(connection)
+            self._is_guarded = True
+        return connection
+
+    def begin_unguarded(self) -> Connection:
+        """Returns the connection, for callers that execute nothing after a statement that failed."""
+        has_begun = self.has_begun
+        connection: Connection | None = self.begin_fast()
+        if connection is None:
+            return self._wait_and_begin()
+        if has_begun:
+            self._check(connection)
+        else:
+            self._check_identity()
+        if not self._has_handler:  # the fast path does not wait
+            connection.set_busy_handler(busy_handler(self._lock_timeout))
+            self._has_handler = True
+        return connection
+
+    def commit(self, *, received_from: Iterable[int] = (), is_durable: bool = True) -> None:
+        """Makes the changes visible and, if `is_durable`, durable, and ends the session. Does nothing if the transaction has not begun.
+
+        Other changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`; a power cut before that undoes them.
+        """
+        connection = self.connection
+        if connection is None:
+            return
+        is_clean = not self._is_guarded
+        try:
+            self._check(connection)
+            with storage_errors(self._file.path):
+                reset_rollbacks(connection, received_from)
+            has_changed = self.has_changed
+            self._commit(connection, is_durable=is_durable)
+            if has_changed and is_durable:
+                self._file.record_commit_result(None)
+            elif has_changed:
+                self._file.has_deferred_sync = True
+        except BaseException:
+            is_clean = False
+            raise
+        finally:
+            self._close(is_clean=is_clean)
+
+    def handle_commit_failure(self, error: BaseException) -> None:
+        """Ends the session after `commit_fast` has raised."""
+        try:
+            if isinstance(error, FileNotFoundError):
+                self._file.connections.identity.check()
+            elif self.connection is not None:
+                self._not_committed(self.connection, error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Rolls back what was not committed, and releases the lock."""
+        self._close(is_clean=False)
+
+    def _close(self, *, is_clean: bool) -> None:
+        connections = self._file.connections
+        if not self.has_begun or connections.is_inherited:
+            return
+        self._has_handler = False
+        if is_clean and self.release():
+            return
+        try:
+            # A fork must never miss a connection that is in use.
+            connections.used[self.connection] = self._thread
+            connection = self.detach()
+            self._unguard(connection)
+            connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True)
+        finally:
+            self.is_reusable = True
+            self._file.write_lock.release()
+
+    def _wait_and_begin(self) -> Connection:
+        connections, write_lock = self._file.connections, self._file.write_lock
+        deadline = time.monotonic() + self._lock_timeout
+        connections.check()  # locks held by threads of the parent process are never released here
+        if write_lock.would_deadlock:
+            raise own_lock_error(self._file.path)
+        is_acquired = False
+        try:
+            self._acquire()
+            is_acquired = True
+            with self._file.lock_errors(waited=self._lock_timeout):
+                connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
+                try:
+                    connection.set_busy_handler(busy_handler(deadline - time.monotonic(), self._file.wait_for_release))
+                    connection.execute("BEGIN IMMEDIATE")
+                    self.adopt(connection)
+                    connections.move_to_write_lock(connection)
+                    self._has_handler = True
+                except BaseException:
+                    if not self.has_begun:
+                        connections.give_back(connection)
+                    raise
+        except BaseException:  # a signal handler may have raised it anywhere
+            if not self.has_begun and (is_acquired or write_lock.is_held_by_this_thread):
+                write_lock.release()
+            raise
+        return connection
+
+    def _check_identity(self) -> None:
+        try:
+            self._file.connections.identity.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _acquire(self) -> None:
+        if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._thread):
+            raise self._file.lock_timeout_error(self._lock_timeout)
+
+    def _check(self, connection: Connection) -> None:
+        """Rejects a transaction that SQLite has rolled back, or that belongs to the parent process."""
+        if self._file.connections.is_inherited:
+            self._file.connections.check()
+        elif not connection.statements.in_transaction:
+            raise rolled_back_error(self._file.path)
+
+    def _unguard(self, connection: Connection) -> None:
+        if self._is_guarded:
+            self._is_guarded = False
+            self._file.connections.allow_commits(connection)
+
+    def _commit(self, connection: Connection, *, is_durable: bool) -> None:
+        self._unguard(connection)
+        try:
+            is_same_file = connection.statements.commit(is_durable=is_durable)
+        except BaseException as error:
+            self._not_committed(connection, error)
+            raise
+        if not is_same_file:
+            self._file.connections.identity.check()
+
+    def _not_committed(self, connection: Connection, error: BaseException) -> None:
+        """Rolls back a commit that failed, and raises `StorageError` if the file is the cause."""
+        self._roll_back(connection)
+        try:
+            raise_storage_error(error, self._file.path, waited=self._lock_timeout)
+        except LockTimeoutError:  # no other process can block the holder of the write lock
+            raise _open_error(self._file.path) from error
+        except StorageError as failure:
+            self._file.record_commit_result(str(failure))
+            raise
+
+    def _roll_back(self, connection: Connection) -> None:
+        """Rolls back a commit that failed.
+
+        If only the sync failed, the commit is complete in the log, and would take effect after a crash. The smallest possible commit,
+        which rewrites the version unchanged, replaces it. If that fails too, nothing more can be done.
+        """
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+
+        with suppress(apsw.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.pragma("user_version", connection.pragma("user_version"))
+            connection.statements.commit()
+
+
+def _open_error(path: Path) -> StorageError:
+    return StorageError(
+        f"{path}: nothing was committed, because the application has an open statement or blob; close it before the transaction ends",
+        file=str(path),
+    )
