@@ -31,8 +31,9 @@ from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.object_names import existing, queue_key
+from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.security_ddl import GivenCertificate
-from ssbroker.broker.transaction import ReceiveWait, Transaction
+from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError

@@ -19,8 +19,9 @@ from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.object_names import queue_key
+from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
-from ssbroker.broker.transaction import COUNT_MAX, ReceiveWait, Transaction, work_of
+from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.config import SECOND

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
-from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -21,110 +18,21 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, poison_message_handling, receive, send, send_batch
-from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
+from ssbroker.broker.dialogs.receive import ReceiveRequest
 from ssbroker.broker.effects import Effects, ReceiveCall
-from ssbroker.broker.object_names import existing, queue_key
+from ssbroker.broker.guarded_connection import GuardedConnection
+from ssbroker.broker.object_names import queue_key
+from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of, messages_of
 from ssbroker.broker.unit_of_work import Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
-from ssbroker.store import endpoints, leases, queues
+from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.session import SessionSummary
-from ssbroker.store.sqlite import (
-    Connection,
-    Cursor,
-    raise_storage_error,
-    remove_hooks,
-    rolled_back_error,
-    storage_errors,
-)
+from ssbroker.store.sqlite import Connection, raise_storage_error, rolled_back_error, storage_errors
 from ssbroker.store.write_lock import LockCall
-
-
-class ReceiveWait:
-    """One RECEIVE that may have to wait.
-
-    Args:
-        database: The database.
-        queue: The schema and name of the queue.
-        deadline: When the wait ends, by the clock of `time.monotonic`; None means never.
-        named: The request that names a conversation or group; only messages of it end the wait.
-
-    Attributes:
-        empty_queue_id: The queue, if a check has found no message that can be received.
-    """
-
-    def __init__(
-        self,
-        database: DatabaseContext,
-        queue: tuple[str, str],
-        *,
-        deadline: float | None,
-        named: ReceiveRequest | None = None,
-    ) -> None:
-        self._database: Final = database
-        self._named: Final = named
-        self._key: Final = queue
-        self._deadline: Final = math.inf if deadline is None else deadline
-        self._queue_id: int | None = None
-        self._is_cancelled = False
-        self.empty_queue_id: int | None = None
-
-    def cancel(self) -> None:
-        """Ends the wait, in another thread."""
-        self._is_cancelled = True
-        if self._queue_id is not None:
-            self._database.arrivals.notify([self._queue_id])
-
-    def wait(self) -> bool:
-        """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed."""
-        arrivals = self._database.arrivals
-        queue_id = self._queue_id = existing(
-            self._database.objects().queues, self._key, kind="queue", database=self._database.name
-        ).queue_id
-        with arrivals.count_waiter(queue_id):
-            while True:
-                seen = arrivals.count(queue_id)
-                try:
-                    is_ready, changes_in = self._check(queue_id)
-                except StorageError:
-                    if arrivals.is_closed:
-                        return False
-                    raise
-                left = self._deadline - time.monotonic()
-                is_over = arrivals.is_closed or self._is_cancelled
-                if not is_ready:
-                    self.empty_queue_id = queue_id
-                if is_ready or left <= 0 or is_over:
-                    return is_ready and not is_over
-                arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.check_interval, left, changes_in))
-
-    def _check(self, queue_id: int) -> tuple[bool, float]:
-        """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
-        now, file = self._database.instance.microseconds(), self._database.file
-        if file.query(lambda connection: self._has_ready_messages(connection, queue_id, now=now)):
-            return True, 0.0  # RECEIVE checks whether the queue is enabled
-        with file.read() as connection:
-            check_enabled(
-                connection,
-                existing(
-                    self._database.objects(connection).queues, self._key, kind="queue", database=self._database.name
-                ),
-            )
-            if self._has_ready_messages(connection, queue_id, now=now):
-                return True, 0.0
-            ends_at = leases.next_end(connection, queue_id, now=now)
-        return False, math.inf if ends_at is None else (ends_at - now) / SECOND
-
-    def _has_ready_messages(self, connection: Connection, queue_id: int, *, now: int) -> bool:
-        if self._named is None:
-            return queues.has_ready_messages(connection, queue_id, now=now)
-        conversation, group = self._named.conversation, self._named.group
-        return queues.has_ready_messages_of(connection, queue_id, now=now, conversation=conversation, group=group)
-
 
 _Received = TypeVar("_Received")
 Guid = uuid.UUID | str | bytes
@@ -163,7 +71,7 @@ class Transaction:
         self._session: Final = context.session()
         self._effects: Effects | None = None
         self._work: Work | None = None
-        self._guarded: _GuardedConnection | None = None
+        self._guarded: GuardedConnection | None = None
         self._is_broken = False
 
     def __enter__(self) -> Self:
@@ -205,7 +113,7 @@ class Transaction:
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
         if self._guarded is None:
-            self._guarded = _GuardedConnection(connection)
+            self._guarded = GuardedConnection(connection)
         return connection
 
     def begin_dialog(
@@ -834,55 +742,3 @@ def _endpoint(work: Work, dialog: Guid) -> ConversationEndpoint:
     if endpoint is None:
         raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     return endpoint
-
-
-_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
-_TRANSACTION_STATEMENT: Final = re.compile(
-    rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
-)
-_SESSION_STATEMENT: Final = re.compile(
-    rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
-)
-"""Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
-_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-_VERSION_STATEMENT: Final = re.compile(
-    rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
-    rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-class _GuardedConnection:
-    """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection: Final = connection
-        self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
-        self._has_session_changes = False
-        connection.exec_trace = self._check_statement
-
-    def reclaim(self) -> bool:
-        """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""
-        if not remove_hooks(self._connection):
-            return False
-        for cursor in list(self._cursors):
-            cursor.close(force=True)
-        return not self._has_session_changes
-
-    def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
-        found = _TRANSACTION_STATEMENT.match(sql)
-        if found is not None:
-            raise BrokerError(
-                f"{found['word'].upper()} is not allowed in a broker transaction, which commits at the end of its `with` block "
-                "and rolls back on an exception; use SAVEPOINT for a part of it"
-            )
-        version = _VERSION_STATEMENT.match(sql)
-        if version is not None:
-            raise BrokerError(
-                f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
-                "keep the version of your tables in a table"
-            )
-        if cursor is not self._connection:  # equal if `with connection` creates a savepoint
-            self._cursors.add(cursor)
-        self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
-        return True

@@ -22,7 +22,7 @@ from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.queue_arrivals import QueueArrivals
-from ssbroker.broker.transaction import ReceiveWait
+from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock

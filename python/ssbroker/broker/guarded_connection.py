@@ -1,0 +1,61 @@
+"""Guards a connection while the application executes SQL on it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from weakref import WeakSet
+
+from ssbroker.exceptions import BrokerError
+from ssbroker.store.sqlite import Connection, Cursor, remove_hooks
+
+_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_TRANSACTION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
+)
+_SESSION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
+)
+"""Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
+_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_VERSION_STATEMENT: Final = re.compile(
+    rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
+    rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class GuardedConnection:
+    """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
+        self._has_session_changes = False
+        connection.exec_trace = self._check_statement
+
+    def reclaim(self) -> bool:
+        """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""
+        if not remove_hooks(self._connection):
+            return False
+        for cursor in list(self._cursors):
+            cursor.close(force=True)
+        return not self._has_session_changes
+
+    def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        found = _TRANSACTION_STATEMENT.match(sql)
+        if found is not None:
+            raise BrokerError(
+                f"{found['word'].upper()} is not allowed in a broker transaction, which commits at the end of its `with` block "
+                "and rolls back on an exception; use SAVEPOINT for a part of it"
+            )
+        version = _VERSION_STATEMENT.match(sql)
+        if version is not None:
+            raise BrokerError(
+                f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
+                "keep the version of your tables in a table"
+            )
+        if cursor is not self._connection:  # equal if `with connection` creates a savepoint
+            self._cursors.add(cursor)
+        self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
+        return True
