@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.protocol.ack_ranges import ACK_RANGES_MAX, pack_ack_ranges, unpack_ack_ranges
-from ssbroker.protocol.dialog import InboundDirection
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
+from ssbroker.protocol.inbound_direction import InboundDirection
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, established_pair, numbers
 from tests.protocol.test_receiver import acknowledged, with_new_header_digest

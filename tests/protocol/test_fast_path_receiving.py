@@ -17,7 +17,7 @@ from ssbroker.protocol.ack_ranges import pack_ack_ranges
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX
 from ssbroker.protocol.events import Event
-from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
+from ssbroker.protocol.inbound_fast_path import FastInbound, FastInboundFinder
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from tests.protocol.pair import (

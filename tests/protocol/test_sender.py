@@ -9,8 +9,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol.dialog import PACKED_MAX
 from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.packed_transmission import PACKED_MAX
 from ssbroker.protocol.storage import MessageRange
 from ssbroker.security.dialog import SALT_BYTES
 from ssbroker.testing.simulation import EngineFactory

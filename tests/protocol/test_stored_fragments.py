@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.dialog import InboundDirection, OpenedFragment
+from ssbroker.protocol.inbound_direction import InboundDirection, OpenedFragment
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, Side, established_pair, pair

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.dialog import PACKED_MAX, Transmission, pack_transmission, unpack_transmission
+from ssbroker.protocol.packed_transmission import PACKED_MAX, pack_transmission, unpack_transmission
+from ssbroker.protocol.transmission import Transmission
 
 KEY = (b"one conversation", True)
 

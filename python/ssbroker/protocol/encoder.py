@@ -16,9 +16,10 @@ from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
+from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.errors import error_body
-from ssbroker.protocol.receiver import ErrorNotice
-from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, encode_fast
+from ssbroker.protocol.outbound_fast_path import FastOutbound, encode_fast
+from ssbroker.protocol.send_turn import FragmentedTurn
 
 _ENDPOINT_COLUMNS: Final = {
     "from_service_name": "service_name",

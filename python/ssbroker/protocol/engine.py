@@ -15,23 +15,23 @@ from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
-from ssbroker.protocol.dialog import Dialog, Flight, Transmission, make_dialog, pack_transmission, unpack_transmission
+from ssbroker.protocol.dialog import Dialog, make_dialog
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
+from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog
+from ssbroker.protocol.inbound_fast_path import FastInboundFinder
+from ssbroker.protocol.packed_transmission import pack_transmission, unpack_transmission
 from ssbroker.protocol.reassembly import Assembler, DirectionLoader
-from ssbroker.protocol.receiver import (
-    BatchReceiver,
-    ErrorNotice,
-    FastInboundFinder,
-    ReceivedBatch,
-    ReceivePlan,
-    ReceivePlanner,
-    RowOpener,
-    emit_acknowledgements,
-)
-from ssbroker.protocol.sender import Sender, SendTurn, TurnPacing
+from ssbroker.protocol.receive_plan import ReceivePlan, ReceivePlanner
+from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch
+from ssbroker.protocol.row_events import emit_acknowledgements
+from ssbroker.protocol.row_verification import RowOpener
+from ssbroker.protocol.send_turn import SendTurn
+from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
+from ssbroker.protocol.transmission import Flight, Transmission
+from ssbroker.protocol.turn_pacing import TurnPacing
 
 IDLE_AFTER: Final = 10_000_000
 """An endpoint leaves memory after this many microseconds without a change."""

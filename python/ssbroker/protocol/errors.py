@@ -7,7 +7,12 @@ from typing import Final
 from ssbroker._well_known import ERROR
 from ssbroker.exceptions import BrokerError
 
+ENDPOINT_GONE: Final = 8462
+LIFETIME_EXPIRED: Final = 8489
+ANSWERED_ELSEWHERE: Final = 8495
 QUEUE_DISABLED: Final = 9617
+NO_CONVERSATION: Final = 11209
+ACKNOWLEDGED_UNSENT: Final = 28010
 ERROR_TEXTS: Final[dict[int, str]] = {
     8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
     8410: "a timer of {timeout} s would fire after the end of the lifetime of conversation {handle}; set a shorter one",

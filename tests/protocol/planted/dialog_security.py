@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from ssbroker.protocol import envelope, receiver
+from ssbroker.protocol import envelope
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import EnvelopeRow, Protection
-from ssbroker.protocol.receiver import RowOpener
+from ssbroker.protocol.row_verification import OpenedBatch, RowOpener
 from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
 
@@ -142,7 +142,7 @@ def the_second_copy_gets_no_error(patch: pytest.MonkeyPatch) -> None:
     """R8: another copy of the service that answers too waits forever."""
     opened = RowOpener.open
 
-    def no_answer(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:
+    def no_answer(self: RowOpener, rows: list[EnvelopeRow]) -> OpenedBatch:
         made = opened(self, rows)
         made.notices.clear()
         return made

@@ -9,11 +9,14 @@ import pytest
 from ssbroker import Reassembler
 from ssbroker.protocol import reassembly, receiver
 from ssbroker.protocol.ack_ranges import AckRange
-from ssbroker.protocol.dialog import Dialog, FragmentRanges, InboundDirection, OpenedFragment
+from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
+from ssbroker.protocol.inbound_direction import FragmentRanges, InboundDirection, OpenedFragment
 from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
-from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, OpenedBatch, ReceivedBatch, ReceivePlanner
+from ssbroker.protocol.receive_plan import ReceivePlanner
+from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, ReceivedBatch
+from ssbroker.protocol.row_verification import OpenedBatch
 from ssbroker.protocol.storage import BatchChanges, EndpointKey
 
 

@@ -8,14 +8,17 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import dialog as dialog_module
-from ssbroker.protocol import encoder, engine, sender
+from ssbroker.protocol import encoder, engine, packed_transmission, sender
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.dialog import Dialog, Flight, Transmission
+from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
 from ssbroker.protocol.envelope import EnvelopeRow
-from ssbroker.protocol.receiver import RowOpener
-from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, Sender, SendTurn
+from ssbroker.protocol.outbound_fast_path import FastOutbound
+from ssbroker.protocol.row_verification import RowOpener
+from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
+from ssbroker.protocol.sender import Sender
+from ssbroker.protocol.transmission import Flight, Transmission
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +95,8 @@ def acknowledgements_of_earlier_runs_count_as_new(patch: pytest.MonkeyPatch) -> 
     def without_first_unsent(*given: Any, **options: Any) -> Transmission:
         return Transmission(*given, **{**options, "first_unsent": 0} if "first_unsent" in options else options)
 
-    patch.setattr("ssbroker.protocol.dialog.Transmission", without_first_unsent)
+    for module in (dialog_module, packed_transmission):
+        patch.setattr(module, "Transmission", without_first_unsent)
 
 
 def large_messages_restart_from_the_first_fragment(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +195,7 @@ def a_clock_set_back_delays_retries(patch: pytest.MonkeyPatch) -> None:
 
 def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
     """P32: an evicted dialog is restored as if everything had been acknowledged."""
-    unpacked = dialog_module.unpack_transmission
+    unpacked = packed_transmission.unpack_transmission
 
     def empty(data: bytes) -> Transmission:
         made = unpacked(data)
@@ -204,7 +208,7 @@ def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
 
 def packing_forgets_acknowledged_fragments(patch: pytest.MonkeyPatch) -> None:
     """P13, P32: an evicted dialog is restored as if nothing after the last complete message had been acknowledged."""
-    packed = dialog_module.pack_transmission
+    packed = packed_transmission.pack_transmission
 
     def coarse(transmission: Transmission) -> bytes:
         first = transmission.acked + 1
@@ -226,7 +230,7 @@ def packing_forgets_acknowledged_fragments(patch: pytest.MonkeyPatch) -> None:
 
 def packed_objects_are_unbounded(patch: pytest.MonkeyPatch) -> None:
     """Objects of any size are packed."""
-    patch.setattr(dialog_module, "PACKED_MAX", 1 << 20)
+    patch.setattr(packed_transmission, "PACKED_MAX", 1 << 20)
 
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
