@@ -16,8 +16,7 @@ import pyarrow.compute
 from ssbroker._arrow import without_views
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import fleet
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded
+from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded, read_tables
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")
@@ -149,7 +148,7 @@ class Behaviour:
         with_routes: bool = False,
     ) -> None:
         self.now: Final = now
-        self.tables: Final = fleet.read(catalog) if rows is None else rows
+        self.tables: Final = read_tables(catalog) if rows is None else rows
         self.own_addresses: Final = frozenset(catalog.addresses)
         self._inbound_router: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
         live_routes = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.fleet import LOCAL, Fleet, FleetRoute, Tables, read
+from ssbroker.diagnose.catalog_tables import LOCAL, FleetRoute, Tables, read_tables
+from ssbroker.diagnose.fleet import Fleet
 
 _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 
@@ -48,7 +49,7 @@ def with_assumed_ids(fleet: Fleet) -> Fleet:
 
 def _assumed_ids(fleet: Fleet) -> dict[tuple[str, str], bytes]:
     """Returns an id for each database whose id is unknown."""
-    tables = {instance: read(catalog) for instance, catalog in fleet.items()}
+    tables = {instance: read_tables(catalog) for instance, catalog in fleet.items()}
     known = {row.broker for each in tables.values() for row in each.databases.values() if row.broker is not None}
     named = _named_ids(fleet, tables, known)
     assumed: dict[tuple[str, str], bytes] = {}

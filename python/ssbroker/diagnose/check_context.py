@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
 from ssbroker.diagnose.all_decisions import used_routes_of
+from ssbroker.diagnose.catalog_tables import FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet, FleetRoute, Tables
-from ssbroker.diagnose.reachability import Loop, RoutingGraph, find_loops
+from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet
 from ssbroker.diagnose.remedy_scripts import drop_route_named
+from ssbroker.diagnose.routing_graph import RoutingGraph
+from ssbroker.diagnose.routing_loops import Loop, find_loops
 
 
 class Step(NamedTuple):

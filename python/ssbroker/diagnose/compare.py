@@ -21,7 +21,6 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_tabl
 from ssbroker._text import quantity
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose import fleet
 from ssbroker.diagnose.all_decisions import (
     ComparedDecision,
     ConversationClass,
@@ -30,8 +29,9 @@ from ssbroker.diagnose.all_decisions import (
     count_pairs,
     used_route,
 )
+from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute, Tables, read_tables
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.fleet import MSDB, Fleet, FleetRoute, Tables
+from ssbroker.diagnose.fleet import Fleet
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
@@ -62,8 +62,8 @@ class Differences:
     """The differences between two catalogs of an instance, each at its own time."""
 
     def __init__(self, before: Catalog, after: Catalog, *, before_at: datetime, after_at: datetime) -> None:
-        self.before: Final = fleet.read(before)
-        self.after: Final = fleet.read(after)
+        self.before: Final = read_tables(before)
+        self.after: Final = read_tables(after)
         self._routes_by_key: Final = (_by_key(self.before), _by_key(self.after))
         self._keys_by_id: Final = tuple(
             {route.key: key for key, route in by_key.items()} for by_key in self._routes_by_key

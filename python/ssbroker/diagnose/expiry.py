@@ -11,9 +11,10 @@ from typing import Final, get_args
 
 from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.catalog_tables import read_tables
 from ssbroker.diagnose.check_context import qualified_route
 from ssbroker.diagnose.compare import Comparison, compare
-from ssbroker.diagnose.fleet import Fleet, read
+from ssbroker.diagnose.fleet import Fleet
 from ssbroker.router import PendingRequest, check_option
 
 _LIMIT: Final = 5
@@ -77,7 +78,7 @@ def expiries(
 def _changing_expiries(fleet: Fleet, now: datetime, pending_request: PendingRequest) -> Iterator[Expiry]:
     expiring: defaultdict[datetime, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for instance, catalog in fleet.items():
-        for route in read(catalog).routes:
+        for route in read_tables(catalog).routes:
             if route.lifetime is not None and route.lifetime > now:
                 expiring[route.lifetime][instance].append(qualified_route(instance, route))
     for time, instances in sorted(expiring.items()):

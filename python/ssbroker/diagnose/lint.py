@@ -16,7 +16,8 @@ from ssbroker.diagnose import object_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.check_context import CheckContext, Problem, quoted_name
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings
-from ssbroker.diagnose.fleet import Fleet, without_garbage_collection
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.remedy_proofs import RemedyProver
 from ssbroker.exceptions import OptionError
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ssbroker._text import bracketed, quantity
+from ssbroker.diagnose.catalog_tables import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.diagnose.check_context import CheckContext, Concern, Problem, problem_about, quoted_name
 from ssbroker.diagnose.findings import Finding
-from ssbroker.diagnose.fleet import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100

@@ -13,8 +13,8 @@ from ssbroker.diagnose.assumed_ids import AssumedIds
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import RoutingEnd
 from ssbroker.diagnose.remedy_scripts import ScriptOnCopies
+from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]

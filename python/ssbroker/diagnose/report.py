@@ -21,9 +21,10 @@ from ssbroker.diagnose.compare import Comparison, not_compared_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import RoutingEnd, reachability
+from ssbroker.diagnose.reachability import reachability
 from ssbroker.diagnose.report_graph import graph_data
 from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
+from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failure, return_subject
 
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")

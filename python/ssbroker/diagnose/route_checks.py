@@ -16,6 +16,7 @@ from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
+from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
@@ -28,7 +29,6 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.diagnose.all_decisions import RouteLookup
+from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
@@ -22,10 +23,10 @@ from ssbroker.diagnose.check_context import (
     qualified_route,
     quoted_name,
 )
-from ssbroker.diagnose.fleet import LOCAL, MSDB, TRANSPORT, FleetRoute
-from ssbroker.diagnose.reachability import SENT_BACK, ReachabilitySets, RoutingEnd, Start, all_services
+from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
+from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
 from ssbroker.diagnose.similar_names import SimilarServices, difference
 from ssbroker.diagnose.trace import end_text
 

@@ -6,8 +6,8 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping
 
+from ssbroker.diagnose.catalog_tables import Tables
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.fleet import Tables
 
 
 class SimilarServices:

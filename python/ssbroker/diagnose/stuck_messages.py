@@ -17,11 +17,12 @@ from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
+from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings
-from ssbroker.diagnose.fleet import MSDB, Fleet
+from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import (
+from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
     NEXT_ENDPOINT_NOT_STARTED,
     QUEUE_DISABLED,

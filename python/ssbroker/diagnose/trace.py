@@ -15,7 +15,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import (
+from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
     LOOP,
     NEXT_ENDPOINT_NOT_STARTED,
