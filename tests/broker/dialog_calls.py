@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET

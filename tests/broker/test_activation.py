@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event, QueueDisabled

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 
 

@@ -17,8 +17,7 @@ import apsw
 import pytest
 
 import ssbroker
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import (
     BrokerError,

@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, StorageError, Transaction, WorkQueue
-from ssbroker.broker.database import context_of
+from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 
@@ -173,7 +173,7 @@ def test_a_lost_lease_is_an_error(queue: WorkQueue, run: Run) -> None:
 
 def test_a_cancelled_wait_takes_nothing(instance: Instance, queue: WorkQueue, run: Run) -> None:
     async def main() -> None:
-        context = context_of(instance.database("Queues"))
+        context = database_context(instance.database("Queues"))
         queue_id = context.objects().queues["dbo", "Jobs"].queue_id
         for _ in range(3):
             with anyio.move_on_after(0.01):

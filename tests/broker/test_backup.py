@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from ssbroker import Database, Instance, OutputError, StorageError
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.broker.dialog_calls import begin, contents_of, receive
 
 

@@ -21,8 +21,7 @@ from ssbroker.broker.configuration_service import (
     FileDirectory,
     TableDirectory,
 )
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning, InputError, OptionError
 from tests.broker import sample_databases

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.ddl.parser import parse

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import (
     BrokerError,

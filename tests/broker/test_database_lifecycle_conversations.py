@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker._well_known import ERROR
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 
 

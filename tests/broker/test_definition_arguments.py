@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Catalog, Trust
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from tests.broker.conftest import QUEUE, TARGET

@@ -10,14 +10,12 @@ import pytest
 
 from ssbroker.broker import local_delivery
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption

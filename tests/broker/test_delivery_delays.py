@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker import local_delivery
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import Event, MessageClassify
 from tests.broker import sample_databases

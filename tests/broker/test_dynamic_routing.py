@@ -12,8 +12,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import LOG_LINES_MAX

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import StorageError

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from ssbroker import _well_known
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.databases import Databases
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.exceptions import BrokerError, DdlError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.store.database_file import DatabaseFile

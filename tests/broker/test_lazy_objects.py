@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.store import objects as stored
 from ssbroker.store.objects import lazy_objects

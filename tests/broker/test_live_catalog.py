@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.store.objects import Objects
 from tests.broker.test_database_lifecycle import copy_of
 

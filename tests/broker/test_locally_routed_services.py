@@ -11,8 +11,7 @@ import pytest
 import ssbroker
 from ssbroker import Instance
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.store.objects import Broker, Objects, Route, Service
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.sample_databases import received, waiting

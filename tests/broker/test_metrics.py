@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ssbroker
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.metrics import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable

@@ -11,8 +11,7 @@ import pytest
 
 from ssbroker import OptionError
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.mirroring import MirroringRole

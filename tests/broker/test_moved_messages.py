@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker import BrokerError, Database, Instance, LeaseLostError, OptionError, WorkQueue
-from ssbroker.broker.database import context_of
+from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.overview import overview_of
@@ -147,7 +147,7 @@ def test_a_group_that_a_job_has_taken_meanwhile_is_not_moved(instance: Instance,
         fail_transaction(sales)
     with sales.take(QUEUE, timeout=0) as job:
         poison_message_handling.count_rollbacks(
-            context_of(sales), {queue_id: message["conversation_handle"]}, "an error"
+            database_context(sales), {queue_id: message["conversation_handle"]}, "an error"
         )
         job.retry()
     assert (queued(instance), queued(instance, FAILED)) == ([b"poison"], [])

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.store.objects import Objects

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import BrokerError

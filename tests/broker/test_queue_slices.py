@@ -12,8 +12,7 @@ import pytest
 
 from ssbroker import BrokerError
 from ssbroker.broker import views
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from tests.broker import sqlite_steps
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.internals import instance_of

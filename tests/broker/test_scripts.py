@@ -13,10 +13,8 @@ import pytest
 from ssbroker.broker import scripts
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects

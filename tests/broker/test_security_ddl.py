@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
 from ssbroker.security.certificates import Validity, fingerprint, key_to_pem, make_certificate
 from ssbroker.store.database_file import DatabaseFile

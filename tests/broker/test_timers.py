@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from ssbroker.broker import background, local_delivery
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
 from ssbroker.store import endpoints

@@ -10,8 +10,7 @@ from typing import NoReturn
 import apsw
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
 from tests.broker import dialog_calls

@@ -10,11 +10,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.health import problems
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run

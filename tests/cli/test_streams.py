@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.cli.conftest import Run
 from tests.cli.test_command import COMMAND
 

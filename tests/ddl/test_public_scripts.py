@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from ssbroker import Catalog
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl import InstanceModel
 from ssbroker.exceptions import DdlWarning

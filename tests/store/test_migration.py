@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker import views
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.exceptions import StorageError
 from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.database_registry import MSDB_MIGRATIONS

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from ssbroker import Instance
 from ssbroker._well_known import DEFAULT, END_DIALOG
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.transaction import Transaction
 from tests.system import traffic
 from tests.system.checker import Received, Sent

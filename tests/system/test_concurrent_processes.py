@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.exceptions import LockTimeoutError
 from tests.system import working_process
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network.socket_instances import TIMEOUT, EventRecorder, SocketInstance, order, shop

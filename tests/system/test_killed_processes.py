@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.system import killed_process
 
 KILLS = 200

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.system import killed_worker
 
 KILLS = 200

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.store.shared_memory import SHARED_MEMORY_SUFFIX
 
 WAIT = 3600.0
@@ -21,11 +21,11 @@ WAIT = 3600.0
 RECEIVE = """
 import sys
 from ssbroker import Instance
-from ssbroker.broker.database import context_of
+from ssbroker.broker.database import database_context
 
 with Instance.open(sys.argv[1], background=False) as instance:
     sales = instance.database("Sales")
-    context_of(sales).arrivals.check_interval = 3600.0
+    database_context(sales).arrivals.check_interval = 3600.0
     print("waiting", flush=True)
     with sales.transaction() as t:
         print(t.receive_one("Orders", timeout=3600.0).message_body.decode(), flush=True)

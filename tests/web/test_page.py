@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.instance import context_of
+from ssbroker.broker.instance import instance_context
 from ssbroker.protocol.events import QueueDisabled
 from ssbroker.web.server import HttpServer
 from tests.browser import Page, browser, skip_without_browser
@@ -129,7 +129,7 @@ def test_one_click_explains_why_messages_wait(page: Page, url: str) -> None:
 def test_events_appear(page: Page, shop: Instance, url: str) -> None:
     page.open(url, width=1300)
     page.wait_for(LIVE)
-    context_of(shop).events.emit(QueueDisabled(at=0, database="Sales", queue=HOSTILE, error="five failures"))
+    instance_context(shop).events.emit(QueueDisabled(at=0, database="Sales", queue=HOSTILE, error="five failures"))
     page.wait_for("document.querySelector('#events .error')")
     assert texts(page, "#events .error .name")[0] == f"Sales: queue: {VISIBLE_HOSTILE}, error: five failures"
 
@@ -146,7 +146,7 @@ def test_times_have_a_date(page: Page, shop: Instance, url: str) -> None:
         "document.querySelector('#connections td[data-name=Connected]').textContent"
     )
     assert re.fullmatch(r"2026-11-1[45] \d\d:\d\d:\d\d", connected)  # in the time zone of the browser
-    context_of(shop).events.emit(QueueDisabled(at=0, database="Sales", queue="dbo.Orders", error="five failures"))
+    instance_context(shop).events.emit(QueueDisabled(at=0, database="Sales", queue="dbo.Orders", error="five failures"))
     page.wait_for("document.querySelector('#events .error')")
     (at, *_) = texts(page, "#events .error .dim")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", at)

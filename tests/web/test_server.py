@@ -225,9 +225,9 @@ def test_a_stream_has_the_history_states_and_events(serve: Callable[..., Address
 
 
 def server_events(instance: Instance) -> Callable[[Any], None]:
-    from ssbroker.broker.instance import context_of  # noqa: PLC0415 - only here
+    from ssbroker.broker.instance import instance_context  # noqa: PLC0415 - only here
 
-    return context_of(instance).events.emit
+    return instance_context(instance).events.emit
 
 
 def test_nothing_is_read_or_subscribed_while_no_page_is_open(shop: Instance) -> None:
@@ -248,9 +248,9 @@ def test_nothing_is_read_or_subscribed_while_no_page_is_open(shop: Instance) -> 
 
 
 def context_events(instance: Instance) -> Any:
-    from ssbroker.broker.instance import context_of  # noqa: PLC0415 - only here
+    from ssbroker.broker.instance import instance_context  # noqa: PLC0415 - only here
 
-    return context_of(instance).events
+    return instance_context(instance).events
 
 
 def test_an_open_page_does_not_slow_messages(serve: Callable[..., Address], shop: Instance) -> None:

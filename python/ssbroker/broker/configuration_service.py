@@ -16,8 +16,7 @@ from ssbroker._arguments import guid_bytes, integer_argument
 from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.catalog.load import FORMATS, read_table

@@ -1365,7 +1365,7 @@ class Database:
         return f"Database({self.name!r})"
 
 
-def context_of(database: Database) -> DatabaseContext:
+def database_context(database: Database) -> DatabaseContext:
     """Returns the internal state of a database."""
     return database._context  # noqa: SLF001
 

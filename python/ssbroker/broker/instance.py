@@ -764,7 +764,7 @@ def _script_options(ddl: object, variables: Mapping[str, str] | None, *, lenient
     return ScriptOptions(variables=check_variables(variables), lenient=boolean(lenient, name="lenient"))
 
 
-def context_of(instance: Instance) -> InstanceContext:
+def instance_context(instance: Instance) -> InstanceContext:
     """Returns the internal state of an instance; raises `SchemaError` for any other object."""
     given: object = instance
     if not isinstance(given, Instance):

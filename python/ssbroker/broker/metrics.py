@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import QueueKey, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
 from ssbroker.exceptions import MissingDependencyError

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ssbroker._arguments import EPOCH
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
 from ssbroker.broker.object_names import bracketed_queue_name

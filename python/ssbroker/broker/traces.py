@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker.context import MessageIdentity
-from ssbroker.broker.instance import context_of
+from ssbroker.broker.instance import instance_context
 from ssbroker.exceptions import MissingDependencyError, OptionError
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
 
@@ -57,7 +57,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
         >>> [span.name for span in exporter.get_finished_spans()], len({span.context.trace_id for span in exporter.get_finished_spans()})
         (['send DEFAULT', 'process Jobs'], 1)
     """
-    context = context_of(instance)
+    context = instance_context(instance)
     if context.tracing is not None:
         raise OptionError("instance: it is traced already; close the other traces first")
     return Traces(context, tracer_provider)

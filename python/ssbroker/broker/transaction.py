@@ -721,7 +721,7 @@ class Transaction:
         return ReceiveWait(self._context, queue_key(queue), deadline=time.monotonic() + seconds, named=named)
 
 
-def context_of(transaction: Transaction) -> DatabaseContext:
+def transaction_database_context(transaction: Transaction) -> DatabaseContext:
     """Returns the internal state of the database of a transaction; raises `SchemaError` for any other object."""
     given: object = transaction
     if not isinstance(given, Transaction):

@@ -20,7 +20,7 @@ from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
 from ssbroker.broker.received_message import Message
-from ssbroker.broker.transaction import Transaction, context_of, work_of
+from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
@@ -120,8 +120,8 @@ class WorkQueue:
             with Transaction(self._context) as t:
                 self._send(t, message_type, content, due)
             return
-        if context_of(transaction) is not self._context:
-            other = context_of(transaction).name
+        if transaction_database_context(transaction) is not self._context:
+            other = transaction_database_context(transaction).name
             raise OptionError(
                 f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {other!r}"
             )

@@ -108,12 +108,12 @@ def _run_scripts(
     instance: Instance, scripts: Iterable[tuple[Path, str]], options: ScriptOptions, *, quiet: bool, verbose: bool
 ) -> bool:
     """Runs scripts; returns whether all statements that may concern Service Broker were executed, or need not be."""
-    from ssbroker.broker.instance import context_of  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.instance import instance_context  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import execute  # noqa: PLC0415 - the same
 
     is_complete = True
     for file, text in scripts:
-        notes = execute(context_of(instance), text, file=str(file), options=options)
+        notes = execute(instance_context(instance), text, file=str(file), options=options)
         warn_about(notes, about="Service Broker", verbose=verbose)
         left_out = sum(note.kind == "not_executed" for note in notes)
         is_complete &= left_out == 0 or options.lenient

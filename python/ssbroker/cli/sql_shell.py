@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ssbroker._arrow import guid_text
 from ssbroker._text import count_of, terminal_safe
-from ssbroker.broker.instance import context_of
+from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import status
@@ -87,7 +87,7 @@ class Shell:
 
     def __init__(self, instance: Instance, options: ScriptOptions, *, as_json: bool = False) -> None:
         self._instance = instance
-        self._session = ScriptSession(context_of(instance), options)
+        self._session = ScriptSession(instance_context(instance), options)
         self._as_json = as_json
         self._as_records = False
         self._console = Console()

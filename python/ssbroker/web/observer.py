@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.overview import QueueKey, forwarding_of, overview_of

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ssbroker._well_known import DEFAULT, END_DIALOG, ERROR
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance

@@ -17,9 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.transaction import Transaction
 from ssbroker.exceptions import BrokerError
 from ssbroker.store import endpoints

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import BrokerError, InvalidGuidError, NullError
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dialogs.exactly_once_send import NumberedBatch, SendDefaults, send_batch_once
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.internals import instance_of

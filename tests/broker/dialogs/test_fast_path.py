@@ -14,10 +14,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import SsbrokerError, StorageError
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.transaction import Transaction
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.dialogs.test_fast_path_model import rows

@@ -14,8 +14,7 @@ import pytest
 
 from ssbroker import BrokerError, LockTimeoutError, SchemaError, StorageError
 from ssbroker.broker import transaction
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dialogs import dialog_lifecycle
 from ssbroker.broker.instance import Instance
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET

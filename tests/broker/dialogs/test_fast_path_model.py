@@ -18,10 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssbroker import SsbrokerError
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.transaction import Transaction
 from ssbroker.store.session import Session
 from tests.broker.conftest import Clock

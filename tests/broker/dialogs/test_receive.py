@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.object_names import queue_key

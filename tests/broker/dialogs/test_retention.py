@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.exceptions import BrokerError
 from tests.broker import dialog_calls
 from tests.broker.conftest import QUEUE

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from ssbroker import Database, Instance, WorkQueue
-from ssbroker.broker.database import context_of
+from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs import single_message
 from ssbroker.broker.unit_of_work import Work
 from tests.broker.conftest import START, Clock
@@ -182,14 +182,14 @@ def play(folder: Path, scene: Scene) -> list[object]:
         queue = instance.queue("Jobs")
         database = instance.database("Queues")
         returned = scene(instance, database, queue)
-        with context_of(database).file.read() as connection:
+        with database_context(database).file.read() as connection:
             rows = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in _TABLES]
         ids: dict[object, int] = {}
         numbered = [
             [tuple(ids.setdefault(each, len(ids)) if _is_id(each) else each for each in row) for row in some]
             for some in rows
         ]
-        counters = context_of(database).instance.counters.counts()
+        counters = database_context(database).instance.counters.counts()
     return [returned, numbered, counters]
 
 

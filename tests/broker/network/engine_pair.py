@@ -12,10 +12,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine

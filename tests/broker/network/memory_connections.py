@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.message_exchange import ExchangeListener

@@ -14,8 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker import _well_known
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.job import Job
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan

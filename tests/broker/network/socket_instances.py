@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.instance_server import Server
 from ssbroker.protocol.config import ProtocolSettings

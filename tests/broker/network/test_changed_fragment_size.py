@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import ProtocolSettings

@@ -11,8 +11,7 @@ import pytest
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker._well_known import ERROR
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.security.key_exchange import Direction, KeyOffers

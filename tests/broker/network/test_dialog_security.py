@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.protocol.envelope import Protection
 from tests.broker import sample_databases
 from tests.broker.network.secured_pair import begin, create_own_certificate, import_certificate, rows_to, secured

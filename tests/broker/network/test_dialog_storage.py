@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker._well_known import ERROR
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, CorruptedMessage, MessageUndeliverable
 from tests.broker.dialog_calls import REPLIES, contents_of, drain, end, receive, send, switch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.exceptions import BrokerError
 from ssbroker.store import endpoints
 from tests.broker.dialog_calls import REPLIES

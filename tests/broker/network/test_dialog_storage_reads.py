@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker._well_known import END_DIALOG, ERROR
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.network import dialog_storage
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal

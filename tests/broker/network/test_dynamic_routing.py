@@ -12,8 +12,7 @@ import pytest
 from ssbroker._well_known import CONFIGURATION_SERVICE, SYSTEM_SERVICE
 from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND

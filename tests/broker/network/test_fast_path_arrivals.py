@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.broker.dialog_calls import contents_of, drain, end, send, state, switch
 from tests.broker.network.engine_pair import DEFAULT, ORDER, ORDERS, Pair, pair
 from tests.protocol.pair import disable_fast_path

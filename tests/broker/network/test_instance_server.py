@@ -17,8 +17,7 @@ from ssbroker import _files
 from ssbroker.broker import queue_arrivals, serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.serve_lock import ServeLock

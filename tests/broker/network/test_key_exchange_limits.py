@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.network.dialog_keys import RSA_BURST, RSA_PER_SECOND, RSA_PER_TURN
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import _well_known
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.protocol.ack_ranges import pack_ack_ranges
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
 from ssbroker.security import SecuredDirection

@@ -8,8 +8,7 @@ import pytest
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network import mirrored_routes
 from ssbroker.broker.network.mirrored_routes import MirroredAddresses, MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.protocol.events import CorruptedMessage
 from tests.broker.network.secured_pair import begin, secured
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.database import database_context
+from ssbroker.broker.instance import instance_context
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.security.certificates import CertificateWithKey, Validity, fingerprint, make_certificate
 from ssbroker.security.key_exchange import Direction, KeyOffers

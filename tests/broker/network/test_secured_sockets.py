@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from tests.broker.network import socket_instances
 from tests.broker.network.secured_pair import create_own_certificate, import_certificate
 from tests.broker.network.socket_instances import InstanceGroup, order, receive_and_reply, receive_count

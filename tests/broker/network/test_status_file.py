@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.status_file import STATUS_FILE, StatusFile, read_status
 from ssbroker.broker.overview import overview_of

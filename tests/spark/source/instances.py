@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import ssbroker
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs.exactly_once_send import SendDefaults, send_batch_once
 
 SCRIPT: Final = """

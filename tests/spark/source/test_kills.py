@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import ssbroker
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import database_context
 from tests.guards.repository import ROOT
 from tests.spark import process_tree
 from tests.spark.source.instances import bodies, create_instance, dialogs

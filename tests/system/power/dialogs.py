@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import Instance
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from tests.system import killed_process
 from tests.system.power.cutting import Cut
 from tests.system.power.recording import NAME, Mark, Operation, recording

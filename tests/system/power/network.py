@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from ssbroker import Instance
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.database import Database
-from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
