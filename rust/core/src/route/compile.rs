@@ -106,13 +106,14 @@ impl RouteIndex {
         }
     }
 
-    fn dynamic_until(&self, rows: Range<usize>) -> i64 {
+    /// Returns the last expiry of the routes to the dynamic routing service, among routes with a service name.
+    fn dynamic_until(&self, positions: Range<usize>) -> i64 {
         let Some(name) = self.catalog.find_name(BROKER_CONFIGURATION) else { return i64::MIN };
-        let service = |position: &u32| self.catalog.routes[*position as usize].service;
-        let rows = &self.order[rows];
-        let start = rows.partition_point(|position| service(position) < name);
-        let same = rows[start..].iter().take_while(|position| service(position) == name);
-        same.map(|&position| self.catalog.routes[position as usize].expires).max().unwrap_or(i64::MIN)
+        let service = |row: &u32| self.row(*row).service;
+        let rows = &self.order[positions];
+        let start = rows.partition_point(|row| service(row) < name);
+        let same = rows[start..].iter().take_while(|row| service(row) == name);
+        same.map(|&row| self.row(row).expires).max().unwrap_or(i64::MIN)
     }
 
     /// Adds the entries of all sources; returns the default entries, followed by those for unknown names, and the names
@@ -450,7 +451,7 @@ impl<'a> Compiler<'a> {
             return None; // replies have pairs for them
         }
         let is_live = |position| self.index.route(position).is_live(self.now);
-        let is_named = |id| self.index.rows_with(subject.routes.clone(), Some(id)).any(is_live);
+        let is_named = |id| self.index.routes_with(subject.routes.clone(), Some(id)).any(is_live);
         let mut ids = self.index.service_databases.by_broker(subject.service?).map(|(id, _)| id);
         ids.find(|&id| !is_named(id)).map(Kind::HostDatabase)
     }
@@ -482,7 +483,7 @@ impl<'a> Compiler<'a> {
             return cell;
         }
         self.cells.push(cell);
-        Cell::next(Next::Pick, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
+        Cell::next(Next::Pick, Target::cells(self.cells.len() - 1, 1))
     }
 
     /// Applies the rules to one kind of conversation.
@@ -578,7 +579,7 @@ impl<'a> Compiler<'a> {
         }
         // The query has an empty name, so this is the decision for names without an address.
         self.cells.push(cell);
-        Cell::next(Next::MaybeAddress, Target { route_id: (self.cells.len() - 1) as u32 as i32, to: 1 })
+        Cell::next(Next::MaybeAddress, Target::cells(self.cells.len() - 1, 1))
     }
 
     /// Whether a wildcard with the address TRANSPORT might be chosen, depending on the name.
@@ -607,7 +608,7 @@ impl<'a> Compiler<'a> {
             return decide(self, &candidates[0]);
         }
         let cells: Vec<Cell> = candidates.iter().map(|candidate| decide(self, candidate)).collect();
-        let target = Target { route_id: self.cells.len() as u32 as i32, to: cells.len() as u32 };
+        let target = Target::cells(self.cells.len(), cells.len());
         self.cells.extend(cells);
         Cell::next(Next::Pick, target)
     }

@@ -391,7 +391,7 @@ impl Reason {
 pub(crate) enum Found {
     /// Routes with one service name and one broker id or none, as positions in the index order, including expired
     /// ones.
-    Routes { step: i8, rows: Range<usize>, broker: Option<Guid> },
+    Routes { step: i8, positions: Range<usize>, broker: Option<Guid> },
     /// Routes with several broker ids, of which one must be picked (R13): those in `scratch.brokers`.
     Brokers,
     /// The implied LOCAL route of R16.
@@ -406,21 +406,21 @@ impl RouteIndex {
     /// Searches a table; `scratch.window` becomes the time for which the routes found are the same.
     pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> Found {
         let (table, now) = (&self.tables[usize::from(context.table)], context.now);
-        let rows = context.routes.clone();
-        rows.clone().for_each(|position| scratch.window.add(self.route(position).expires, now));
-        let live = |rows: &Range<usize>| rows.clone().any(|position| self.route(position).is_live(now));
+        let named = context.routes.clone();
+        named.clone().for_each(|position| scratch.window.add(self.route(position).expires, now));
+        let has_live = |positions: &Range<usize>| positions.clone().any(|position| self.route(position).is_live(now));
         if let Some(broker) = query.broker {
-            let rows = self.rows_with(rows.clone(), Some(broker));
-            if live(&rows) {
-                return Found::Routes { step: 1, rows, broker: Some(broker) };
+            let positions = self.routes_with(named.clone(), Some(broker));
+            if has_live(&positions) {
+                return Found::Routes { step: 1, positions, broker: Some(broker) };
             }
         }
-        let without_broker = self.rows_with(rows.clone(), None);
-        if live(&without_broker) {
-            return Found::Routes { step: 2, rows: without_broker, broker: None };
+        let without_broker = self.routes_with(named.clone(), None);
+        if has_live(&without_broker) {
+            return Found::Routes { step: 2, positions: without_broker, broker: None };
         }
-        if query.broker.is_none() && !rows.is_empty() {
-            self.live_brokers(rows, now, &mut scratch.brokers);
+        if query.broker.is_none() && !named.is_empty() {
+            self.live_brokers(named, now, &mut scratch.brokers);
             match scratch.brokers[..] {
                 [] => {}
                 [(_, broker)] if self.options.tie_break != TieBreak::RoundRobin => {
@@ -436,7 +436,7 @@ impl RouteIndex {
         let wildcards = scratch.wildcards.get(self, context.table, now);
         scratch.window.narrow(wildcards.window);
         if !wildcards.is_empty() {
-            return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
+            return Found::Routes { step: 5, positions: table.wildcards.clone(), broker: None };
         }
         if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
             return Found::Implied { step: 6 };
@@ -446,17 +446,17 @@ impl RouteIndex {
 
     /// Step 3 with this broker id (R13).
     pub(crate) fn found_with(&self, context: &PassContext<'_>, broker: Guid) -> Found {
-        let rows = self.rows_with(context.routes.clone(), Some(broker));
-        Found::Routes { step: 3, rows, broker: Some(broker) }
+        let positions = self.routes_with(context.routes.clone(), Some(broker));
+        Found::Routes { step: 3, positions, broker: Some(broker) }
     }
 
-    /// Returns those of a service's routes that have this broker id, or none.
-    pub(crate) fn rows_with(&self, rows: Range<usize>, broker: Option<Guid>) -> Range<usize> {
-        let order = &self.order[rows.clone()];
+    /// Returns the positions of those of a service's routes that have this broker id, or none.
+    pub(crate) fn routes_with(&self, positions: Range<usize>, broker: Option<Guid>) -> Range<usize> {
+        let rows = &self.order[positions.clone()];
         let broker_of = |row: &u32| self.catalog.routes[*row as usize].broker;
-        let start = order.partition_point(|row| broker_of(row) < broker);
-        let end = start + order[start..].partition_point(|row| broker_of(row) <= broker);
-        rows.start + start..rows.start + end
+        let start = rows.partition_point(|row| broker_of(row) < broker);
+        let end = start + rows[start..].partition_point(|row| broker_of(row) <= broker);
+        positions.start + start..positions.start + end
     }
 
     /// R14: whether a route may be requested: no request for the service is pending, or a pending one delays the
@@ -467,10 +467,10 @@ impl RouteIndex {
     }
 
     /// Lists the broker ids of a service's live routes, with their lowest live route ids and in their order.
-    pub(crate) fn live_brokers(&self, rows: Range<usize>, now: i64, into: &mut Vec<(i32, Guid)>) {
+    pub(crate) fn live_brokers(&self, positions: Range<usize>, now: i64, into: &mut Vec<(i32, Guid)>) {
         into.clear();
         // The routes of a service are sorted by broker id, then by route id.
-        for position in rows {
+        for position in positions {
             let route = self.route(position);
             let Some(broker) = route.broker.filter(|_| route.is_live(now)) else { continue };
             if into.last().is_none_or(|&(_, last)| last != broker) {
@@ -506,6 +506,7 @@ pub(crate) enum Located<'a> {
 /// Scratch memory reused for the conversations of one index, and caches of what is live.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// Row numbers of routes.
     pub(crate) rows: Vec<u32>,
     pub(crate) brokers: Vec<(i32, Guid)>,
     pub(crate) window: Window,
@@ -522,9 +523,9 @@ impl RouteIndex {
         scratch: &mut Scratch,
     ) -> Chosen {
         let (route, broker) = match found {
-            Found::Routes { rows, broker, .. } => match self.usable(query, context, found, scratch) {
+            Found::Routes { positions, broker, .. } => match self.usable(query, context, found, scratch) {
                 Ok(class) => {
-                    let turn = rows.start * CLASSES.len() + class as usize;
+                    let turn = positions.start * CLASSES.len() + class as usize;
                     let pick = context.picker.pick(Choice::Route, turn, scratch.rows.len());
                     (Some(scratch.rows[pick]), *broker)
                 }
@@ -562,9 +563,9 @@ impl RouteIndex {
                 Found::Routes { step: 5, .. } => {
                     into.extend_from_slice(&wildcards.get(self, context.table, context.now).classes[class as usize]);
                 }
-                Found::Routes { rows, .. } => {
+                Found::Routes { positions, .. } => {
                     let live =
-                        self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
+                        self.order[positions.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
                     into.extend(live.filter(|&row| Class::of(self.row(row)) == class));
                     self.merge(into);
                 }
@@ -599,6 +600,7 @@ impl RouteIndex {
         }
     }
 
+    /// Returns the route in a row of the catalog; `route` returns the one at a position of `order`.
     pub(crate) fn row(&self, row: u32) -> &RouteRow {
         &self.catalog.routes[row as usize]
     }

@@ -15,13 +15,12 @@ use crate::guid::Guid;
 /// or `replies`.
 pub type Source = u16;
 
-/// A route and its target.
+/// A route and its target; in an action that is not finished, the cells to look at next ([`Target::cells`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Target {
     pub(crate) route_id: i32,
-    /// An address for REMOTE and FORWARD, a database for LOCAL. For [`Next::Pick`], the first of the candidates is
-    /// cell `route_id as u32`, and this is their number.
+    /// An address for REMOTE and FORWARD, a database for LOCAL.
     pub(crate) to: u32,
 }
 
@@ -181,6 +180,21 @@ impl Action {
     }
 }
 
+impl Target {
+    /// The cells from `first` on, for [`Next::Pick`] and [`Next::MaybeAddress`]. They share the memory of a route and its
+    /// target, because an entry must fit into two cache lines: the first is in `route_id`, their number in `to`.
+    pub(crate) fn cells(first: usize, count: usize) -> Self {
+        Self { route_id: first as u32 as i32, to: count as u32 }
+    }
+
+    /// The range of [`Target::cells`].
+    #[inline]
+    pub(crate) fn cell_range(self) -> Range<usize> {
+        let first = self.route_id as u32 as usize;
+        first..first + self.to as usize
+    }
+}
+
 impl Cell {
     pub(crate) fn next(next: Next, target: Target) -> Self {
         Self { broker: Guid::default(), target, mirror: NONE, action: Action::next(next) }
@@ -189,8 +203,7 @@ impl Cell {
     /// The cells to pick from.
     #[inline]
     pub(crate) fn candidates(&self) -> Range<usize> {
-        let first = self.target.route_id as u32 as usize;
-        first..first + self.target.to as usize
+        self.target.cell_range()
     }
 }
 

@@ -235,9 +235,9 @@ impl StepTrace {
             _ => "found",
         };
         match found {
-            Some(Found::Routes { rows, broker, step }) => {
+            Some(Found::Routes { positions, broker, step }) => {
                 self.picked_broker = broker.filter(|_| *step == 3);
-                let rows = index.order[rows.clone()].iter().copied();
+                let rows = index.order[positions.clone()].iter().copied();
                 self.matched = rows.filter(|&row| index.row(row).is_live(now)).map(Some).collect();
                 if *step == 3 {
                     self.reject_other_ids(index, *broker);
@@ -433,10 +433,13 @@ impl RouteIndex {
         };
         let mut broker = query.broker;
         let mut classes = Vec::new();
-        if let Some(Found::Routes { rows, broker: own, .. }) = &result.found {
+        if let Some(Found::Routes { positions, broker: own, .. }) = &result.found {
             broker = broker.or(*own);
-            let live: Vec<u32> =
-                self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now)).collect();
+            let live: Vec<u32> = self.order[positions.clone()]
+                .iter()
+                .copied()
+                .filter(|&row| self.row(row).is_live(context.now))
+                .collect();
             for class in CLASSES {
                 let mut members: Vec<u32> =
                     live.iter().copied().filter(|&row| Class::of(self.row(row)) == class).collect();
