@@ -176,7 +176,7 @@ struct File {
     /// The WAL of a database, or the database of a WAL. Null if the other is not open.
     other: *mut File,
     /// The buffer of a WAL.
-    log: *mut Log,
+    buffer: *mut WalBuffer,
 }
 
 /// The commits to a WAL by this process that deferred their sync.
@@ -213,7 +213,7 @@ fn deferred_of(name: &CStr) -> SharedDeferred {
 /// The buffer of a WAL.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools)] // they are independent of each other
-struct Log {
+struct WalBuffer {
     bytes: Vec<u8>,
     /// The file position after the buffered bytes, or after the last write of this transaction.
     next: Option<i64>,
@@ -263,7 +263,7 @@ pub(super) unsafe fn prepare(file: *mut sqlite3_file) -> *mut sqlite3_file {
     let closed = sqlite3_file { pMethods: ptr::null() };
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let own = File { base: closed, other: ptr::null_mut(), log: ptr::null_mut() };
+        let own = File { base: closed, other: ptr::null_mut(), buffer: ptr::null_mut() };
         file.cast::<File>().write(own);
         below(file).write(closed);
         below(file)
@@ -275,14 +275,14 @@ pub(super) unsafe fn prepare(file: *mut sqlite3_file) -> *mut sqlite3_file {
 ///
 /// # Safety
 /// `prepare` has initialized the file, and `name` is the name that SQLite passed to xOpen.
-pub(super) unsafe fn finish_open(file: *mut sqlite3_file, name: sqlite3_filename, flags: c_int, is_open: bool) {
+pub(super) unsafe fn finish_open(file: *mut sqlite3_file, name: sqlite3_filename, flags: c_int, has_opened: bool) {
     // SAFETY: `prepare` has initialized both files.
     unsafe {
         let own = file.cast::<File>();
         let Some(methods) = (*below(file)).pMethods.as_ref() else { return };
         let is_shared = methods.iVersion >= 2 && methods.xShmMap.is_some();
         (*own).base.pMethods = if is_shared { &raw const METHODS_V2 } else { &raw const METHODS_V1 };
-        if is_open && flags & SQLITE_OPEN_WAL != 0 {
+        if has_opened && flags & SQLITE_OPEN_WAL != 0 {
             start_buffering(own, name);
         }
     }
@@ -302,11 +302,11 @@ unsafe fn start_buffering(own: *mut File, name: sqlite3_filename) {
         if !is_ours || device_characteristics(database) & ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE == 0 {
             return;
         }
-        let mut log = Box::new(Log { deferred: deferred_of(CStr::from_ptr(name)), ..Log::default() });
-        if size_below(own.cast(), &raw mut log.end) == SQLITE_OK {
+        let mut buffer = Box::new(WalBuffer { deferred: deferred_of(CStr::from_ptr(name)), ..WalBuffer::default() });
+        if size_below(own.cast(), &raw mut buffer.end) == SQLITE_OK {
             (*own).other = database.cast();
             (*database.cast::<File>()).other = own;
-            (*own).log = Box::into_raw(log);
+            (*own).buffer = Box::into_raw(buffer);
         }
     }
 }
@@ -315,47 +315,47 @@ unsafe fn start_buffering(own: *mut File, name: sqlite3_filename) {
 ///
 /// # Safety
 /// The file belongs to this VFS and is used by one thread at a time; there is one reference at a time.
-unsafe fn log_of<'f>(file: *mut sqlite3_file) -> Option<&'f mut Log> {
+unsafe fn buffer_of<'f>(file: *mut sqlite3_file) -> Option<&'f mut WalBuffer> {
     // SAFETY: the file belongs to this VFS; SQLite uses it in one thread at a time.
-    unsafe { (*file.cast::<File>()).log.as_mut() }
+    unsafe { (*file.cast::<File>()).buffer.as_mut() }
 }
 
 /// Writes the buffer if the file is a WAL.
 ///
 /// # Safety
-/// See `log_of`.
+/// See `buffer_of`.
 unsafe fn flush(file: *mut sqlite3_file) -> c_int {
-    // SAFETY: see `log_of`.
-    unsafe { log_of(file).map_or(SQLITE_OK, |log| flush_log(file, log)) }
+    // SAFETY: see `buffer_of`.
+    unsafe { buffer_of(file).map_or(SQLITE_OK, |buffer| flush_buffer(file, buffer)) }
 }
 
-fn flush_log(file: *mut sqlite3_file, log: &mut Log) -> c_int {
-    let Some(next) = log.next.filter(|_| !log.bytes.is_empty()) else { return SQLITE_OK };
-    if next > log.end && log.bytes.len() <= SMALL_COMMIT && !log.growth_failed {
-        extend_file(file, log, next);
+fn flush_buffer(file: *mut sqlite3_file, buffer: &mut WalBuffer) -> c_int {
+    let Some(next) = buffer.next.filter(|_| !buffer.bytes.is_empty()) else { return SQLITE_OK };
+    if next > buffer.end && buffer.bytes.len() <= SMALL_COMMIT && !buffer.growth_failed {
+        extend_file(file, buffer, next);
     }
-    let code = write_at(file, &log.bytes, next - length(&log.bytes));
+    let code = write_at(file, &buffer.bytes, next - length(&buffer.bytes));
     if code == SQLITE_OK {
-        log.end = log.end.max(next);
+        buffer.end = buffer.end.max(next);
     }
-    log.bytes.clear();
+    buffer.bytes.clear();
     code
 }
 
 /// Extends the file. A failure is harmless: the following write reports it if it matters.
-fn extend_file(file: *mut sqlite3_file, log: &mut Log, from: i64) {
+fn extend_file(file: *mut sqlite3_file, buffer: &mut WalBuffer, from: i64) {
     static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
     let to = from + (from / 2).clamp(GROWTH_MIN, GROWTH_MAX) / GROWTH_MIN * GROWTH_MIN;
     let mut at = from;
     while at < to {
         let some = &ZEROS[..usize::try_from(to - at).unwrap_or(ZEROS.len()).min(ZEROS.len())];
         if write_at(file, some, at) != SQLITE_OK {
-            log.growth_failed = true;
+            buffer.growth_failed = true;
             return;
         }
         at += length(some);
     }
-    log.end = to;
+    buffer.end = to;
 }
 
 fn write_at(file: *mut sqlite3_file, bytes: &[u8], at: i64) -> c_int {
@@ -381,13 +381,13 @@ fn length(bytes: &[u8]) -> i64 {
 /// If this fails, nothing is lost: a commit has been written before, or its error has been reported.
 ///
 /// # Safety
-/// See `log_of`, for the database and its WAL.
+/// See `buffer_of`, for the database and its WAL.
 unsafe fn end_transaction(database: *mut sqlite3_file) {
     // SAFETY: both files belong to this VFS; SQLite uses a connection in one thread at a time.
     unsafe {
-        let log = (*database.cast::<File>()).other.cast();
-        if let Some(buffer) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
-            flush_log(log, buffer);
+        let wal = (*database.cast::<File>()).other.cast();
+        if let Some(buffer) = ptr::NonNull::new(wal).and_then(|wal| buffer_of(wal.as_ptr())) {
+            flush_buffer(wal, buffer);
             buffer.next = None;
             buffer.is_last_frame = false;
             buffer.is_complete = false;
@@ -397,15 +397,15 @@ unsafe fn end_transaction(database: *mut sqlite3_file) {
 }
 
 unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
-    // SAFETY: see `log_of`; the file is not used after this.
+    // SAFETY: see `buffer_of`; the file is not used after this.
     unsafe {
         let own = &mut *file.cast::<File>();
         if !own.other.is_null() {
             (*own.other).other = ptr::null_mut();
             own.other = ptr::null_mut();
         }
-        if !own.log.is_null() {
-            drop(Box::from_raw(mem::replace(&mut own.log, ptr::null_mut())));
+        if !own.buffer.is_null() {
+            drop(Box::from_raw(mem::replace(&mut own.buffer, ptr::null_mut())));
         }
     }
     call_below!(file, xClose(), SQLITE_OK)
@@ -420,11 +420,11 @@ unsafe extern "C" fn read(file: *mut sqlite3_file, into: *mut c_void, count: c_i
 unsafe extern "C" fn write(file: *mut sqlite3_file, from: *const c_void, count: c_int, at: sqlite3_int64) -> c_int {
     // SAFETY: SQLite passes `count` bytes.
     unsafe {
-        let Some(log) = log_of(file) else { return write_below(file, from, count, at) };
+        let Some(buffer) = buffer_of(file) else { return write_below(file, from, count, at) };
         let bytes = std::slice::from_raw_parts(from.cast::<u8>(), usize::try_from(count).unwrap_or(0));
-        let is_next = log.next.is_none_or(|next| next == at);
-        if !is_next || log.bytes.len() + bytes.len() > WRITE_MAX {
-            let code = flush_log(file, log);
+        let is_next = buffer.next.is_none_or(|next| next == at);
+        if !is_next || buffer.bytes.len() + bytes.len() > WRITE_MAX {
+            let code = flush_buffer(file, buffer);
             if code != SQLITE_OK {
                 return code;
             }
@@ -432,15 +432,15 @@ unsafe extern "C" fn write(file: *mut sqlite3_file, from: *const c_void, count: 
         if !is_next {
             return write_below(file, from, count, at); // overwrites a frame of this transaction
         }
-        if log.next.is_none() {
-            log.begin = at;
+        if buffer.next.is_none() {
+            buffer.begin = at;
         }
-        log.next = Some(at + length(bytes));
-        log.bytes.extend_from_slice(bytes);
+        buffer.next = Some(at + length(bytes));
+        buffer.bytes.extend_from_slice(bytes);
         let is_header = bytes.len() == FRAME_HEADER;
-        let is_whole = mem::replace(&mut log.is_last_frame, is_header && bytes[4..8] != [0; 4]);
-        log.is_complete = is_whole;
-        if is_whole { flush_log(file, log) } else { SQLITE_OK }
+        let is_whole = mem::replace(&mut buffer.is_last_frame, is_header && bytes[4..8] != [0; 4]);
+        buffer.is_complete = is_whole;
+        if is_whole { flush_buffer(file, buffer) } else { SQLITE_OK }
     }
 }
 
@@ -451,8 +451,8 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
         return code;
     }
     // SAFETY: as above.
-    if let Some(log) = unsafe { log_of(file) } {
-        log.end = size;
+    if let Some(buffer) = unsafe { buffer_of(file) } {
+        buffer.end = size;
     }
     call_below!(file, xTruncate(size), ffi::SQLITE_IOERR_TRUNCATE)
 }
@@ -464,8 +464,8 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
         return code;
     }
     // SAFETY: as above.
-    match unsafe { log_of(file) } {
-        Some(log) => sync_log(file, log, flags),
+    match unsafe { buffer_of(file) } {
+        Some(buffer) => sync_wal(file, buffer, flags),
         None => sync_below(file, flags),
     }
 }
@@ -475,23 +475,23 @@ fn sync_below(file: *mut sqlite3_file, flags: c_int) -> c_int {
 }
 
 /// Syncs a WAL, unless this sync ends a commit that defers it. The sync of a new header is never deferred.
-fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
-    let held = || log.deferred.lock().unwrap_or_else(PoisonError::into_inner);
-    if log.is_complete && mem::take(&mut log.defers_sync) {
+fn sync_wal(file: *mut sqlite3_file, buffer: &mut WalBuffer, flags: c_int) -> c_int {
+    let held = || buffer.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+    if buffer.is_complete && mem::take(&mut buffer.defers_sync) {
         let mut deferred = held();
         if deferred.commits == deferred.synced {
-            deferred.from = log.begin;
+            deferred.from = buffer.begin;
         }
-        deferred.to = log.next.unwrap_or(deferred.from);
+        deferred.to = buffer.next.unwrap_or(deferred.from);
         deferred.commits += 1;
         return SQLITE_OK;
     }
     let before = *held();
-    let is_open = before.commits > before.synced;
+    let has_unsynced_commits = before.commits > before.synced;
     let mut code = SQLITE_OK;
-    if is_open && before.is_suspect {
+    if has_unsynced_commits && before.is_suspect {
         // A checkpoint does not hold the write lock; it fails, and the next transaction writes the frames again.
-        code = if log.is_writer { write_again(file, before.from, before.to) } else { ffi::SQLITE_IOERR_FSYNC };
+        code = if buffer.is_writer { write_again(file, before.from, before.to) } else { ffi::SQLITE_IOERR_FSYNC };
     }
     if code == SQLITE_OK {
         code = sync_below(file, flags);
@@ -504,12 +504,12 @@ fn sync_log(file: *mut sqlite3_file, log: &mut Log, flags: c_int) -> c_int {
         }
         deferred.is_suspect &= deferred.commits > deferred.synced && !before.is_suspect;
     } else {
-        deferred.is_suspect |= is_open;
+        deferred.is_suspect |= has_unsynced_commits;
     }
     code
 }
 
-/// Writes what is already in the file once more. Requires the write lock: another process may have restarted the log,
+/// Writes what is already in the file once more. Requires the write lock: another process may have restarted the WAL,
 /// and then writes other frames here.
 fn write_again(file: *mut sqlite3_file, from: i64, to: i64) -> c_int {
     let mut bytes = vec![0; WRITE_MAX];
@@ -534,7 +534,7 @@ fn write_again(file: *mut sqlite3_file, from: i64, to: i64) -> c_int {
 ///
 /// # Safety
 /// The connection is open.
-unsafe fn log_file(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
+unsafe fn wal_file_of(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
     let mut file: *mut sqlite3_file = ptr::null_mut();
     // SAFETY: SQLite writes the pointer of the file, which stays open as long as the connection.
     unsafe {
@@ -551,9 +551,9 @@ unsafe fn log_file(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
 pub(crate) fn defer_sync(connection: &Connection, is_deferred: bool) {
     // SAFETY: the connection is open, and only this thread has it.
     unsafe {
-        let log = log_file(connection.handle());
-        if let Some(log) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
-            log.defers_sync = is_deferred;
+        let wal = wal_file_of(connection.handle());
+        if let Some(buffer) = ptr::NonNull::new(wal).and_then(|wal| buffer_of(wal.as_ptr())) {
+            buffer.defers_sync = is_deferred;
         }
     }
 }
@@ -566,9 +566,9 @@ pub(crate) fn defer_sync(connection: &Connection, is_deferred: bool) {
 pub(crate) fn sync_deferred_commits(connection: &Connection) -> Result<()> {
     // SAFETY: the connection is open, and only this thread has it.
     let (file, deferred) = unsafe {
-        let file = log_file(connection.handle());
-        let Some(log) = ptr::NonNull::new(file).and_then(|log| log_of(log.as_ptr())) else { return Ok(()) };
-        (file, *log.deferred.lock().unwrap_or_else(PoisonError::into_inner))
+        let file = wal_file_of(connection.handle());
+        let Some(buffer) = ptr::NonNull::new(file).and_then(|file| buffer_of(file.as_ptr())) else { return Ok(()) };
+        (file, *buffer.deferred.lock().unwrap_or_else(PoisonError::into_inner))
     };
     if deferred.commits == deferred.synced {
         return Ok(());
@@ -634,10 +634,10 @@ unsafe extern "C" fn shm_lock(file: *mut sqlite3_file, offset: c_int, count: c_i
     }
     let code = call_below!(file, xShmLock(offset, count, flags), ffi::SQLITE_IOERR_SHMLOCK);
     if offset == WRITE_LOCK && flags & ffi::SQLITE_SHM_LOCK != 0 && code == SQLITE_OK {
-        // SAFETY: as above, and see `log_of`.
+        // SAFETY: as above, and see `buffer_of`.
         unsafe {
-            let log = (*file.cast::<File>()).other.cast();
-            if let Some(buffer) = ptr::NonNull::new(log).and_then(|log| log_of(log.as_ptr())) {
+            let wal = (*file.cast::<File>()).other.cast();
+            if let Some(buffer) = ptr::NonNull::new(wal).and_then(|wal| buffer_of(wal.as_ptr())) {
                 buffer.is_writer = true;
             }
         }
