@@ -304,20 +304,18 @@ class MetadataSnapshot:
 
     Args:
         broker_instance: The broker id of the database.
-        is_delivering: Whether message delivery is enabled.
         queues: For each queue its id, whether it is enabled for RECEIVE, enqueuing and retention, and its name if it is in the default schema.
         services: For each service its id, its name and the id of its queue.
         contracts: For each contract its id and name, and for each of its message types the id and whether the initiator and the target may
             send it.
         message_types: For each message type its id, name and validation (`N`, `E` or `X`).
-        services_routed_locally: The services without routes to other instances.
+        services_routed_locally: The services without routes to other instances; empty if message delivery is disabled.
     """
 
     def __new__(
         cls,
         *,
         broker_instance: bytes,
-        is_delivering: bool,
         queues: Sequence[tuple[int, bool, bool, bool, str | None]],
         services: Sequence[tuple[int, str, int]],
         contracts: Sequence[tuple[int, str, Sequence[tuple[int, bool, bool]]]],

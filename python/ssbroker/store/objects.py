@@ -470,7 +470,6 @@ def native_snapshot(objects: Objects, *, is_name: Callable[[str], bool]) -> Nati
     """
     return _core.MetadataSnapshot(
         broker_instance=objects.broker.service_broker_guid,
-        is_delivering=objects.broker.is_delivering,
         queues=[
             (
                 item.queue_id,

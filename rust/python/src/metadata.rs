@@ -15,10 +15,9 @@ pub(crate) struct PyMetadataSnapshot(pub(crate) MetadataSnapshot);
 #[pymethods]
 impl PyMetadataSnapshot {
     #[new]
-    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, services_routed_locally))]
+    #[pyo3(signature = (*, broker_instance, queues, services, contracts, message_types, services_routed_locally))]
     fn new(
         broker_instance: [u8; 16],
-        is_delivering: bool,
         queues: Vec<QueueRow>,
         services: Vec<(i64, String, i64)>,
         contracts: Vec<(i64, String, Rules)>,
@@ -34,7 +33,6 @@ impl PyMetadataSnapshot {
             |(id, name, rules): (_, _, Rules)| (id, Contract { name, rules: rules.into_iter().map(rule).collect() });
         Self(MetadataSnapshot::new(
             Guid(broker_instance),
-            is_delivering,
             queues.into_iter().map(queue).collect(),
             services.into_iter().map(|(id, name, queue_id)| (id, Service { name, queue_id })).collect(),
             contracts.into_iter().map(contract).collect(),

@@ -58,8 +58,6 @@ pub struct Contract {
 pub struct MetadataSnapshot {
     /// The broker id of the database.
     pub broker_instance: Guid,
-    /// Whether message delivery is enabled.
-    pub is_delivering: bool,
     /// The queues by id.
     pub queues: HashMap<i64, Queue>,
     /// The services by id.
@@ -69,7 +67,7 @@ pub struct MetadataSnapshot {
     /// The message types by id.
     pub message_types: HashMap<i64, MessageType>,
     /// The services without routes to other instances: a conversation with one of them and this database's broker
-    /// id stays in the database.
+    /// id stays in the database. Empty if message delivery is disabled.
     pub services_routed_locally: HashSet<String>,
     /// The ids of the queues of the default schema by name.
     queue_ids: HashMap<String, i64>,
@@ -84,7 +82,6 @@ impl MetadataSnapshot {
     #[must_use]
     pub fn new(
         broker_instance: Guid,
-        is_delivering: bool,
         queues: HashMap<i64, Queue>,
         services: HashMap<i64, Service>,
         contracts: HashMap<i64, Contract>,
@@ -97,7 +94,6 @@ impl MetadataSnapshot {
             message_types.iter().map(|(id, message_type)| (message_type.name.clone(), *id)).collect();
         Self {
             broker_instance,
-            is_delivering,
             queues,
             services,
             contracts,

@@ -253,8 +253,7 @@ impl Statements {
         };
         if metadata.has_service(far_service) {
             let own = Some(metadata.broker_instance.0);
-            let is_local = metadata.is_delivering
-                && row.get::<_, bool>(7)?
+            let is_local = row.get::<_, bool>(7)?
                 && row.get::<_, Option<[u8; 16]>>(6)? == own
                 && metadata.services_routed_locally.contains(far_service);
             let conversation = row.get::<_, [u8; 16]>(1)?;
