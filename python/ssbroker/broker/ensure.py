@@ -80,12 +80,12 @@ def needed_statements(
         yield from _database(statement, existing.databases())
     elif isinstance(statement, statements.CreateEndpoint | statements.DropEndpoint):
         yield from _endpoint(statement, existing.endpoint())
-    elif isinstance(statement, _DROPS):
+    elif isinstance(statement, _DROP_STATEMENTS):
         if _exists(statement, existing.objects()):
             yield statement
     elif isinstance(statement, statements.AlterService):
         yield from _altered_service(statement, existing.objects())
-    elif isinstance(statement, _CREATES) and _exists(statement, existing.objects()):
+    elif isinstance(statement, _CREATE_STATEMENTS) and _exists(statement, existing.objects()):
         yield from _as_created(statement, annotations, existing)
     else:
         yield statement
@@ -132,7 +132,7 @@ def _altered_service(statement: statements.AlterService, objects: Objects) -> It
         yield replace(statement, add_contracts=added, drop_contracts=dropped)
 
 
-_DROPS: Final = (
+_DROP_STATEMENTS: Final = (
     statements.DropMessageType,
     statements.DropContract,
     statements.DropQueue,
@@ -144,7 +144,7 @@ _DROPS: Final = (
     statements.DropCertificate,
     statements.DropMasterKey,
 )
-_CREATES: Final = (
+_CREATE_STATEMENTS: Final = (
     statements.CreateMessageType,
     statements.CreateContract,
     statements.CreateQueue,

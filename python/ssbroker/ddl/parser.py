@@ -162,7 +162,7 @@ def _stop(cursor: TokenCursor, depth: int) -> Statement:
         skip_simple(cursor)
     else:
         cursor.skip_to_end()  # nothing after it runs
-    return statements.Stop(is_throw)
+    return statements.ReturnOrThrow(is_throw)
 
 
 def _goto(cursor: TokenCursor, _depth: int) -> Statement:

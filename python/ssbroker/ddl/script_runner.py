@@ -267,20 +267,20 @@ class ScriptRunner:
     def _run_simple(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement, frame: _Frame) -> None:
         match parsed.statement:
             case statements.While():
-                self._note_skipped(source, parsed, frame, "a loop is not executed")
+                self._note_block_not_executed(source, parsed, frame, "a loop is not executed")
             case statements.Assign(assignments):
                 self._assign(target, assignments, frame)
             case statements.ExecuteText() as execute:
                 self._execute_text(target, source, parsed, execute, frame)
             case statements.CallProcedure(changed_variables=changed):
                 held = self._nested_verbs(parsed, frame)
-                self._note_undone(source, parsed, held, "procedures are not executed", kind="EXEC")
+                self._note_not_executed(source, parsed, held, "procedures are not executed", kind="EXEC")
                 _forget(frame, changed)
             case statements.TransactionControl(action):
                 self._change_transaction(action, frame)
             case statements.Goto(label):
                 raise _jump(parsed, label, frame)
-            case statements.Stop(is_throw):
+            case statements.ReturnOrThrow(is_throw):
                 if not is_throw:
                     raise _BatchEndError
                 self._throw_again(frame)
@@ -343,14 +343,14 @@ class ScriptRunner:
         for branch in statement.branches:
             verdict = is_true(branch.condition, scope)
             if isinstance(verdict, Undecided):
-                self._note_skipped(source, parsed, frame, _UNDECIDED_CONDITION)
+                self._note_block_not_executed(source, parsed, frame, _UNDECIDED_CONDITION)
                 return
             if verdict:
                 self._body(target, source, branch.body, frame)
                 return
         self._body(target, source, statement.otherwise, frame)
 
-    def _note_skipped(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
+    def _note_block_not_executed(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
         """Notes that a statement with others in it was not executed."""
         inner = [one for one in walk([parsed]) if one is not parsed]
         for one in inner:
@@ -364,14 +364,14 @@ class ScriptRunner:
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
         held += self._jumps(parsed, inner, frame)
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
-        self._note_undone(source, parsed, held, why, kind=kind)
+        self._note_not_executed(source, parsed, held, why, kind=kind)
 
     def _jumps(self, parsed: ParsedStatement, inner: Sequence[ParsedStatement], frame: _Frame) -> Iterator[str]:
         """Yields GOTO and RETURN within a statement, if they may skip or repeat statements about Service Broker."""
         held = [one.statement for one in inner]
         if any(isinstance(one, statements.Goto) for one in held) and self._holds_broker_statements(frame, after=-1):
             yield "GOTO"
-        is_return = (isinstance(one, statements.Stop) and not one.is_throw for one in held)
+        is_return = (isinstance(one, statements.ReturnOrThrow) and not one.is_throw for one in held)
         if any(is_return) and self._holds_broker_statements(frame, after=parsed.start):
             yield "RETURN"
 
@@ -426,7 +426,7 @@ class ScriptRunner:
         if statement.is_remote or not isinstance(text, str):
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
             kind = "EXEC of a text that is known only at run time"
-            self._note_undone(source, parsed, statements_in_value(text), why, kind=kind)
+            self._note_not_executed(source, parsed, statements_in_value(text), why, kind=kind)
             return
         self._texts_left -= 1
         if frame.depth >= _EXEC_DEPTH_MAX:
@@ -459,7 +459,7 @@ class ScriptRunner:
                     "of its own; remove them from the script"
                 )
 
-    def _note_undone(
+    def _note_not_executed(
         self, source: ScriptSource, parsed: ParsedStatement, held: Iterable[str], why: str, *, kind: str
     ) -> None:
         """Notes a statement that was not executed; it is merely skipped if it holds no statement about Service Broker."""

@@ -536,7 +536,7 @@ class SetNoexec:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ReturnOrThrow:
     """RETURN, which ends the batch, or THROW, which ends it with an error."""
 
     is_throw: bool = False
@@ -585,7 +585,7 @@ ControlFlow = (
     | DefineModule
     | TransactionControl
     | SetNoexec
-    | Stop
+    | ReturnOrThrow
     | Goto
     | Label
 )

@@ -595,7 +595,7 @@ class DialogEngine:
                 continue
             incoming = dialog.incoming
             reached, early = (
-                (received.received.get(key, 0), b"")
+                (received.receive_sequences.get(key, 0), b"")
                 if incoming is None
                 else (incoming.next, pack_ack_ranges(incoming.ranges.to_ack_ranges()))
             )

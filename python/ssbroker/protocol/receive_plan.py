@@ -109,7 +109,7 @@ class ReceivePlanner:
         now: int,
     ) -> BatchChanges:
         refused = {dialog.key for dialog in received.dialogs_to_reload}
-        created = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
+        created = [key for key in opened.created if not (key in refused and received.receive_sequences.get(key) == 0)]
         discarded = opened.created.keys() - created
         for key in discarded:
             opened.created[key].reply_with_peer_key()
@@ -120,7 +120,7 @@ class ReceivePlanner:
             bound=tuple(opened.bound.values()),
             messages=received.messages,
             stored=received.stored,
-            received={key: number for key, number in received.received.items() if key not in discarded},
+            received={key: number for key, number in received.receive_sequences.items() if key not in discarded},
             dropped=tuple(received.dropped),
             acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
             errors={key: body for key, body in opened.errors.items() if key in known},

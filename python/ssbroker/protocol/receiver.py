@@ -59,7 +59,7 @@ class ReceivedBatch:
     Attributes:
         messages: The messages to enqueue (`storage.MESSAGES`).
         stored: The fragments to store (`storage.STORED_FRAGMENTS`).
-        received: The new receive sequence number of each endpoint.
+        receive_sequences: The new receive sequence number of each endpoint.
         dropped: Messages whose stored fragments do not match their digest.
         due_acknowledgements: What to acknowledge for each endpoint.
         notices: The errors to send back.
@@ -69,7 +69,7 @@ class ReceivedBatch:
 
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
     stored: pa.Table = field(default_factory=lambda: NO_FRAGMENTS)
-    received: dict[EndpointKey, int] = field(default_factory=dict)
+    receive_sequences: dict[EndpointKey, int] = field(default_factory=dict)
     dropped: list[tuple[EndpointKey, int]] = field(default_factory=list)
     due_acknowledgements: dict[EndpointKey, DueAcknowledgement] = field(default_factory=dict)
     notices: list[ErrorNotice] = field(default_factory=list)
@@ -86,7 +86,7 @@ class ReceivedBatch:
         for each in fast.runs:
             number = each.run.first + each.run.rows
             each.incoming.advance_to(number)
-            self.received[each.run.key] = number
+            self.receive_sequences[each.run.key] = number
             self.due_acknowledgements[each.run.key] = DueAcknowledgement(
                 each.run.rows, each.body_bytes, is_immediate=not each.is_bound
             )
@@ -125,7 +125,7 @@ class BatchReceiver:
         for key, dialog in dialogs.items():
             incoming = dialog.incoming
             if incoming is not None and incoming.next != before[key]:
-                result.received.setdefault(key, incoming.next)
+                result.receive_sequences.setdefault(key, incoming.next)
         self._loader.account(dialogs)
         return result
 
@@ -186,7 +186,7 @@ class BatchReceiver:
         result.messages = messages
         result.stored = stored_fragment_table([part for part in assembled.to_store if part.incoming.key not in stopped])
         for key, sequence in stopped.items():
-            result.received[key] = sequence
+            result.receive_sequences[key] = sequence
 
     @staticmethod
     def _reply_to_broken(
@@ -194,7 +194,7 @@ class BatchReceiver:
     ) -> None:
         """Notifies the sender of every message that arrives for a broken conversation."""
         for dialog in [dialogs[key] for key in assembled.broken]:
-            result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
+            result.receive_sequences[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
             result.dialogs_to_reload.append(dialog)
             result.notices.append(
                 ErrorNotice(

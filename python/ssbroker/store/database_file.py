@@ -145,7 +145,7 @@ class DatabaseFile:
         """Waits until another process releases the write lock; returns False at once if it is not known which process holds it."""
         return self._shared is not None and self._shared.wait_for_release(seconds)
 
-    def lock_timeout_error(self, waited: float) -> LockTimeoutError:
+    def held_lock_error(self, waited: float) -> LockTimeoutError:
         """Returns the error for a write lock that others hold, which names the holder if it is known."""
         error = lock_timeout_error(self.path, waited)
         if self._shared is None:
@@ -160,7 +160,7 @@ class DatabaseFile:
             with storage_errors(self.path, waited=waited):
                 yield
         except LockTimeoutError as error:
-            raise self.lock_timeout_error(waited) from error.__cause__
+            raise self.held_lock_error(waited) from error.__cause__
 
     @contextmanager
     def write(self, *, lock_timeout: float | None = None, is_durable: bool = True) -> Iterator[Connection]:

@@ -56,7 +56,7 @@ class SessionFile(Protocol):
     def wait_for_release(self, seconds: float) -> bool:
         """Waits until another process releases the write lock."""
 
-    def lock_timeout_error(self, waited: float) -> LockTimeoutError:
+    def held_lock_error(self, waited: float) -> LockTimeoutError:
         """Returns the error for a write lock that others hold."""
 
     def lock_errors(self, *, waited: float) -> AbstractContextManager[None]:
@@ -202,7 +202,7 @@ class Session(_core.Session):
 
     def _acquire(self) -> None:
         if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._thread):
-            raise self._file.lock_timeout_error(self._lock_timeout)
+            raise self._file.held_lock_error(self._lock_timeout)
 
     def _check(self, connection: Connection) -> None:
         """Rejects a transaction that SQLite has rolled back, or that belongs to the parent process."""

@@ -159,7 +159,7 @@ def test_a_name_that_resolves_outside_the_allowed_networks_is_not_dialled(local_
 
 def test_reasons_are_kept_for_the_latest_unreachable_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations_in_transit, "UNREACHABLE_MAX", 3)
-    in_transit = ConversationsInTransit(principal=lambda address, *_: address)
+    in_transit = ConversationsInTransit(principal_address=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
         in_transit.mark_unreachable(f"TCP://{number}:4022", f"no {number}")
     assert list(in_transit.unreachable) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]

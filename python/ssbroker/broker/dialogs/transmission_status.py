@@ -116,11 +116,11 @@ def dropped_by_next_hop(address: str, reason: DropReason) -> TransmissionStatus:
     """Returns the status of messages that the next hop has received and does not acknowledge."""
     return TransmissionStatus(
         9792 if reason is DropReason.FORWARDING_DISABLED else 9753,
-        f"sent to {address}, but {_DROPPED[reason]} The message is retransmitted automatically.",
+        f"sent to {address}, but {_DROP_TEXTS[reason]} The message is retransmitted automatically.",
     )
 
 
-_DROPPED: Final = {
+_DROP_TEXTS: Final = {
     DropReason.NOT_ACCEPTED: "that instance has no route or service for it and dropped it. Its event Message Undeliverable gives the "
     "reason. If this instance should send it elsewhere: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
     DropReason.FORWARDING_DISABLED: "that instance would have to forward it, and message forwarding is disabled there. Change the route to lead "

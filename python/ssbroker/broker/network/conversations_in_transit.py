@@ -80,8 +80,8 @@ class ConversationsInTransit:
         unreachable: The unreachable addresses, each with the error.
     """
 
-    def __init__(self, *, principal: Callable[[str, str, bytes | None], str | None]) -> None:
-        self._principal: Final = principal
+    def __init__(self, *, principal_address: Callable[[str, str, bytes | None], str | None]) -> None:
+        self._principal_address: Final = principal_address
         self._guard: Final = threading.RLock()
         self._conversations: dict[tuple[int, EndpointKey], ConversationInTransit] = {}
         self._new: dict[int, dict[EndpointKey, OutgoingConversation]] = {}
@@ -237,10 +237,10 @@ class ConversationsInTransit:
         decision = conversation.outgoing.decision
         address, mirror = decision.next_hop_address or "", decision.mirror_address
         if mirror is not None:
-            principal = self._principal(address, mirror, decision.broker_instance)
-            if principal is None:
+            principal_address = self._principal_address(address, mirror, decision.broker_instance)
+            if principal_address is None:
                 return no_principal(address, mirror)
-            address = principal
+            address = principal_address
         if address in self.unreachable:
             return unreachable(address, self.unreachable[address])
         if conversation.drop_reason is not None and now - conversation.dropped_at < DROP_REASON_HOLDS:

@@ -328,11 +328,11 @@ class DatabaseDialogs:
             self._hold(key, NO_ROUTE)
             return None
         if mirror is not None:
-            principal = self._mirrors.resolve(address, mirror, decision.broker_instance)
-            if principal is None:
+            principal_address = self._mirrors.resolve(address, mirror, decision.broker_instance)
+            if principal_address is None:
                 self._hold(key, address + MIRROR_SEPARATOR + mirror)
                 return None
-            address = principal
+            address = principal_address
         self.next_hops.assign(key, address)
         return address
 

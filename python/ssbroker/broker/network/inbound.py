@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import ForwardingService, Peer
 
 
-_DROPS: Final = {
+_DROP_EXPLANATIONS: Final = {
     "address_unusable": (9785, "only the address TRANSPORT was found, and the service name contains no address"),
     "forwarding_disabled": (9792, "its route leads to another instance, and message forwarding is disabled"),
     "no_route": (9750, "no route of msdb leads to it"),
@@ -47,7 +47,6 @@ _DROPS: Final = {
     "service_not_found": (11210, "no enabled database that the message may go to has it"),
 }
 """Service Broker's error number and its explanation for each `reason` to drop a received row (R26)."""
-_OTHER_DROP: Final = (9798, "it could not be routed")
 _REQUEST_STEP: Final = 4
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -175,7 +174,7 @@ class InboundRouter:
             reasons[_sender(key)] = (
                 DropReason.FORWARDING_DISABLED if reason == "forwarding_disabled" else DropReason.NOT_ACCEPTED
             )
-            error, why = _DROPS.get(reason, _OTHER_DROP)
+            error, why = _DROP_EXPLANATIONS[reason]
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
                 unrouted,

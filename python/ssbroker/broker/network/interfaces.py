@@ -288,7 +288,7 @@ class MirrorResolver(Protocol):
     def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Returns where to send now; None to wait until the resolver reports a change."""
 
-    def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+    def principal_address(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Returns what `resolve` would return, without querying roles; may be called from any thread."""
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:

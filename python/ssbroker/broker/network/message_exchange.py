@@ -112,7 +112,7 @@ class MessageExchange:
         self._is_finished = False
         closed: set[NextHop] = set()
         self._inbox: Final = events.inbox
-        self._in_transit: Final = ConversationsInTransit(principal=mirrors.principal)
+        self._in_transit: Final = ConversationsInTransit(principal_address=mirrors.principal_address)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._instance.microseconds)
         self._dialogs: Final = DialogsByDatabase(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors

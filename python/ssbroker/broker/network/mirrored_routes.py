@@ -78,9 +78,9 @@ class MirroredRoutes:
         now = self._now()
         route.mirroring.mark_used(now=now)
         self._query_roles(pair, route.mirroring, now=now)
-        return self.principal(*pair)
+        return self.principal_address(*pair)
 
-    def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+    def principal_address(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """See `MirrorResolver`."""
         if broker_instance is None:
             return None
