@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         UnknownDatabaseError,
     )
     from ssbroker.explain import Explanation
-    from ssbroker.protocol.config import ProtocolSettings
+    from ssbroker.protocol.settings import ProtocolSettings
     from ssbroker.protocol.wire.link import LinkLimits
     from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
     from ssbroker.router import Routed, Router, tie_break_hash
@@ -126,7 +126,7 @@ _HOMES = {
     "Message": "broker.received_message",
     "metrics": "broker.metrics",
     "traces": "broker.traces",
-    "ProtocolSettings": "protocol.config",
+    "ProtocolSettings": "protocol.settings",
     "ObjectChange": "broker.ensure",
     "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),

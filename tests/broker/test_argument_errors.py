@@ -27,7 +27,7 @@ from ssbroker.exceptions import (
     SsbrokerError,
     UnknownDatabaseError,
 )
-from ssbroker.protocol.config import BODY_MAX
+from ssbroker.protocol.settings import BODY_MAX
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.dialog_calls import begin, contents_of, receive

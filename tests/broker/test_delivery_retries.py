@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 ONE, TWO, OTHER = SenderId(5, 1), SenderId(5, 2), SenderId(6, 1)
 

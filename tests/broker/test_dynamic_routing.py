@@ -14,8 +14,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import RETRY_AFTER_ANSWER, RETRY_AFTER_REFUSAL, MissingRoute
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import LOG_LINES_MAX
+from ssbroker.protocol.settings import SECOND
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send, statuses, waiting

@@ -12,7 +12,7 @@ from ssbroker.broker.queue_monitor import (
     MonitorState,
     QueueMonitor,
 )
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 NOW = 1_000 * SECOND
 

@@ -11,7 +11,7 @@ import pytest
 from ssbroker.broker.configuration_service import FileDirectory
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.cli.serve_config import LIMITS, ServeSettings
-from ssbroker.protocol import config as protocol
+from ssbroker.protocol.settings import ProtocolSettings
 from tests.cli.conftest import Run
 from tests.guards.repository import ROOT
 
@@ -30,7 +30,7 @@ def commands() -> list[list[str]]:
 
 
 def _default(name: str) -> object:
-    return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.ProtocolSettings(), name)
+    return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else ProtocolSettings(), name)
 
 
 def test_example_settings_are_valid() -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Final
 from xml.sax.saxutils import escape
 
-from ssbroker.protocol.states import DESCRIPTIONS, TRANSITIONS, ConversationInput, ConversationState
+from ssbroker.protocol.conversation_states import DESCRIPTIONS, TRANSITIONS, ConversationInput, ConversationState
 from tests.guards.repository import ROOT
 
 PICTURE: Final = ROOT / "docs" / "concepts" / "dialog-states.svg"

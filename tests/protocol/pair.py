@@ -11,11 +11,11 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ssbroker import _well_known
-from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import CorruptedMessage, Event, EventLog, MessageUndeliverable
 from ssbroker.protocol.inbound_fast_path import FastInbound, FastInboundFinder
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey, ExchangedKeys, Refusal
 from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import EngineFactory

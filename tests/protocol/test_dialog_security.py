@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, established_pair, is_error, numbers, pair
 from tests.protocol.test_receiver import with_new_header_digest

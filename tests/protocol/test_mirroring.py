@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from ssbroker.protocol.backoff import JITTER
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import (
     ANSWER_TIMEOUT,
     ASK_AFTER_USE,
@@ -20,6 +19,7 @@ from ssbroker.protocol.mirroring import (
     MirroredRouteState,
     MirrorSide,
 )
+from ssbroker.protocol.settings import SECOND
 
 A, M = MirrorSide.ADDRESS, MirrorSide.MIRROR
 HELD = [state for state in MirroredRouteState if state not in PRINCIPALS]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirrorSide
+from ssbroker.protocol.settings import SECOND
 
 ROUNDS_MAX = 20
 SIDES = st.sampled_from([*MirrorSide])

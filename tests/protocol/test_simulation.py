@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.testing import Faults, Simulation, SimulationResult, StoredMessage, run_messages, run_seeds
 from ssbroker.testing.__main__ import main
 from ssbroker.testing.simulation import DRAIN_SECONDS_MAX, EngineFactory

@@ -21,7 +21,7 @@ from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import plain_queue_name
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
-from ssbroker.protocol.errors import QUEUE_DISABLED
+from ssbroker.protocol.broker_errors import QUEUE_DISABLED
 from ssbroker.protocol.events import ActivationEvent, ActivationStep
 from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue

@@ -27,8 +27,8 @@ from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conver
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConversationStep
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import endpoints, leases
 from ssbroker.store.sqlite import Connection
 

@@ -23,8 +23,8 @@ from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
-from ssbroker.protocol.config import DESCRIPTION_MAX
-from ssbroker.protocol.errors import QUEUE_DISABLED
+from ssbroker.protocol.broker_errors import QUEUE_DISABLED
+from ssbroker.protocol.settings import DESCRIPTION_MAX
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

@@ -37,7 +37,7 @@ from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.ddl.statements import DEFAULT_LEVEL, BrokerOption, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import certificate_to_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME

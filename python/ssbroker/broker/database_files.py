@@ -15,7 +15,7 @@ from ssbroker._arguments import is_utf8_text, path_argument
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import InstanceContext, random_guid
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, StorageError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored

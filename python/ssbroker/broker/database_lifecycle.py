@@ -17,7 +17,7 @@ from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored

@@ -19,8 +19,8 @@ from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import MessageClassify
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 

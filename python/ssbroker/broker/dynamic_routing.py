@@ -20,9 +20,9 @@ from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.explain import Explanation
-from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.errors import escaped
-from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.broker_errors import escaped
+from ssbroker.protocol.conversation_states import ConversationState
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import endpoints, queues, route_requests
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects

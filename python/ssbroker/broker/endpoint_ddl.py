@@ -10,7 +10,7 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark
 from ssbroker.ddl.statements import EndpointSettings
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import BrokerEndpoint

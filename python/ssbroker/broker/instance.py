@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.tls import Trust
-    from ssbroker.protocol.config import ProtocolSettings
+    from ssbroker.protocol.settings import ProtocolSettings
 
 
 MSDB_FILE: Final = "msdb.sqlite"
@@ -676,7 +676,7 @@ class Instance:
         """
         from ssbroker.broker.network.instance_server import ServeOptions, Server  # noqa: PLC0415
         from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415  # loaded only when serving
-        from ssbroker.protocol.config import ProtocolSettings  # noqa: PLC0415
+        from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415
 
         options = ServeOptions(
             host=host,

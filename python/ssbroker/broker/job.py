@@ -24,7 +24,7 @@ from ssbroker.broker.received_message import Message, identities_of
 from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store.leases import Lease
 
 JSON: Final = "application/json"

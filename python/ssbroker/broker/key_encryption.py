@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security import keys
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import security

@@ -16,7 +16,7 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.protocol.errors import error_text
+from ssbroker.protocol.broker_errors import error_text
 from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 

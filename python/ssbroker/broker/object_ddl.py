@@ -16,7 +16,7 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store import poison_messages
 from ssbroker.store.object_changes import FIRST_ID, UsageColumn, Value

@@ -13,7 +13,7 @@ from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name, most_similar
 from ssbroker.ddl.statements import QueueName
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
 
 Key = TypeVar("Key")

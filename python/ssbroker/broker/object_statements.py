@@ -21,7 +21,7 @@ from ssbroker.ddl.model import INITIAL_ROUTE_EXISTS, collection_remark, initial_
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.script_notes import Remark
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES, SYSTEM_SERVICES
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.objects import Objects, Route, lazy_objects
 from ssbroker.store.sqlite import Connection

@@ -12,8 +12,8 @@ from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
+from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import poison_messages, views
 from ssbroker.store.sqlite import Connection
 

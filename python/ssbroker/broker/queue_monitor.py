@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 CHECK_EVERY: Final = 5 * SECOND
 """Microseconds between two checks, and the time for which an empty RECEIVE shows that there are enough readers."""

@@ -10,7 +10,7 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.receive import ReceiveRequest, check_enabled
 from ssbroker.broker.object_names import existing
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import leases, queues
 from ssbroker.store.sqlite import Connection
 

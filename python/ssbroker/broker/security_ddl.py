@@ -10,7 +10,7 @@ from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import object_changes as changes

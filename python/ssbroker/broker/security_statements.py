@@ -16,7 +16,7 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.script_notes import Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement
-from ssbroker.protocol.errors import refusal
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection

@@ -26,7 +26,7 @@ from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of, messages_of
 from ssbroker.broker.unit_of_work import Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint

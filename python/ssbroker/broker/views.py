@@ -14,7 +14,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import InputError, StorageError
-from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
+from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.schemas import GUID
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import database_registry, queues, views

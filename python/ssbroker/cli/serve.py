@@ -383,11 +383,11 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
 def _limit_options(limits: Mapping[str, int]) -> dict[str, Any]:
     """Groups the limits into the arguments of `Instance.serve`."""
     from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.protocol import config as protocol  # noqa: PLC0415 - the same
+    from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415 - the same
 
     protocol_limits: dict[str, Any] = {name: limit for name, limit in limits.items() if name in PROTOCOL_LIMITS}
     endpoint_limits: dict[str, Any] = {name: limit for name, limit in limits.items() if name not in PROTOCOL_LIMITS}
-    return {"limits": EndpointLimits(**endpoint_limits), "settings": protocol.ProtocolSettings(**protocol_limits)}
+    return {"limits": EndpointLimits(**endpoint_limits), "settings": ProtocolSettings(**protocol_limits)}
 
 
 def _parse_pins(pins: list[str]) -> dict[str, tuple[Path, ...]]:

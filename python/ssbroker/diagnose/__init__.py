@@ -6,9 +6,9 @@ from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, C
 from ssbroker.diagnose.expiry import Expiry, expiries
 from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.html_report import html_report
 from ssbroker.diagnose.lint import lint, not_checked
 from ssbroker.diagnose.reachability import REACHABILITY, reachability
-from ssbroker.diagnose.report import html_report
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.routing_loops import Loop, loops
 from ssbroker.diagnose.stuck_messages import STUCK, stuck

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
 """The waits between retries; the last one repeats."""

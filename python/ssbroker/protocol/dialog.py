@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.inbound_direction import InboundDirection
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.protocol.transmission import Transmission
 from ssbroker.security import SecuredDirection

@@ -13,13 +13,13 @@ import pyarrow as pa
 from ssbroker import _core, _well_known
 from ssbroker.protocol import envelope
 from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
-from ssbroker.protocol.config import Integrity
+from ssbroker.protocol.broker_errors import error_body
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
 from ssbroker.protocol.error_notice import ErrorNotice
-from ssbroker.protocol.errors import error_body
 from ssbroker.protocol.outbound_fast_path import FastOutbound, encode_fast
 from ssbroker.protocol.send_turn import FragmentedTurn
+from ssbroker.protocol.settings import Integrity
 
 _ENDPOINT_COLUMNS: Final = {
     "from_service_name": "service_name",

@@ -14,7 +14,6 @@ from ssbroker.exceptions import MalformedDataError, OptionError, ProtocolError
 from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, make_dialog
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
@@ -29,6 +28,7 @@ from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_verification import RowOpener
 from ssbroker.protocol.send_turn import SendTurn
 from ssbroker.protocol.sender import Sender
+from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
 from ssbroker.protocol.transmission import Flight, Transmission
 from ssbroker.protocol.turn_pacing import TurnPacing

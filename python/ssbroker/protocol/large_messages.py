@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.fragment_cache import CACHED_BYTES_MIN
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 
 LARGE_IN_FLIGHT_MAX: Final = 16 << 20

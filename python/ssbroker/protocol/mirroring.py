@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from ssbroker.protocol.backoff import JITTER
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
 """The role of a database as reported by an address. `unknown` is no claim: no database there has that id, or it does not deliver."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
+from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.inbound_direction import InboundDirection, OpenedFragment
-from ssbroker.protocol.states import ConversationState
 from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, EndpointKey, fragments_table
 from ssbroker.reassembly import Reassembler
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker.protocol.broker_errors import ENDPOINT_GONE
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import EnvelopeRow, Protection
 from ssbroker.protocol.error_notice import ErrorNotice
-from ssbroker.protocol.errors import ENDPOINT_GONE
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.inbound_direction import OpenedFragment
 from ssbroker.protocol.inbound_fast_path import FastInbound

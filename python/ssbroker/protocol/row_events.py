@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from ssbroker.protocol.broker_errors import ACKNOWLEDGED_UNSENT, error_text
 from ssbroker.protocol.envelope import table_to_rows
-from ssbroker.protocol.errors import ACKNOWLEDGED_UNSENT, error_text
 from ssbroker.protocol.events import (
     AcknowledgementStep,
     CorruptedMessage,

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from ssbroker.protocol.ack_ranges import AckRange, unpack_ack_ranges
-from ssbroker.protocol.config import Integrity
+from ssbroker.protocol.broker_errors import (
+    ANSWERED_ELSEWHERE,
+    ENDPOINT_GONE,
+    LIFETIME_EXPIRED,
+    NO_CONVERSATION,
+    error_text,
+)
 from ssbroker.protocol.dialog import Dialog, make_dialog, make_inbound_cipher
 from ssbroker.protocol.envelope import NULL_GUID, EnvelopeRow, Protection
 from ssbroker.protocol.error_notice import ErrorNotice
-from ssbroker.protocol.errors import ANSWERED_ELSEWHERE, ENDPOINT_GONE, LIFETIME_EXPIRED, NO_CONVERSATION, error_text
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.row_events import BAD_SIGNATURE, corrupted_event
+from ssbroker.protocol.settings import Integrity
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.security import SecuredDirection
 

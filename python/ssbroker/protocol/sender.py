@@ -12,13 +12,13 @@ import ssbroker.reassembly as cutting
 from ssbroker.protocol.ack_ranges import AckRange, bit_ranges
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.fragment_cache import CACHED_BYTES_MIN, FragmentCache
 from ssbroker.protocol.large_messages import LargeMessageQueue
 from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
 from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import DialogStorage, EndpointKey, MessageRange
 from ssbroker.protocol.transmission import Flight, Transmission
 

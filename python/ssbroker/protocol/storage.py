@@ -11,7 +11,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._compat import binary_view
 from ssbroker.protocol.arrow_columns import body_column, tuples_to_table, tuples_to_view_table
-from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.conversation_states import ConversationState
 
 
 class MessageRun(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import real_number
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 _NOT_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
 _VALUE_MAX: Final = 86_400

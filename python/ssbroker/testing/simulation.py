@@ -12,9 +12,9 @@ import pyarrow as pa
 from ssbroker import _well_known
 from ssbroker._arguments import integer_argument, real_number
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import EventLog
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.testing.memory_storage import MemoryDialogStorage, SimulatedInstanceStorage, StoredMessage
 from ssbroker.testing.network import TICK, Faults, Network

@@ -17,7 +17,6 @@ from typing import Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
     ActivationEvent,
     ConnectionEvent,
@@ -28,6 +27,7 @@ from ssbroker.protocol.events import (
     MirroredRouteStateChanged,
     QueueDisabled,
 )
+from ssbroker.protocol.settings import SECOND
 from ssbroker.web.observer import Observer, utc_text
 
 EVENTS: Final = (

@@ -19,8 +19,8 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.errors import ERROR_TEXTS
-from ssbroker.protocol.states import TRANSITIONS, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.broker_errors import ERROR_TEXTS
+from ssbroker.protocol.conversation_states import TRANSITIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import dialog_calls

@@ -15,10 +15,10 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
-from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import Event
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint

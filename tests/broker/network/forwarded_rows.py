@@ -14,9 +14,9 @@ from ssbroker import schemas
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.shared_outbox import SharedOutbox
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey as Endpoint
 from ssbroker.protocol.wire.frames import WIRE, DropReason
 

@@ -19,7 +19,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.job import Job
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.storage import (
     BatchChanges,
     DialogEndpoint,

@@ -14,8 +14,8 @@ from pathlib import Path
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.instance_server import Server
-from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.events import Event
+from ssbroker.protocol.settings import ProtocolSettings
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK
 from tests.internals import instance_of
 

@@ -7,7 +7,7 @@ import pytest
 from ssbroker.broker.network.forwarding import PROGRESS_INTERVAL, ROW_BYTES, sizes_of
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.views import INSTANCE_VIEWS
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import DropReason
 from tests.broker.network.forwarded_rows import (
     HOUR,

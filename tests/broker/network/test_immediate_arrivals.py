@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.message_exchange import RECEIVE_NOW_BYTES_MAX, RECEIVE_NOW_ROWS_MAX
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received_types, waiting
 

@@ -22,7 +22,7 @@ from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
-from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.settings import ProtocolSettings
 from tests.broker import sample_databases
 from tests.broker.network.served_pair import ServedPair
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK

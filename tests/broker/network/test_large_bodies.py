@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.network import inbox
-from ssbroker.protocol.config import SECOND, ProtocolSettings
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from tests.broker.network import socket_instances
 from tests.broker.network.socket_instances import order, receive_count, wait_until_sent
 from tests.broker.sample_databases import SHOP, STOCK

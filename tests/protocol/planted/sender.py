@@ -10,7 +10,6 @@ import pytest
 from ssbroker.protocol import dialog as dialog_module
 from ssbroker.protocol import encoder, engine, packed_transmission, sender
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
 from ssbroker.protocol.envelope import EnvelopeRow
@@ -18,6 +17,7 @@ from ssbroker.protocol.outbound_fast_path import FastOutbound
 from ssbroker.protocol.row_verification import RowOpener
 from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
 from ssbroker.protocol.sender import Sender
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.transmission import Flight, Transmission
 
 

@@ -17,8 +17,8 @@ from ssbroker import Instance
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
 from ssbroker.store import endpoints
 from ssbroker.testing import MemoryDialogStorage

@@ -20,15 +20,15 @@ from ssbroker.broker.dialogs.message import (
     read_failure,
 )
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.errors import error_text
-from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
-from ssbroker.protocol.states import (
+from ssbroker.protocol.broker_errors import error_text
+from ssbroker.protocol.conversation_states import (
     STATE_AFTER_FIRST_FRAGMENT,
     STATE_AFTER_FIRST_MESSAGE,
     ConversationInput,
     ConversationState,
     next_state,
 )
+from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service

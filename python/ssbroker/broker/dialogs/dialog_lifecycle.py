@@ -17,10 +17,10 @@ from ssbroker.broker.dialogs.single_message import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
+from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationStep, GroupStep
-from ssbroker.protocol.states import INITIAL_STATE, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.security import keys
 from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store import security as stored

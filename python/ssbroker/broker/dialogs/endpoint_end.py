@@ -7,9 +7,9 @@ from typing import Final
 from ssbroker._well_known import ERROR
 from ssbroker.broker.dialogs.enqueue import QueueEntry, delete_unacknowledged, enqueue, queue_of
 from ssbroker.broker.unit_of_work import Work, emit_group_event
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationGroupEvent, GroupStep
-from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
+from ssbroker.protocol.settings import SECOND
 from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 

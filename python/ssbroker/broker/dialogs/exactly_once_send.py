@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import dialog_lifecycle
 from ssbroker.broker.dialogs.send_batch import guid_in_row, send_batch
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import NullError
-from ssbroker.protocol.states import ConversationInput, ConversationState, next_state
+from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
 

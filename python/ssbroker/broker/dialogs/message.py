@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Final, NamedTuple
 
-from ssbroker.protocol.errors import error_body, error_text
+from ssbroker.protocol.broker_errors import error_body, error_text
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 

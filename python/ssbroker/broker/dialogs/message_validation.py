@@ -10,7 +10,7 @@ from typing import Final
 from xml.parsers import expat
 
 from ssbroker.broker.dialogs.message import ConversationError, failure
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation
 

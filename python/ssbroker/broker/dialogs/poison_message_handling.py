@@ -14,7 +14,7 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work, database_transaction, plain_queue_name
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
 from ssbroker.store import endpoints, leases, object_changes, poison_messages, queues, transmission_queue
 from ssbroker.store.leases import Lease

@@ -16,7 +16,7 @@ from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.store import endpoints, queues
 from ssbroker.store.objects import Queue
 from ssbroker.store.sqlite import Connection

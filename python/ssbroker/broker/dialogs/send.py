@@ -13,10 +13,10 @@ from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, 
 from ssbroker.broker.dialogs.message_validation import check_sendable_type
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, plain_queue_name
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.config import BODY_MAX
-from ssbroker.protocol.errors import broker_error, refusal
+from ssbroker.protocol.broker_errors import broker_error, refusal
+from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
-from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
+from ssbroker.protocol.settings import BODY_MAX
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue

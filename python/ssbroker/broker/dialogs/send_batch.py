@@ -15,8 +15,8 @@ from ssbroker.broker.dialogs.send import check_all_may_send, send
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import BODY_MAX
-from ssbroker.protocol.errors import broker_error
+from ssbroker.protocol.broker_errors import broker_error
+from ssbroker.protocol.settings import BODY_MAX
 from ssbroker.store import endpoints
 
 _NAME: Final = "messages"

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from ssbroker._well_known import WORK_QUEUE_CONTRACT
 from ssbroker.broker.dialogs import message_validation
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.protocol.config import LIFETIME_MAX, SECOND
+from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
-from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service

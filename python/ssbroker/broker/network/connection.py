@@ -21,7 +21,7 @@ from ssbroker.broker.network.interfaces import EndpointListener, Peer
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import GoodbyeReason, PeerIdentity
 from ssbroker.protocol.wire.link import FragmentsArrived, LinkEvent, PeerGreeted, PeerLeft
 

@@ -16,8 +16,8 @@ from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.mirroring_role_answers import RoleAnswers
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
 from ssbroker.protocol.wire.link import (

@@ -21,7 +21,7 @@ from ssbroker.broker.dialogs.transmission_status import (
 )
 from ssbroker.broker.network.database_dialogs import FAILED_DATABASE_RETRY_INTERVAL, LOCK_TIMEOUT
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
 

@@ -21,9 +21,9 @@ from ssbroker.broker.network.interfaces import KeyExchange
 from ssbroker.broker.network.pending_key_exchanges import PendingKeyExchanges
 from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import transmission_queue

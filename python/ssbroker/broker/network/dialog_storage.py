@@ -20,8 +20,8 @@ from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, 
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import LIFETIME_MAX, SECOND
-from ssbroker.protocol.states import INITIAL_STATE, ConversationState
+from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationState
+from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.protocol.storage import (
     MESSAGES,
     BatchChanges,

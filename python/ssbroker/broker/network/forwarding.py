@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE, DropReason
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker.protocol.arrow_columns import column_values, concatenated
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import size_of
 

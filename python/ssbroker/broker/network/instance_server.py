@@ -34,7 +34,7 @@ from ssbroker.broker.views import view
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread, wait_limit
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import FRAGMENT_BYTES_MIN, ProtocolSettings
+from ssbroker.protocol.settings import FRAGMENT_BYTES_MIN, ProtocolSettings
 from ssbroker.protocol.wire.frames import BYTES_MAX, OwnIdentity
 
 if TYPE_CHECKING:

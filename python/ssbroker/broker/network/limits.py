@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ssbroker._arguments import integer_argument
 from ssbroker.protocol.backoff import JITTER
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.link import LinkLimits
 
 _HOUR = 3600 * SECOND

@@ -29,8 +29,8 @@ from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, size_of
 from ssbroker.store.write_lock import WriteLock

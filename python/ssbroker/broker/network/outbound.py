@@ -20,7 +20,7 @@ from ssbroker.broker.network.database_dialogs import (
     OutboundRows,
 )
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import size_of
 
 if TYPE_CHECKING:

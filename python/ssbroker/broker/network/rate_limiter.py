@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from ssbroker.broker.network.connection import ip_of
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.settings import SECOND
 
 KNOWN_PEERS_MAX: Final = 10_000
 """The number of buckets that are kept; the least recently used one is replaced."""

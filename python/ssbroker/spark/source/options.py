@@ -13,7 +13,7 @@ from ssbroker._well_known import DEFAULT
 from ssbroker.broker.dialogs.exactly_once_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.protocol.config import LIFETIME_MAX
+from ssbroker.protocol.settings import LIFETIME_MAX
 from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from ssbroker.protocol.errors import error_body
+from ssbroker.protocol.broker_errors import error_body
 
 
 def test_an_error_body_is_valid_xml_whatever_the_text() -> None:
