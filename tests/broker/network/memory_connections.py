@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
-from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.message_exchange import ExchangeListener
+from ssbroker.broker.network.peer import Peer
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason

@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.network import inbox as inbox_module
 from ssbroker.broker.network.inbox import HELD_PAUSE, HELD_TIME, Inbox
-from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.peer import Peer
 from ssbroker.protocol.wire.frames import WIRE
 
 KIB = 1 << 10

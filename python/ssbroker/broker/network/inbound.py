@@ -34,7 +34,8 @@ from ssbroker.store import transmission_queue
 from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import ForwardingService, Peer
+    from ssbroker.broker.network.interfaces import ForwardingService
+    from ssbroker.broker.network.peer import Peer
 
 
 _DROP_EXPLANATIONS: Final = {

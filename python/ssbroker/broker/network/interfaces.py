@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,38 +10,13 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
+from ssbroker.broker.network.peer import Peer
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys
 from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
     from ssbroker.store.endpoints import ConversationEndpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another instance, as seen over one connection.
-
-    Attributes:
-        instance_id: The instance id that it states.
-        name: The name that it states.
-        principal: The principal that its certificate proves; None if connections are not encrypted.
-        address: The address that was dialled or that the connection came from: `TCP://host:port`.
-        connection_id: The connection.
-        is_accept: Whether the peer dialled this instance.
-    """
-
-    instance_id: bytes
-    name: str
-    principal: str | None
-    address: str
-    connection_id: uuid.UUID
-    is_accept: bool
-
-    @property
-    def label(self) -> str:
-        """Its name and principal, for messages."""
-        return self.name if self.principal is None else f"{self.name}, {self.principal}"
 
 
 class EndpointListener(Protocol):

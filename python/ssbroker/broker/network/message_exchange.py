@@ -24,8 +24,8 @@ from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, Dia
 from ssbroker.broker.network.destinations import route_addresses
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
-from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.outbound import OutboundSender
+from ssbroker.broker.network.peer import Peer
 from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
