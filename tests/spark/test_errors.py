@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.errors import PythonException
@@ -137,15 +138,14 @@ def test_catalog_tables_may_be_spark_dataframes(spark: SparkSession) -> None:
 
 
 def test_arguments_that_are_not_catalogs_are_refused(spark: SparkSession) -> None:
-    path: Any = "routes.sql"
     number: Any = 7
-    for call, kind in (
-        (lambda: ssbroker.spark.route(spark.createDataFrame([], KEYS), number), "int"),
-        (lambda: ssbroker.spark.route_udf(spark, path), "str"),
+    rows = spark.createDataFrame([], KEYS)
+    for call, argument in (
+        (lambda: ssbroker.spark.route(rows, number), "catalog"),
+        (lambda: ssbroker.spark.route_udf(spark, number), "catalog"),
+        (lambda: ssbroker.spark.compare(rows, ONE_DATABASE, number), "after"),
     ):
-        with pytest.raises(
-            SchemaError, match=rf"catalog: expected an ssbroker.Catalog, as Catalog.load returns, got {kind}"
-        ):
+        with pytest.raises(SchemaError, match=rf"{argument}: expected an ssbroker.Catalog or a path, got int"):
             call()
 
 
@@ -163,8 +163,26 @@ def test_catalogs_may_be_paths(spark: SparkSession, tmp_path: Path) -> None:
         routed = ssbroker.spark.route(rows, path, now=now)
         assert ssbroker.spark.route_engine(rows, path, now=now).name in ("native", "arrow")
         messages = ssbroker.spark.pipeline(spark.createDataFrame(fragment, columns), path, now=now).messages
-        for decided in (routed, messages):
+        where_to = ssbroker.spark.route_udf(spark, path, now=now)
+        by_function = rows.select(where_to("conversation_id", "database", "to_service_name").alias("d")).select("d.*")
+        for decided in (routed, messages, by_function):
             assert [row["next_hop_address"] for row in decided.collect()] == ["TCP://a:4022"]
+        later = now + timedelta(seconds=90)
+        assert not ssbroker.spark.compare(rows, path, path, at=now).comparison()
+        assert ssbroker.spark.compare(rows, path, Catalog.load(path, now=now), at=later, before_at=now).comparison()
+
+
+def test_catalogs_of_file_jobs_may_be_paths(spark: SparkSession, tmp_path: Path) -> None:
+    script = tmp_path / "routes.sql"
+    script.write_text("CREATE ROUTE r WITH SERVICE_NAME = '//s', ADDRESS = 'TCP://a'", encoding="utf-8")
+    conversation = {"conversation_id": [bytes(16)], "is_initiator": [True], "to_service_name": ["//s"]}
+    message = {**conversation, "message_sequence_number": [0], "message_body": [b"body"]}
+    pq.write_table(pa.table(conversation), tmp_path / "conversations.parquet")
+    pq.write_table(ssbroker.fragment(pa.table(message), max_fragment_bytes=4), tmp_path / "fragments.parquet")
+    ssbroker.spark.route_files(spark, tmp_path / "conversations.parquet", tmp_path / "routed", script)
+    ssbroker.spark.reassemble_files(spark, tmp_path / "fragments.parquet", tmp_path / "whole", catalog=str(script))
+    for folder in (tmp_path / "routed", tmp_path / "whole" / "messages"):
+        assert pq.read_table(folder)["next_hop_address"].to_pylist() == ["TCP://a:4022"]
 
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:

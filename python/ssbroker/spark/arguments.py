@@ -85,24 +85,25 @@ def check_session(given: object) -> None:
         raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
 
 
-def loaded_catalog(given: Catalog | str | os.PathLike[str], *, now: datetime) -> Catalog:
-    """Returns the catalog, loaded if it is a path; `now` is the time from which LIFETIME in scripts counts."""
-    return Catalog.load(given, now=now) if isinstance(given, str | os.PathLike) else given
+def loaded_catalog(given: object, *, now: datetime, name: str = "catalog") -> Catalog:
+    """Returns the catalog, loaded if it is a path; raises `SchemaError` for anything else.
 
-
-def check_catalog(given: object) -> None:
-    """Raises `SchemaError` unless the argument is a `Catalog`.
+    Args:
+        given: A catalog, or a path that `Catalog.load` reads.
+        now: The time from which LIFETIME in scripts counts.
+        name: The name of the argument, for the error message.
 
     Examples:
-        >>> check_catalog("routes.sql")
+        >>> loaded_catalog(7, now=datetime(2026, 11, 20))
         Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog, as Catalog.load returns, got str
+        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
     """
-    if not isinstance(given, Catalog):
-        expected, actual = "an ssbroker.Catalog", type(given).__qualname__
-        raise SchemaError(
-            f"catalog: expected {expected}, as Catalog.load returns, got {actual}", expected=expected, actual=actual
-        )
+    if isinstance(given, Catalog):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return Catalog.load(given, now=now)
+    expected, actual = "an ssbroker.Catalog or a path", type(given).__qualname__
+    raise SchemaError(f"{name}: expected {expected}, got {actual}", expected=expected, actual=actual)
 
 
 def check_tie_break(tie_break: TieBreak) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.arguments import SparkTieBreak, check_frame
+from ssbroker.spark.arguments import SparkTieBreak, check_frame, loaded_catalog
 from ssbroker.spark.input_columns import is_case_sensitive, quoted
 from ssbroker.spark.routing import route
 
@@ -62,8 +63,8 @@ class SparkComparison:
 
 def compare(
     conversations_df: DataFrame,
-    before: Catalog,
-    after: Catalog,
+    before: Catalog | str | os.PathLike[str],
+    after: Catalog | str | os.PathLike[str],
     *,
     at: datetime | None = None,
     before_at: datetime | None = None,
@@ -74,8 +75,8 @@ def compare(
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        before: The current catalog.
-        after: The proposed catalog.
+        before: The current catalog; or a path that `Catalog.load` reads, with `before_at`.
+        after: The proposed catalog; or a path that `Catalog.load` reads, with `at`.
         at: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         before_at: The time at which routes of `before` expire; None for `at`.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
@@ -106,6 +107,8 @@ def compare(
     after_at = utc_datetime(at, name="at")
     moments = (after_at if before_at is None else utc_datetime(before_at, name="before_at")), after_at
     check_frame(conversations_df, name="conversations_df")
+    before = loaded_catalog(before, now=moments[0], name="before")
+    after = loaded_catalog(after, now=moments[1], name="after")
     rows, exact = conversations_df, is_case_sensitive(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):
         added = {f"{which}_{name}" for name in DECISIONS.names}

@@ -14,7 +14,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
-from ssbroker.spark.arguments import check_catalog, check_frame
+from ssbroker.spark.arguments import check_frame
 from ssbroker.spark.arrow_columns import pc
 from ssbroker.spark.decision_codes import Labels
 
@@ -198,7 +198,6 @@ def validate_routing(
 
     An error about a missing column lists `all_names`, those of the input, or else `columns`.
     """
-    check_catalog(catalog)
     without_routes = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
     fields = [pa.field(name, columns.get(name, pa.null())) for name in dict.fromkeys((*all_names, *columns))]

@@ -255,7 +255,7 @@ def _checked_columns(
 
 def route_udf(
     spark: SparkSession,
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
     tie_break: SparkTieBreak = "hash",
@@ -272,7 +272,7 @@ def route_udf(
 
     Args:
         spark: The session, classic or Spark Connect.
-        catalog: The instance's databases, services and routing tables.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -298,6 +298,7 @@ def route_udf(
     check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     moment = utc_datetime(now)
+    catalog = loaded_catalog(catalog, now=moment)
     input_columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(spark, catalog),

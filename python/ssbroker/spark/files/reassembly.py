@@ -23,7 +23,7 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, reassemble
 from ssbroker.router import PendingRequest, Router
 from ssbroker.schemas import PENDING, REJECTED
-from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, SparkTieBreak, check_tie_break, local_path
+from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, SparkTieBreak, check_tie_break, loaded_catalog, local_path
 from ssbroker.spark.files.bucket_files import (
     BucketWriter,
     bucket_file_number,
@@ -250,7 +250,7 @@ def reassemble_files(
     source: Source,
     target: str | os.PathLike[str],
     *,
-    catalog: Catalog | None = None,
+    catalog: Catalog | str | os.PathLike[str] | None = None,
     now: datetime | None = None,
     tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
@@ -277,7 +277,8 @@ def reassemble_files(
         source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`,
             signatures are optional), and extra columns, of which a message gets those of its fragment number 0.
         target: The folder to create.
-        catalog: Routes the messages too; the result then has the decision columns. None for no routing.
+        catalog: Routes the messages too; the result then has the decision columns. A path is read by `Catalog.load`, with `now`. None
+            for no routing.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -334,6 +335,7 @@ def reassemble_files(
     if catalog is not None:
         check_no_decision_columns(schema.names)
         at = utc_datetime(now)
+        catalog = loaded_catalog(catalog, now=at)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
         routing = RouteTask(
             catalog=share_catalog(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request

@@ -20,7 +20,7 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import input_columns
-from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, local_path
+from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog, local_path
 from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
@@ -78,7 +78,7 @@ def route_files(
     spark: SparkSession,
     source: Source,
     target: str | os.PathLike[str],
-    catalog: Catalog,
+    catalog: Catalog | str | os.PathLike[str],
     *,
     now: datetime | None = None,
     tie_break: SparkTieBreak = "hash",
@@ -98,7 +98,7 @@ def route_files(
         spark: The session, classic or Spark Connect.
         source: A Parquet file, a folder of them, or several of both, all with the same columns: those of conversations, and any others.
         target: The folder to create.
-        catalog: The instance's databases, services and routing tables.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
         now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -145,6 +145,7 @@ def route_files(
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}, got {compression!r:.80}")
     at, folder = utc_datetime(now), local_path(target, name="target")
+    catalog = loaded_catalog(catalog, now=at)
     files = list_files(source)
     schema, splits = plan_splits(files, split_bytes=split_bytes)
     check_unique(CONVERSATIONS.names, schema.names)
