@@ -138,7 +138,8 @@ PROTOCOL: Final = (
     ),
     Rule("P22", "The dialog protocol authenticates and encrypts dialogs"),
     Rule(
-        "P23", "A fragment may carry a signature of its own, so that a damaged fragment is dropped and sent again alone"
+        "P23",
+        "A fragment may carry a signature of its own, so that a damaged fragment is dropped and resent without the rest of its message",
     ),
     Rule("P24", "Connections use TLS with certificates on both sides; the certificate decides who may connect"),
     Rule("P25", "A broker id is an address, not a credential"),

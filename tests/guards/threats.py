@@ -60,7 +60,7 @@ THREATS: Final = (
     Threat(
         "T8",
         "fragments overlap",
-        "fragments have numbers, not offsets; a contradicting fragment is rejected alone",
+        "fragments have numbers, not offsets; only the contradicting fragment is rejected",
     ),
     Threat(
         "T9",
