@@ -1,4 +1,4 @@
-"""Polars joins with our decision table: what an engine can do that is given the finished decisions."""
+"""Polars joins with our decision table: what an engine can do that is given the precomputed decisions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The decisions that vectorized rivals prepare from a routing table: for each key, that of the route chosen by `tie_break="first"`.
 
-With this tie break the route depends only on the key, so rivals look up finished decisions. Decision 0 is for conversations that no route
-with a service name matches.
+With this tie break the route depends only on the key, so rivals look up precomputed decisions. Decision 0 is for conversations that no
+route with a service name matches.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def cast_bool8(rows: _Rows) -> _Rows:
 
 
 def with_column(rows: _Rows, number: int, field: pa.Field[Any], column: Any) -> _Rows:
-    """Returns the rows with one column replaced; `RecordBatch.set_column` is newer than the oldest pyarrow.
+    """Returns the rows with one column replaced; the oldest supported pyarrow has no `RecordBatch.set_column`.
 
     Examples:
         >>> batch = pa.RecordBatch.from_pydict({"a": [1], "b": [2]})
@@ -81,7 +81,7 @@ def with_column(rows: _Rows, number: int, field: pa.Field[Any], column: Any) -> 
 
 
 def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatch:
-    """Returns a batch without some columns; `RecordBatch.drop_columns` is newer than the oldest pyarrow.
+    """Returns a batch without some columns; the oldest supported pyarrow has no `RecordBatch.drop_columns`.
 
     Examples:
         >>> drop_columns(pa.RecordBatch.from_pydict({"a": [1], "b": [2]}), ["a"]).to_pylist()
@@ -91,7 +91,7 @@ def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatc
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Casts the columns to those of a schema with the same names; `RecordBatch.cast` is newer than the oldest pyarrow."""
+    """Casts the columns to those of a schema with the same names; the oldest supported pyarrow has no `RecordBatch.cast`."""
     columns: list[Any] = [
         cast(column, data_type) for column, data_type in zip(batch.columns, schema.types, strict=True)
     ]

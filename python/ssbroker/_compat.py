@@ -228,7 +228,7 @@ def whole_views(array: Any) -> Any:
 
 
 def _list_buffers(kind: pa.DataType) -> int:
-    """Returns how many buffers a list array of this type has beside those of its values."""
+    """Returns how many buffers a list array of this type has besides those of its values."""
     if pa.types.is_fixed_size_list(kind):
         return 1
     return 3 if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) else 2

@@ -1,4 +1,4 @@
-"""Results of the type that the caller passed: a data frame, a relation, a list of dicts."""
+"""Results of the type that the caller passed: a DataFrame, a relation, a list of dicts."""
 
 from __future__ import annotations
 

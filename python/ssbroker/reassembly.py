@@ -179,7 +179,7 @@ def fragment(
     buffers of the messages.
 
     Args:
-        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, data frame or list of
+        messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, DataFrame or list of
             dicts. Extra columns are repeated for each fragment, except those with the name of a column of fragments,
             which are replaced.
         max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
@@ -297,8 +297,8 @@ class Reassembler:
         is larger than memory in batches.
 
         Args:
-            fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, data frame or list of dicts. Extra columns
-                must be the same in every push; a message gets those of its first fragment.
+            fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, DataFrame or list
+                of dicts. Extra columns must be the same in every push; a message gets those of its first fragment.
 
         Returns:
             The messages that are now complete and due, the rejected fragments, and the acknowledgements.
@@ -334,9 +334,15 @@ class Reassembler:
             One row for each message (`schemas.PENDING`), ordered by conversation id, direction and sequence number.
 
         Examples:
+            >>> import pyarrow as pa
             >>> from ssbroker import Reassembler
-            >>> Reassembler().pending().num_rows
+            >>> early = {"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [1],
+            ...          "fragment_number": [0], "fragment_count": [1], "message_body": [b"second"]}
+            >>> reassembler = Reassembler()
+            >>> reassembler.push(pa.table(early)).messages.num_rows
             0
+            >>> reassembler.pending().select(["message_sequence_number", "waits_for_sequence_number"]).to_pylist()
+            [{'message_sequence_number': 1, 'waits_for_sequence_number': 0}]
         """
         return pa.Table.from_batches(self._native.pending())
 
@@ -373,9 +379,15 @@ class Reassembler:
             OptionError: `is_initiator` is not a boolean, or `message_sequence_number` is out of range.
 
         Examples:
+            >>> import pyarrow as pa
             >>> from ssbroker import Reassembler
-            >>> Reassembler().forget(bytes(16), is_initiator=True, message_sequence_number=0)
-            False
+            >>> early = {"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [1],
+            ...          "fragment_number": [0], "fragment_count": [1], "message_body": [b"second"]}
+            >>> reassembler = Reassembler()
+            >>> reassembler.push(pa.table(early)).messages.num_rows
+            0
+            >>> reassembler.forget(bytes(16), is_initiator=True, message_sequence_number=1), reassembler.pending_messages
+            (True, 0)
         """
         conversation = guid_bytes(conversation_id, name="conversation_id")
         direction = boolean(is_initiator, name="is_initiator")
@@ -391,9 +403,15 @@ class Reassembler:
             The limits and the pending data, with a digest. The size is about that of the pending data. Session keys are not included.
 
         Examples:
+            >>> import pyarrow as pa
             >>> from ssbroker import Reassembler
-            >>> Reassembler.restore(Reassembler().checkpoint()).pending_messages
+            >>> early = {"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [1],
+            ...          "fragment_number": [0], "fragment_count": [1], "message_body": [b"second"]}
+            >>> reassembler = Reassembler()
+            >>> reassembler.push(pa.table(early)).messages.num_rows
             0
+            >>> Reassembler.restore(reassembler.checkpoint()).pending_messages
+            1
         """
         return self._native.checkpoint()
 
@@ -414,7 +432,17 @@ class Reassembler:
             OptionError: `session_keys` is invalid.
 
         Examples:
+            >>> import pyarrow as pa
             >>> from ssbroker import Reassembler
+            >>> early = {"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [1],
+            ...          "fragment_number": [0], "fragment_count": [1], "message_body": [b"second"]}
+            >>> reassembler = Reassembler()
+            >>> reassembler.push(pa.table(early)).messages.num_rows
+            0
+            >>> later = Reassembler.restore(reassembler.checkpoint())
+            >>> first = pa.table({**early, "message_sequence_number": [0], "message_body": [b"first"]})
+            >>> later.push(first).messages["message_body"].to_pylist()
+            [b'first', b'second']
             >>> Reassembler.restore(b"")
             Traceback (most recent call last):
             ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint: unknown format; expected what checkpoint() returned, or a file that --state wrote
@@ -449,7 +477,8 @@ def reassemble(
     an earlier call has released them. To continue after earlier calls, use a `Reassembler`, or `in_order=False`.
 
     Args:
-        fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, data frame or list of dicts, in any order.
+        fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, DataFrame or list of
+            dicts, in any order.
         in_order: Whether a message waits for earlier messages of its direction.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.

@@ -304,7 +304,7 @@ class Router:
         The column `conversation_id` may be missing if `tie_break` is not `hash`, or if no conversation has several equal candidates.
 
         Args:
-            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, data frame or list of dicts.
+            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, DataFrame or list of dicts.
             now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
             errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
                 `reject` the row and route the others.

@@ -73,7 +73,7 @@ def summarize(decisions: Rows) -> RoutingSummary:
     """Counts decisions by outcome, reason and destination.
 
     Args:
-        decisions: Decisions (`schemas.DECISIONS`), with or without the conversations, as a record batch, table, stream, data frame or list
+        decisions: Decisions (`schemas.DECISIONS`), with or without the conversations, as a record batch, table, stream, DataFrame or list
             of dicts.
 
     Returns:

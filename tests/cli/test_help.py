@@ -59,4 +59,4 @@ def test_the_version_and_the_list_of_commands_import_little() -> None:
 
 def test_the_default_of_a_number_of_seconds_is_shown() -> None:
     shown = dict(help_texts(140))["ssbroker watch"]
-    assert "--interval SECONDS            Seconds between two states. Default: 1.\n" in shown
+    assert "--interval SECONDS            Seconds between updates. Default: 1.\n" in shown

@@ -133,7 +133,7 @@ def test_text_of_exec_is_executed(call: str) -> None:
 
 def test_options_that_are_not_about_service_broker_are_no_loss() -> None:
     with pytest.warns(
-        DdlWarning, match="skipped 1 statement not about routing: 1 EXEC of a text that is known only at run time"
+        DdlWarning, match="skipped 1 statement not about routing: 1 EXEC of dynamic SQL that is known only at run time"
     ):
         read("USE Sales", "EXEC ('ALTER DATABASE Sales SET RECOVERY ' + @model)", "DROP ROUTE AutoCreatedLocal")
 
@@ -193,7 +193,7 @@ def test_procedure_with_statements_about_service_broker_is_not_executed() -> Non
 def test_error_in_a_text_names_the_exec_and_shows_no_password() -> None:
     error = refused("USE Sales", "DECLARE @p sysname = 'Hush'", "", "EXEC ('CREATE QUEUE q WITH ' + @p)")
     assert (error.file, error.line, error.number) == ("routes.sql", 4, 102)
-    assert str(error).startswith("routes.sql:4: in the text of EXEC: CREATE QUEUE [q]: error 102: ")
+    assert str(error).startswith("routes.sql:4: in dynamic SQL of EXEC: CREATE QUEUE [q]: error 102: ")
     assert "Hush" not in str(error)
 
 

@@ -182,8 +182,11 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
         (5, "expected a column name or a mapping from conversation id to key, got int"),
         ([("a", b"k" * 16)], "expected a column name or a mapping"),
         ({"no guid": b"k" * 16}, "'no guid' is not a valid GUID"),
-        ({IDS[0]: b"k" * 17}, "17 bytes for 00000000-0000-0000-0000-000000000001"),
-        ({IDS[0]: b""}, "0 bytes for 00000000-0000-0000-0000-000000000001"),
+        (
+            {IDS[0]: b"k" * 17},
+            "session_keys: the key of 00000000-0000-0000-0000-000000000001 has 17 bytes; expected 16, 24 or 32",
+        ),
+        ({IDS[0]: b""}, "the key of 00000000-0000-0000-0000-000000000001 has 0 bytes"),
         ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is str; expected bytes"),
         (
             {IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16},

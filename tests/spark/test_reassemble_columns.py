@@ -168,7 +168,7 @@ def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     ("keys", "error", "expected_words"),
     [
         ("nowhere", SchemaError, "nowhere"),
-        ("message_body", SchemaError, "message_body: a column of the fragment itself cannot hold session keys"),
+        ("message_body", SchemaError, "session_keys: 'message_body' is a column of the fragment itself"),
         ({A: b"short"}, OptionError, "5 bytes"),
         ({"no-guid": KEY}, OptionError, "no-guid"),
         (7, OptionError, "session_keys"),

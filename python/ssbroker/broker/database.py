@@ -142,12 +142,13 @@ class Database:
         """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.
 
         A mirror sends and receives no messages, and local routing does not find it. An instance with a mirrored route sends to the database
-        that reports itself as the principal; if both do, to the one with the higher failover number.
+        that reports itself as the principal; if both do, to the one with the higher role sequence number.
 
         Args:
             role: "principal" or "mirror".
-            number: The failover number, which counts role changes of the pair. By default it grows by one when a mirror becomes the
-                principal. Pass it if the file predates the last failover, because it has not been copied from its partner since.
+            number: The role sequence number (`mirroring_role_sequence`), which counts role changes of the pair. By default it grows by one
+                when a mirror becomes the principal. Pass it if the file predates the last failover, because it has not been copied from its
+                partner since.
 
         Raises:
             OptionError: The role is not valid, or the number is less than the stored one.
@@ -341,7 +342,7 @@ class Database:
         Args:
             name: The name of the message type.
             validation: `NONE` accepts any body, `EMPTY` only an empty one, `WELL_FORMED_XML` only well-formed XML.
-            exist_ok: Whether to keep a message type with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep an existing message type with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists or is not valid.
@@ -413,7 +414,7 @@ class Database:
         Args:
             name: The name of the contract.
             messages: For each message type, which side may send it: `INITIATOR`, `TARGET` or `ANY`.
-            exist_ok: Whether to keep a contract with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep an existing contract with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
@@ -491,7 +492,7 @@ class Database:
             on_poison: What happens then: `disable` disables the queue; `move` moves the messages to another queue, and this one stays enabled.
             poison_queue: With `move`, the queue to which they are moved, with the later messages of their conversation group, until
                 `requeue` puts them back. It must exist.
-            exist_ok: Whether to keep a queue with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep an existing queue with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists (2714) or is not valid, or the poison queue does not exist (15151).
@@ -643,7 +644,7 @@ class Database:
             queue: The queue that receives its messages.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
             owner: The user that owns the service, whose certificates secure its dialogs; None means dbo.
-            exist_ok: Whether to keep a service with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep an existing service with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
@@ -746,7 +747,7 @@ class Database:
             broker_instance: The broker id of the remote database; None matches any.
             lifetime: Seconds until the route expires; None means that it never does.
             mirror_address: The address of the mirror, for a mirrored remote database.
-            exist_ok: Whether to keep a route with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to keep an existing route with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.

@@ -129,6 +129,14 @@ class Instance:
             BrokerError: The folder already contains an instance.
             OptionError: An argument has an invalid type or value.
             StorageError: The files cannot be written.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     with Instance.create(f"{folder}/shop", name="shop") as instance:
+            ...         [database.name for database in instance.databases]
+            ['msdb']
         """
         resolved_folder = database_files.resolve_path(folder, name="folder")
         _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
@@ -258,7 +266,7 @@ class Instance:
 
         Args:
             name: The name of the database.
-            exist_ok: Whether to return a database with this name that exists already, unchanged, instead of raising an error.
+            exist_ok: Whether to return an existing database with this name unchanged instead of raising an error.
 
         Returns:
             The database.
@@ -416,8 +424,8 @@ class Instance:
 
         Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails or is interrupted,
         earlier batches remain in effect, but the databases that the script created are dropped again. Until the first `USE`, the script
-        applies to the only user database. Conditions and text of `EXEC` are evaluated; the page `docs/reference/scripts.md` lists what is
-        done with each statement.
+        applies to the only user database. Conditions and dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` lists
+        what is done with each statement.
 
         Args:
             ddl: The text of the script.

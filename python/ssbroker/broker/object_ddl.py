@@ -454,7 +454,7 @@ _NUMBER_MAX = 2**63 - 1
 
 
 def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, number: int | None) -> None:
-    """Sets the mirroring role and failover number of a database."""
+    """Sets the mirroring role and role sequence number of a database."""
     if role not in get_args(Role):
         raise OptionError(f'role: expected "principal" or "mirror", got {role!r:.80}')
     broker = objects.broker
@@ -464,7 +464,7 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
     integer_argument(number, name="number", minimum=0, maximum=_NUMBER_MAX)
     if number < broker.mirroring_number:
         raise OptionError(
-            f"number: {number} is less than the failover number of the database, {broker.mirroring_number}; omit it, or pass at least that"
+            f"number: {number} is less than the role sequence number of the database, {broker.mirroring_number}; omit it, or pass at least that"
         )
     changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

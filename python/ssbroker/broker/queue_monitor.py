@@ -145,7 +145,7 @@ class QueueMonitor:
         return self.running > 0 and empty is not None and 0 <= now - empty < CHECK_EVERY
 
     def _is_held(self, *, now: int) -> bool:
-        # A later time was set before the clock was set back.
+        # A time further ahead was set before the clock was set back; ignore it.
         return self._held_until is not None and now < self._held_until <= now + CHECK_EVERY
 
     def _apply(self, event: MonitorInput) -> None:

@@ -26,7 +26,7 @@ from ssbroker.store.database_registry import MSDB_NAME
 def execute(
     instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
 ) -> list[ScriptNote]:
-    """Runs a script; returns what it left undone. Until the first USE, it applies to the only user database."""
+    """Runs a script; returns what was not executed. Until the first USE, it applies to the only user database."""
     run = _Execution(instance, options, database=None)
     run.script(text, file, may_be_empty=options.lenient)
     return run.runner.notes
@@ -63,11 +63,11 @@ class ScriptSession:
         return users[0] if len(users) == 1 else None
 
     def execute(self, text: str) -> list[ScriptNote]:
-        """Runs a script, which need not be about Service Broker; returns what it left undone."""
+        """Runs a script, which need not be about Service Broker; returns what was not executed."""
         return self._execute(text, None, may_be_empty=True)
 
     def execute_file(self, path: Path) -> list[ScriptNote]:
-        """Runs a script file; returns what it left undone."""
+        """Runs a script file; returns what was not executed."""
         return self._execute(read_script(path, self._options), str(path), may_be_empty=self._options.lenient)
 
     def _execute(self, text: str, file: str | None, *, may_be_empty: bool) -> list[ScriptNote]:
@@ -82,7 +82,7 @@ class ScriptSession:
 def ensure(
     instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
 ) -> tuple[tuple[ObjectChange, ...], list[ScriptNote]]:
-    """Makes the objects match a script, in one transaction; returns what has changed, and what was left undone."""
+    """Makes the objects match a script, in one transaction; returns what has changed, and what was not executed."""
     while True:
         known = {database.name for database in instance.databases}
         try:

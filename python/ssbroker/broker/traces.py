@@ -33,7 +33,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
         tracer_provider: The provider of the tracer; None means the global one.
 
     Returns:
-        The traces. `close` ends them.
+        The tracing; call `close` to stop it.
 
     Raises:
         MissingDependencyError: The library `opentelemetry-api` is not installed.

@@ -212,9 +212,9 @@ class WorkQueue:
         return poison_message_handling.requeue(self._context, self._name, conversation_handle)
 
     def count(self) -> int:
-        """Returns the number of messages: also of those that are leased or put for later, but not of those that were moved after failures.
+        """Returns the number of messages, including those that are leased or scheduled for later.
 
-        Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them.
+        Messages that were moved after failures are not counted. Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them.
 
         Raises:
             BrokerError: The queue has been dropped (15151).
@@ -232,12 +232,12 @@ class WorkQueue:
         return self._context.file.query(lambda connection: queues.count_messages(connection, queue_id))
 
     def clear(self) -> int:
-        """Removes all messages that `put` has added, also those that are leased or put for later; a running job then ends with LeaseLostError.
+        """Removes all messages that `put` has added, including those that are leased or scheduled for later.
 
-        A large queue is cleared in several transactions, so that others can write meanwhile.
+        A running job of such a message ends with LeaseLostError. A large queue is cleared in several transactions, so that others can write meanwhile.
 
         Returns:
-            The number of messages that were removed. Messages of other senders stay, and messages that have not been delivered yet,
+            The number of messages that were removed. Messages from other senders stay, as do messages that have not been delivered yet
             because the queue or the broker is disabled.
 
         Raises:

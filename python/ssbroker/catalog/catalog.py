@@ -56,7 +56,8 @@ class Catalog:
     columns. They can be pickled. They are not hashable; use `fingerprint` as a key.
 
     Args:
-        routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, data frame or list of dicts. If there is no column `database`, they belong to the only user database.
+        routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, DataFrame or list of dicts. If there is no column `database`,
+            they belong to the only user database.
         databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
         services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
         addresses: Addresses at which other instances reach this one.
@@ -406,10 +407,13 @@ class Catalog:
             OptionError: `now` is not a datetime.
 
         Examples:
-            >>> import pyarrow as pa
-            >>> from ssbroker import Catalog, schemas
-            >>> print(Catalog(schemas.ROUTES.empty_table()).to_ddl().count("CREATE ROUTE"))
-            0
+            >>> from ssbroker import Catalog
+            >>> script = Catalog([{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://orders"}]).to_ddl()
+            >>> start = script.index("CREATE ROUTE [Orders]")
+            >>> print(script[start : script.index(";", start) + 1])
+            CREATE ROUTE [Orders] WITH
+                SERVICE_NAME = N'//Orders',
+                ADDRESS = N'TCP://orders';
         """
         from ssbroker import ddl  # noqa: PLC0415 - not in workers
 

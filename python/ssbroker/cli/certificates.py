@@ -56,7 +56,8 @@ def certificates(
 ) -> None:
     """Create a certificate authority, and certificates signed by it for instances.
 
-    Writes NAME.pem and NAME.key for each instance, and authority.pem for all of them. An existing authority in the folder signs the new certificates, which expire no later than its own.
+    Writes NAME.pem and NAME.key for each instance and, for a new authority, authority.pem and authority.key. An existing authority in the
+    folder signs the new certificates, which expire no later than its own.
 
     Anyone who has authority.key can create certificates that all instances trust: keep it away from the machines that run instances.
     """

@@ -67,7 +67,8 @@ def compare(
 ) -> None:
     """Show which conversations change between two catalogs, and why.
 
-    A change is another outcome, database, next hop or explanation. Without --conversations, all classes of conversations are compared.
+    A conversation changes if its outcome, database or next hop differs, or if only the route, step or reason does
+    ("explanation"). Without --conversations, all classes of conversations are compared.
 
     The states of endpoints and queues, and the contracts of services, are not compared; if they differ, the output says so.
 

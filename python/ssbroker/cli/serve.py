@@ -196,7 +196,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the token that readers of the page must know. Required if other machines can reach --http.",
+            help="File with the bearer token that clients must send. Required if other machines can reach --http.",
         ),
     ] = None,
     log: Annotated[
@@ -211,7 +211,8 @@ def serve(
 
     Other processes can use the instance at the same time; this one sends what they commit.
 
-    Exit status: 1 if the start failed for a reason that may pass, such as a port in use; 2 if the settings are wrong.
+    Exit status: 1 if the instance could not be started for a reason that may be temporary, such as a port in use; 2 if the settings
+    are wrong.
     """
     settings = ServeSettings() if config is None else ServeSettings.read(config)
     options: dict[str, Any] = {

@@ -74,5 +74,9 @@ def _load(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
                     expected=_EXPECTED_KEY,
                 )
             if keys.setdefault(conversation_id, key) != key:
-                raise InputError(f"{file}: row {row}: {uuid.UUID(bytes=conversation_id)} has two keys", row=row)
+                text = uuid.UUID(bytes=conversation_id)
+                raise InputError(
+                    f"{file}: row {row}: conversation {text} already has another key; keep one row for each conversation",
+                    row=row,
+                )
     return keys

@@ -237,7 +237,7 @@ def _quoted(current: str, names: Names, words: list[str]) -> Iterator[Completion
 
 
 def _matching(current: str, known: Iterable[str]) -> Iterator[Completion]:
-    """Yields the names that start with what is typed, in upper or lower case; keywords in the case that is typed."""
+    """Yields the names that start with the typed text, ignoring case; keywords follow the case of the typed text."""
     wanted = current.casefold()
     for name in dict.fromkeys(known):
         if name.casefold().startswith(wanted) and name != current:

@@ -76,7 +76,7 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
             raise InputError(str(error)) from None
     if not results:
         raise InputError("expected a query, such as SELECT * FROM sys.routes")
-    # Of others, such as CREATE TEMP TABLE, only the last one is of interest.
+    # Results of queries are all shown; that of another statement, such as CREATE TEMP TABLE, only if it is the last.
     is_query = [statement.type.name in _QUERIES for statement in statements[:-1]]
     return [*compress(results, is_query), results[-1]]
 

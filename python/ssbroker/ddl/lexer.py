@@ -117,7 +117,7 @@ class ScriptSource:
         """Returns the error for the statement that starts at an offset."""
         message = refusal_text(reason, subject=subject, number=number)
         file, line = self.position(offset)
-        where = self.location(offset) + ("" if self.outer is None else ": in the text of EXEC")
+        where = self.location(offset) + ("" if self.outer is None else ": in dynamic SQL of EXEC")
         return DdlError(f"{where}: {message}", number=number, file=file, line=line)
 
     def _part(self, offset: int) -> SourcePart:

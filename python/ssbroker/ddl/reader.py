@@ -53,7 +53,7 @@ class ScriptTables:
     positions: Mapping[tuple[ObjectKind, str, str], ScriptPosition] = field(default_factory=dict, compare=False)
     """As in `InstanceModel`."""
     notes: tuple[ScriptNote, ...] = field(default=(), compare=False)
-    """What the script leaves undone."""
+    """What was not executed of the script."""
     model: InstanceModel | None = field(default=None, compare=False)
     """All objects that the script made, in more detail than the tables."""
 
@@ -94,8 +94,8 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
     databases that it uses exist already, with the route AutoCreatedLocal, the broker enabled and an unknown broker id. `USE master` alone does not
     add the database; statements before any `USE` belong to the only user database of the script, or to one named `user`.
 
-    Conditions are decided by what the script has made so far, and texts of EXEC run if the script determines them. What is left undone is in
-    `notes`.
+    Conditions are decided by what the script has made so far, and dynamic SQL in EXEC runs if the script determines its text. What is not
+    executed is in `notes`.
 
     The port and IP address of an endpoint give the instance's own addresses: with `LISTENER_IP = ALL`, those of the
     loopback interface, because a script does not know its host. A comment such as

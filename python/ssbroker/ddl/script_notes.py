@@ -1,4 +1,4 @@
-"""What a script leaves undone: skipped, ignored, not executed, unknown or refused statements."""
+"""What was not executed of a script: skipped, ignored, not executed, unknown or refused statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NoteKind = Literal[
 """What happened to a statement."""
 
 PROBLEMS: Final[frozenset[NoteKind]] = frozenset({"not_executed", "unknown", "refused", "empty"})
-"""The kinds of notes because of which the result of a script may not be what the script says."""
+"""The kinds of notes that mean that the result may differ from what the script says."""
 
 
 class Remark(NamedTuple):

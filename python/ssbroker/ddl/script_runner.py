@@ -425,14 +425,14 @@ class ScriptRunner:
             return
         if statement.is_remote or not isinstance(text, str):
             why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
-            kind = "EXEC of a text that is known only at run time"
+            kind = "EXEC of dynamic SQL that is known only at run time"
             self._note_not_executed(source, parsed, statements_in_value(text), why, kind=kind)
             return
         self._texts_left -= 1
         if frame.depth >= _EXEC_DEPTH_MAX:
-            raise RefusalError(f"EXEC runs texts that run texts in more than {_EXEC_DEPTH_MAX} levels", 217)
+            raise RefusalError(f"EXEC nests dynamic SQL more than {_EXEC_DEPTH_MAX} levels deep", 217)
         if self._texts_left < 0:
-            raise RefusalError(f"EXEC runs more than {_TEXTS_MAX:,} texts", 217)
+            raise RefusalError(f"the script runs more than {_TEXTS_MAX:,} strings of dynamic SQL with EXEC", 217)
         inner = ScriptSource(text, None, outer=source.position(parsed.start))
         batch = self.parse(inner, text_batch(inner))
         variables = _parameters(statement, scope)

@@ -52,7 +52,7 @@ def check_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
         raise OptionError(f"variables: expected a mapping of names to values, got {type(given).__name__}")
     for name, value in given.items():
         if not isinstance(name, str) or VARIABLE_NAME.fullmatch(name) is None:
-            raise OptionError(f"variables: {name!r:.80} is not a valid name of a variable")
+            raise OptionError(f"variables: {name!r:.80} is not a valid variable name")
         if not isinstance(value, str):
             raise OptionError(f"variables: {name}: expected text, got {type(value).__name__}")
     return {name.lower(): value for name, value in given.items()}
@@ -176,7 +176,7 @@ class _Substitution:
     def _set(self, source: ScriptSource, offset: int, arguments: list[str]) -> None:
         name, *values = arguments
         if VARIABLE_NAME.fullmatch(name) is None:
-            self._fail(source, offset, ":setvar is followed by no valid name of a variable")
+            self._fail(source, offset, ":setvar is not followed by a valid variable name")
         elif values:
             value = self._resolve(source, offset, values[0])
             if len(value) > _VALUE_MAX:

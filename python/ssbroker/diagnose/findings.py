@@ -196,8 +196,8 @@ _CONFIGURATION: Final = (
         severity="error",
         title="Instances forward messages in a loop",
         why="Each instance forwards the messages to the next, and the last one to the first, until their hop limit or "
-        "lifetime is reached; then they are DROPPED. Of two instances, the second drops them, because no instance sends a message "
-        "back to the one that it came from.",
+        "lifetime is reached; then they are DROPPED. In a loop of two instances, the second drops them, "
+        "because no instance sends a message back to the one that it came from.",
     ),
     Code(
         code="SSB021",
@@ -559,7 +559,7 @@ def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, s
         {
             "physicalLocation": {
                 "artifactLocation": {"uri": uri},
-                # Viewers require a line, even for what no statement made.
+                # SARIF viewers require a line, even for a finding without a statement.
                 "region": {"startLine": finding.line or 1},
             },
             "logicalLocations": logical_locations,

@@ -164,7 +164,7 @@ _SCRIPT_REMEDIES: Final = {
 
 
 def _script_problems(fleet: Fleet) -> Iterator[Problem]:
-    """Yields a finding for each statement because of which the catalog may not be what its script says."""
+    """Yields a finding for each statement that may make the catalog differ from its script."""
     for instance, catalog in fleet.items():
         for note in catalog.notes:
             if note.is_problem:

@@ -82,7 +82,8 @@ def duplicate_enabled_id(error: DuplicateError, *, instance: str) -> Finding | N
         "SSB013",
         f"broker id {error.value}",
         f"is shared by two enabled databases, so the catalog cannot be loaded and was not checked further: {error}",
-        "SQL Server never enables both. Correct the source of the catalog; if one is a copy, its broker is disabled, or it has a new broker id.",
+        "SQL Server never enables both. Correct the source of the catalog: if one database is a copy, mark its broker as disabled, "
+        "or enter the new broker id that it has on the server.",
         instance=instance,
         severity="error",
     ).finding

@@ -51,7 +51,7 @@ class Conversations:
             return False
         return all(
             (end.outcome == "ELSEWHERE" and service not in self._hosted)
-            # The service only starts conversations: what comes to it are answers, and they take the same path.
+            # The service only starts conversations: what it receives are replies, and they take the same path.
             or end.outcome == "REFUSED"
             or (end.outcome == "DELIVERED" and self._returns(instance, database, end))
             for end in self._graph.ends(instance, RouteLookup(database, service))

@@ -252,7 +252,7 @@ def _is_reached_from_outside(context: CheckContext, instance: str, database: str
 
 def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
     for (instance, reason, service), starts in reached.lost.items():
-        # If the service here has conversations with these databases, their routes may be for the answers only, which need no route.
+        # If the service here has conversations with these databases, their routes may be for replies only, which need no route.
         hosts = [Start(*place) for place in context.hosts(service) if place[0] == instance]
         for_answers = all(
             any(numbers[start] in reached.accepted.get(numbers.get(host, -1), {}) for host in hosts) for start in starts

@@ -30,7 +30,7 @@ def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) ->
 
 
 _FORWARDING_REMEDY: Final = (
-    "At that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
+    "On that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
     "instance that has the service."
 )
 # The more specific pattern comes first: many texts contain the same words.
@@ -43,13 +43,13 @@ _PATTERNS: Final = (
     _pattern(
         r"State 67\b|lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
         "the login of the other instance may not connect to the endpoint",
-        "At the instance that refuses: GRANT CONNECT ON ENDPOINT::<endpoint> TO <login>, for the login of the certificate or of the service "
+        "On the instance that refuses the connection: GRANT CONNECT ON ENDPOINT::<endpoint> TO <login>, for the login of the certificate or of the service "
         "account of the other instance.",
     ),
     _pattern(
         r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
         "the certificate of the endpoint is unknown to the other instance, or has expired",
-        "Check expiry_date in sys.certificates of master at both instances, and whether each has the certificate of the other; renew it and "
+        "Check expiry_date in sys.certificates of master on both instances, and whether each has the certificate of the other; renew it and "
         "exchange the public keys.",
     ),
     _pattern(
@@ -100,7 +100,7 @@ _PATTERNS: Final = (
     _pattern(
         r"dialog security|security context could not be retrieved|remote service binding|public key certificate|"
         r"could not (?:find|obtain).*(?:certificate|remote service)|\b28050\b|session key",
-        "dialog security cannot be set up: a remote service binding, its user or a certificate is missing at one side",
+        "dialog security cannot be set up: a remote service binding, its user or a certificate is missing on one side",
         "At the sender, check sys.remote_service_bindings for the target service, and that the user of the binding owns a certificate with the "
         "public key of the service's owner; at the target, that the sender's certificate belongs to a user with SEND on the service. Or "
         "begin the dialog with ENCRYPTION = OFF (in Python, encryption=False).",

@@ -50,13 +50,13 @@ def _lines(trace: Trace) -> Iterator[str]:
 
 def return_subject(trace: Trace) -> str:
     """Returns what returns from the target, with its verb; within an instance nothing has to be acknowledged over a route."""
-    return "Answers return" if trace.end.instance == trace.instance else "The acknowledgement returns"
+    return "Replies return" if trace.end.instance == trace.instance else "The acknowledgement returns"
 
 
 def return_failure(trace: Trace) -> str:
     """Describes what happens because the acknowledgement does not arrive."""
     if trace.end.instance == trace.instance:
-        return "It does not arrive: answers wait at the target until the conversation times out."
+        return "They do not arrive: replies wait at the target until the conversation times out."
     return "It does not arrive: the initiator resends the message about every minute until the conversation times out."
 
 

@@ -121,7 +121,7 @@ def encode_header(
         names: The result of `encode_names`.
 
     Returns:
-        Bytes that are unique to the header.
+        The encoded header; different headers give different bytes.
 
     Examples:
         >>> len(encode_header(bytes(16), bytes(16), None, None, 0, 0, 1, None, 0, 5, 0, b""))

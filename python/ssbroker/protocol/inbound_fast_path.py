@@ -43,7 +43,7 @@ class FastInbound:
 
     Attributes:
         rest: The other rows (`envelope.ENVELOPE`).
-        runs: The runs.
+        runs: The runs of consecutive messages of one conversation that take the fast path.
         messages: Their messages (`storage.MESSAGES`), one run after another.
     """
 

@@ -29,7 +29,7 @@ class FastOutbound:
 
     Attributes:
         messages: The messages (`storage.MESSAGES`), one run after another.
-        runs: The runs.
+        runs: The runs of consecutive messages of one conversation that take the fast path.
         read_bytes: How many bytes of messages were read.
     """
 

@@ -41,13 +41,13 @@ class ProtocolSettings:
             started. The peer has to buffer these bytes.
         fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
-        max_pending_bytes: How many bytes of messages after the next expected one may wait for one dialog, with 512 bytes added for each
-            fragment, and about how much is reassembled at a time. The next message may be larger; it may have as many fragments as fit
-            with 512 bytes each.
+        max_pending_bytes: Maximum bytes of messages of one dialog that wait for an earlier one; each fragment counts as 512 bytes more.
+            This is also about how many bytes are reassembled at a time. The next message may be larger; it may have as many fragments as
+            fit with 512 bytes each.
         max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger message, and those
             after it, are never received; their sender retries until the lifetime of the conversation ends.
-        integrity: "strict" seals secured dialogs and accepts only sealed fragments. "compat" sends and accepts encrypted MD5 signatures,
-            which detect accidents but not attackers, and does not authenticate acknowledgements.
+        integrity: "strict" encrypts the fragments of secured dialogs with AES-256-GCM and accepts no others. "compat" sends and accepts
+            encrypted MD5 signatures, which detect accidents but not attackers, and does not authenticate acknowledgements.
         honor_priority: Whether dialogs with a higher priority send first.
 
     Raises:
@@ -55,6 +55,8 @@ class ProtocolSettings:
 
     Examples:
         >>> from ssbroker import ProtocolSettings
+        >>> ProtocolSettings(max_fragment_bytes=16 << 10).max_fragment_bytes
+        16384
         >>> ProtocolSettings(window_fragments=0)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: window_fragments: expected an integer from 1 to 1024, got 0

@@ -92,7 +92,8 @@ class DialogEndpoint:
         far_session_key: The key with which the peer seals; None if it is the same, or if the peer has not answered with its own.
         far_certificate: The fingerprint of the certificate that authenticated the peer; None if none did.
         is_bound: Whether the peer has answered, so that broker id and peer are fixed (R8, P25).
-        far_peer: The peer that delivered the first answer of an unsecured conversation; None if connections have no certificates.
+        far_peer: The peer that delivered the first reply or acknowledgement of an unsecured conversation; None if connections have no
+            certificates.
         receive_sequence: The number of the next expected message; all earlier ones are in the queue.
         state: The state when the row was read.
         send_sequence: The number of the next message to send, when the row was read.
@@ -135,7 +136,7 @@ class ExchangedKeys:
 
     Attributes:
         far_session_key: The key with which the sender seals.
-        session_key: The key for answers, if this side is the target; None if it is the same.
+        session_key: The key for replies, if this side is the target; None if it is the same.
         far_certificate: The fingerprint of the certificate that authenticated the sender; None if none did.
         valid_for: The rows that the keys are for: whether the initiator sends, from which service, and to which. None for any.
     """

@@ -65,7 +65,7 @@ def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
         MissingDependencyError: The `cryptography` package is not installed.
     """
     found = read_certificate(certificate)
-    with raise_input_error("expected a certificate; when it holds cannot be read"):
+    with raise_input_error("expected a certificate; its validity period cannot be read"):
         return found.not_valid_before_utc, found.not_valid_after_utc
 
 

@@ -82,7 +82,9 @@ class DialogCertificate:
         self._public: rsa.RSAPublicKey = public
         with raise_input_error("expected a certificate whose key can encrypt; encryption failed"):
             self.wrap(b"")
-        with raise_input_error("expected a certificate; whose it is, or when it holds, cannot be read"):
+        with raise_input_error(
+            "expected a certificate; its subject, issuer, serial number or validity period cannot be read"
+        ):
             described = CertificateDescription(
                 found.subject.rfc4514_string(),
                 found.issuer.rfc4514_string(),

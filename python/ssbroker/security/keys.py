@@ -89,7 +89,7 @@ def load_cryptography() -> CryptographyLibrary:
 
     def encryptor(key: bytes) -> Blocks:
         # ECB is safe here: it encrypts nothing but the single blocks that the signatures consist of.
-        return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - as said above
+        return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - see above
 
     def decryptor(key: bytes) -> Blocks:
         return Cipher(algorithms.AES(key), modes.ECB()).decryptor()  # noqa: S305 - the same

@@ -160,7 +160,7 @@ def _to_pandas(structs: Any) -> Any:
 
 
 def collect_arrow(rows: DataFrame) -> pa.Table:
-    """Collects a DataFrame as an Arrow table; `DataFrame.toArrow` is newer than the oldest PySpark."""
+    """Collects a DataFrame as an Arrow table; the oldest supported PySpark has no `DataFrame.toArrow`."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - pyspark is an extra
 
     return pa.Table.from_pylist([row.asDict() for row in rows.collect()], schema=to_arrow_schema(rows.schema))

@@ -1,7 +1,7 @@
 """Routing by a broadcast join with the decision table, without Python in the executors.
 
-The build side has a row for each listed service name. Its arrays hold the finished decisions: without a broker id, with an id that is not
-listed, and with each listed id; each of these is one decision, or one for each of several equal candidates.
+The build side has a row for each listed service name. Its arrays hold the precomputed decisions: without a broker id, with an id that is
+not listed, and with each listed id; each of these is one decision, or one for each of several equal candidates.
 """
 
 from __future__ import annotations

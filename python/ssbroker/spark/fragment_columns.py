@@ -114,7 +114,8 @@ def read_fragment_columns(fragments: DataFrame, session_keys: Any) -> FragmentCo
     keys = {session_keys: session_keys} if isinstance(session_keys, str) and session_keys in own else {}
     if keys.keys() & read_here.keys():
         raise SchemaError(
-            f"{session_keys}: a column of the fragment itself cannot hold session keys", column=session_keys
+            f"session_keys: {session_keys!r} is a column of the fragment itself; name an extra column that holds the keys",
+            column=session_keys,
         )
     check_unique([*read_here.values(), *keys], columns)
     reject_misspelled_columns([*columns, *own], expected=_FRAGMENT_TYPES)

@@ -254,8 +254,9 @@ def reassemble(
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect, in any order;
             not a stream. Messages get the extra columns of their fragment number 0.
-        strategy: `hash` groups the fragments of a direction by a number for each message. `sort` sorts them by all their columns: a
-            little slower, but the result is the same in every run, even if fragments contradict each other.
+        strategy: `hash` sorts the fragments of each task by one 64-bit number, computed from their direction and sequence number. `sort`
+            sorts them by all their columns: a little slower, but the result is the same in every run, even if fragments contradict each
+            other.
         shard_by: `conversation` reassembles each direction of a conversation in one task. `message` spreads a direction over all
             tasks, for conversations that are larger than all others; only the numbers of its messages are then shuffled again.
         in_order: Whether a message waits for earlier ones of its direction. With `shard_by="conversation"`, the messages of a

@@ -94,7 +94,11 @@ def raise_storage_error(
         apsw.PermissionsError,
     )
     if is_internal and isinstance(error, apsw.SQLError):
-        raise StorageError(f"{path}: the tables do not match the schema version: {error}", file=str(path)) from error
+        raise StorageError(
+            f"{path}: the tables do not match the schema version: {error}; if ssbroker was upgraded, restart this process with the new "
+            "version",
+            file=str(path),
+        ) from error
     if isinstance(error, file_errors):
         raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
 
@@ -125,7 +129,10 @@ def single_row(connection: Connection, sql: str) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = connection.execute(sql).fetchone()
     if row is None:
         path = connection.filename
-        raise StorageError(f"{path}: a required row is missing; another program has altered the file", file=path)
+        raise StorageError(
+            f"{path}: a required row is missing, because another program has altered the file; restore it from a backup",
+            file=path,
+        )
     return row
 
 

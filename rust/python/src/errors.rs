@@ -31,7 +31,12 @@ pub(crate) fn malformed(py: Python<'_>, what: &str) -> PyErr {
 
 /// Reports an invalid option.
 pub(crate) fn invalid_option(py: Python<'_>, name: &str, value: &str, allowed: &str) -> PyErr {
-    raise(py, "OptionError", &format!("{name}: '{value}' is not allowed; expected {allowed}"), None)
+    option_error(py, &format!("{name}: '{value}' is not allowed; expected {allowed}"))
+}
+
+/// Returns an `OptionError` with a text.
+pub(crate) fn option_error(py: Python<'_>, text: &str) -> PyErr {
+    raise(py, "OptionError", text, None)
 }
 
 /// Reports a bug of this module.

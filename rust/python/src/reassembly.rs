@@ -14,7 +14,7 @@ use ssbroker_core::reassembly::Limits;
 use crate::arrow::{export_array, export_batches, import_array, import_batch};
 use crate::catalog::random_seed;
 use crate::detach::detached;
-use crate::errors::{internal, invalid_option};
+use crate::errors::{internal, option_error};
 
 type Batches<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -154,7 +154,7 @@ impl PySessionKeys {
     fn new(py: Python<'_>, keys: Vec<([u8; 16], Vec<u8>)>) -> PyResult<Self> {
         let keys = SessionKeys::new(keys.into_iter().map(|(id, key)| (Guid(id), key)));
         let keys = keys.map_err(|(id, len)| {
-            invalid_option(py, "session_keys", &format!("{len} bytes for {id}"), "a key of 16, 24 or 32 bytes")
+            option_error(py, &format!("session_keys: the key of {id} has {len} bytes; expected 16, 24 or 32"))
         })?;
         Ok(Self { keys })
     }

@@ -49,7 +49,7 @@ def end_with_error(
 ) -> None:
     """Ends an endpoint. Unless that closes it, its queue gets an Error message, and the application must still end the conversation.
 
-    If the state does not allow the cause, only deletes the messages that wait to be sent.
+    If the state has no transition for the cause, only deletes the messages that wait to be sent.
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):

@@ -476,4 +476,4 @@ def call_listener(what: Callable[[], None]) -> None:
     try:
         what()
     except Exception:
-        _LOGGER.exception("an event of a connection could not be processed")
+        _LOGGER.exception("a listener of the network endpoint raised an exception; the connections continue")

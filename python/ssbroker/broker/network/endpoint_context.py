@@ -69,7 +69,7 @@ class EndpointContext:
         """Emits the event of a connection's step.
 
         Text from the peer is shortened, and its unprintable characters are replaced so that it cannot forge log lines. `is_repeated` marks
-        a dial that failed as the one before.
+        a dial that failed in the same way as the previous one.
         """
         printable = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MAX]
         event = ConnectionEvent(

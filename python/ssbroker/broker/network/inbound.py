@@ -485,7 +485,7 @@ class InboundProcessor:
         name = dialogs.database.name
         if self._events.allows_line("conversations changed too often", level=logging.WARNING, source=name, now=now):
             _LOGGER.warning(
-                "%s: %d rows were dropped: other transactions changed their conversations %d times; they are sent again",
+                "%s: %d rows were dropped, because other transactions changed their conversations %d times; the peer sends them again",
                 name,
                 rows.num_rows,
                 ATTEMPTS_MAX,

@@ -209,7 +209,7 @@ class Inbox:
 
     @property
     def is_holding(self) -> bool:
-        """Whether parts of large messages are held, which further rows may complete or must follow."""
+        """Whether parts of large messages are held back; later rows may complete them, and must not overtake them."""
         with self._guard:
             return self._large.next_due is not None
 

@@ -111,7 +111,10 @@ class StatusFile:
             try:
                 self._on_write()
             except Exception:  # the next interval tries again
-                _LOGGER.exception("%s: the call after writing the status failed; it is repeated", self._instance.name)
+                _LOGGER.exception(
+                    "%s: the periodic check for changed certificates failed; it is repeated at the next interval",
+                    self._instance.name,
+                )
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

@@ -41,6 +41,8 @@ class Trust:
 
     Examples:
         >>> from ssbroker import Trust
+        >>> Trust(certificate="shop.pem", key="shop.key", authority="authority.pem", names=["stock", "billing"]).names
+        ['stock', 'billing']
         >>> Trust(certificate="shop.pem", key="shop.key", authority="authority.pem")
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: names: required with an authority; pass at least one principal that it may issue certificates for

@@ -292,9 +292,9 @@ def unpack_goodbye(body: bytes) -> tuple[GoodbyeReason, str]:
     try:
         reason, text = GoodbyeReason(body[0]), body[1:].decode()
     except ValueError:
-        raise PeerError("GOODBYE: expected a reason from 1 to 6, and UTF-8 text") from None
+        raise PeerError(f"GOODBYE: expected a reason from 1 to 6 and UTF-8 text, got {body[:40]!r}") from None
     if reason is GoodbyeReason.SILENT or not text.isprintable():
-        raise PeerError("GOODBYE: expected a reason from 1 to 6, and printable text")
+        raise PeerError(f"GOODBYE: expected a reason from 1 to 6 and printable text, got {body[:40]!r}")
     return reason, text
 
 

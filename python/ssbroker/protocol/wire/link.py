@@ -99,13 +99,16 @@ class LinkLimits:
         silence_timeout: The peer counts as gone after this time without data, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
         idle_timeout: A connection without traffic is closed after this time.
-        goodbye_timeout: How long nothing may be received or sent between GOODBYE and the end; after twelve times that, the link ends anyway.
+        goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end; after twelve times
+            that, the link ends in any case.
 
     Raises:
         OptionError: A value is invalid.
 
     Examples:
         >>> from ssbroker import LinkLimits
+        >>> LinkLimits(idle_timeout=60_000_000).idle_timeout // 1_000_000  # seconds
+        60
         >>> LinkLimits(idle_timeout=30)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: idle_timeout, in microseconds: expected an integer from 1000 to 9223372036854775807, got 30

@@ -94,7 +94,8 @@ class BucketCount:
         integer_argument(self.count, name="buckets", minimum=1, maximum=BUCKETS_MAX)
         given: object = self.key
         if given is not None and not (isinstance(given, bytes) and 0 < len(given) <= _KEY_BYTES_MAX):
-            raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None, got {type(given).__name__}")
+            got = f"{len(given)} bytes" if isinstance(given, bytes) else type(given).__name__
+            raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None, got {got}")
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:

@@ -63,10 +63,26 @@ def route_stream(
         OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
+        >>> import tempfile
+        >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
-        >>> ssbroker.spark.route_stream(None, 7)
-        Traceback (most recent call last):
-        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
+        >>> from ssbroker import Catalog
+        >>> rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        >>> settings = {"spark.ui.enabled": "false", "spark.sql.streaming.stateStore.providerClass": rocksdb,
+        ...             "spark.sql.streaming.noDataMicroBatches.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+        >>> spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+        >>> columns = "conversation_id binary, to_service_name string"
+        >>> catalog = Catalog([{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://orders"}])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spark.createDataFrame([(bytes(16), "//Orders")], columns).write.parquet(f"{folder}/in")
+        ...     arriving = spark.readStream.schema(columns).parquet(f"{folder}/in")
+        ...     routed = ssbroker.spark.route_stream(arriving, catalog, buckets=1)
+        ...     query = routed.writeStream.option("checkpointLocation", f"{folder}/at").trigger(availableNow=True)
+        ...     query.format("memory").queryName("routed").start().awaitTermination(600)
+        True
+        >>> spark.table("routed").select("to_service_name", "outcome", "next_hop_address").first()
+        Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
+        >>> spark.stop()
     """
     stream_routing = StreamRouting(
         catalog=catalog,

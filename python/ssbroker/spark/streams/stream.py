@@ -305,10 +305,26 @@ def reassemble_stream(
         OptionError: An option has an invalid value, or the state store is not RocksDB.
 
     Examples:
+        >>> import tempfile
+        >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
-        >>> ssbroker.spark.reassemble_stream(None, buckets=0)
-        Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: buckets: expected an integer from 1 to 65536, got 0
+        >>> rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        >>> settings = {"spark.ui.enabled": "false", "spark.sql.streaming.stateStore.providerClass": rocksdb,
+        ...             "spark.sql.streaming.noDataMicroBatches.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+        >>> spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+        >>> columns = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, "
+        >>> columns += "fragment_count int, message_body binary"
+        >>> parts = [(bytes(16), True, 0, 1, 2, b"two"), (bytes(16), True, 0, 0, 2, b"one ")]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spark.createDataFrame(parts, columns).coalesce(1).write.parquet(f"{folder}/in")
+        ...     arriving = spark.readStream.schema(columns).parquet(f"{folder}/in")
+        ...     reassembled = ssbroker.spark.reassemble_stream(arriving, buckets=1)
+        ...     query = reassembled.messages.writeStream.option("checkpointLocation", f"{folder}/at").trigger(availableNow=True)
+        ...     query.format("memory").queryName("messages").start().awaitTermination(600)
+        True
+        >>> spark.table("messages").selectExpr("message_sequence_number", "cast(message_body as string)").first()
+        Row(message_sequence_number=0, message_body='one two')
+        >>> spark.stop()
     """
     limits = StreamLimits(
         in_order=in_order,

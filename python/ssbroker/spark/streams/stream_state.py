@@ -62,10 +62,26 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         InputError: The checkpoint cannot be read, belongs to another query, or has no committed micro-batch.
 
     Examples:
+        >>> import tempfile
+        >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
-        >>> ssbroker.spark.stream_state(None, "checkpoint", operator_id=-1)
-        Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: operator_id: expected an integer from 0 to 2147483647, got -1
+        >>> rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        >>> settings = {"spark.ui.enabled": "false", "spark.sql.streaming.stateStore.providerClass": rocksdb,
+        ...             "spark.sql.streaming.noDataMicroBatches.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+        >>> spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+        >>> columns = "conversation_id binary, is_initiator boolean, message_sequence_number bigint, fragment_number int, "
+        >>> columns += "fragment_count int, message_body binary"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spark.createDataFrame([(bytes(16), True, 0, 0, 2, b"one ")], columns).write.parquet(f"{folder}/in")
+        ...     arriving = spark.readStream.schema(columns).parquet(f"{folder}/in")
+        ...     reassembled = ssbroker.spark.reassemble_stream(arriving, buckets=1)
+        ...     query = reassembled.messages.writeStream.option("checkpointLocation", f"{folder}/at").trigger(availableNow=True)
+        ...     query.format("memory").queryName("messages").start().awaitTermination(600)
+        ...     waiting = ssbroker.spark.stream_state(spark, f"{folder}/at")
+        ...     waiting.select("waits_for", "received_fragments", "fragment_count", "first_missing_fragment").first()
+        True
+        Row(waits_for='fragment', received_fragments=1, fragment_count=2, first_missing_fragment=1)
+        >>> spark.stop()
     """
     integer_argument(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)

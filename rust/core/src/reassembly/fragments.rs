@@ -31,7 +31,7 @@ pub(crate) struct Fragment {
 /// The fragments received so far. Memory grows with them, not with the declared count (P26).
 #[derive(Clone, Debug)]
 pub(crate) enum Fragments {
-    /// A single fragment needs no allocation beside its message.
+    /// A single fragment needs no allocation besides its message.
     One(Fragment),
     Few(Vec<Fragment>),
     Many(Box<Many>),

@@ -496,7 +496,7 @@ impl<'a> Compiler<'a> {
         };
         let database = Some(subject.source).filter(|&source| source < index.outside());
         let query = Query { name: subject.name, broker, database, is_initiator: true, conversation: None };
-        // Never read: a compiler does not pick.
+        // Unused: compilation breaks no ties.
         let number = Shared::default();
         let context = PassContext {
             table: index.table(subject.source),

@@ -216,7 +216,7 @@ fn without(flag: u8) -> impl Fn(&mut RouteIndex) {
     move |index| change(index, |action| action.flags &= !(1 << flag))
 }
 
-/// Replaces a value of a field in every finished decision.
+/// Replaces a value of a field in every precomputed decision.
 fn replaced(field: fn(&mut Action) -> &mut i8, from: i8, to: i8) -> impl Fn(&mut RouteIndex) {
     move |index| {
         change(index, |action| {

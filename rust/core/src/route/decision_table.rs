@@ -1,7 +1,7 @@
 //! The decision table: what happens to the conversations of every routing table, service name and kind of broker id.
 //!
 //! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and for
-//! each kind of broker id a finished decision or what to look at next ([`Action`]). Names without an entry share one
+//! each kind of broker id a precomputed decision or what to look at next ([`Action`]). Names without an entry share one
 //! default entry per source, and so do unknown names: those that no route of the table, no database and no pending
 //! request has. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry
 //! is a [`Cell`].
@@ -24,7 +24,7 @@ pub(crate) struct Target {
     pub(crate) to: u32,
 }
 
-/// A finished decision, without the target and the ids; or what to look at next.
+/// A precomputed decision, without the target and the ids; or what to look at next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Action {

@@ -83,7 +83,7 @@ macro_rules! kernel {
             next
         }
 
-        /// Copies line `at` of the lanes from `first` on, if they have it.
+        /// Copies line `at` of `WIDTH` lanes, starting with lane `first`; skips lanes without this line.
         $(#[$feature])?
         #[inline]
         fn copy_lines(copies: &mut Copies<'_, '_>, first: usize, at: usize) {
