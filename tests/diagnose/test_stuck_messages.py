@@ -329,6 +329,15 @@ def test_status_about_routing_may_be_old(status: str, cause: str) -> None:
     assert row["remedy"].startswith("Wait until it is tried again")
 
 
+def test_a_message_that_is_too_large_is_the_cause_although_the_routes_are_correct() -> None:
+    status = str(dropped_by_next_hop("TCP://south:4022", DropReason.TOO_LARGE))
+    row = explained(SOUND, "Stock", transmission_status=status)
+    assert row["cause"].startswith(
+        "the routes are correct; the status says that the message is larger than the instance"
+    )
+    assert "max_message_bytes" in row["remedy"]
+
+
 def test_unknown_status_is_quoted() -> None:
     row = explained(SOUND, "Stock", transmission_status="Something else happened.")
     assert row["cause"] == 'the routes are correct; the status says "Something else happened."'

@@ -136,6 +136,11 @@ _PATTERNS: Final = (
         is_routing=True,
     ),
     _pattern(
+        r"larger than that instance accepts",
+        "the message is larger than the instance accepts to which the route leads, so neither it nor the messages after it arrive",
+        "Increase limits.max_message_bytes there, or end the conversation and send the content in smaller messages.",
+    ),
+    _pattern(
         r"no route or service for it and dropped it",
         "when it was last tried, the instance to which the route led had no route or service for the message",
         "Look there for the event Message Undeliverable, which gives the reason; check the address of the route here, and the services and the "

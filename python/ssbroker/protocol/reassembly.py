@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -119,6 +120,8 @@ def _row_values(part: OpenedFragment, sequence: int) -> tuple[Any, ...]:
 
 _READ_BYTES: Final = 8 << 20
 """About this much is read back at a time."""
+TOO_LARGE: Final = "too_large"
+"""The reason for refusing a fragment that makes its message larger than the limit."""
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 """The reason for refusing a fragment that does not fit, or whose message is too far ahead."""
 CONFLICT: Final = "conflict"
@@ -172,7 +175,7 @@ class Assembler:
         first = self._push(parts)
         if not any(part.is_error for part in parts):
             return first
-        invalid_ids = {id(part) for part, reason in first.rejected if reason != LIMIT_EXCEEDED}
+        invalid_ids = {id(part) for part, reason in first.rejected if reason not in (LIMIT_EXCEEDED, TOO_LARGE)}
         errors = [part for part in parts if part.is_error and id(part) not in invalid_ids]
         skipped_to = {part.incoming: part.sequence for part in errors if part.sequence > part.incoming.next}
         if not skipped_to:
@@ -209,8 +212,24 @@ class Assembler:
                 for part in to_store
                 if part.sequence >= part.incoming.next and (part.incoming.key, part.sequence) not in dropped
             ]
-        rejected = [*(refused | push.rejected).values()]
+        rejected = self._with_too_large([*(refused | push.rejected).values()])
         return AssemblyResult(pa.concat_tables(push.messages), to_store, rejected, push.dropped, push.broken)
+
+    def _with_too_large(self, rejected: list[tuple[OpenedFragment, str]]) -> list[tuple[OpenedFragment, str]]:
+        """Returns the refused fragments, with their own reason for those that make a message larger than the limit."""
+        sizes: Counter[tuple[InboundDirection, int]] = Counter()
+        for part, reason in rejected:
+            if reason == LIMIT_EXCEEDED:
+                sizes[part.incoming, part.sequence] += len(part.body)
+        for (incoming, sequence), size in sizes.items():
+            held = incoming.pending.get(sequence)
+            sizes[incoming, sequence] = size + (0 if held is None else held.body_bytes)
+        return [
+            (part, TOO_LARGE if sizes[part.incoming, part.sequence] > self._max_message_bytes else reason)
+            if reason == LIMIT_EXCEEDED
+            else (part, reason)
+            for part, reason in rejected
+        ]
 
     def _reassembler(self) -> Reassembler:
         return Reassembler(

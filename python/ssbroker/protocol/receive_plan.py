@@ -127,6 +127,7 @@ class ReceivePlanner:
             refusals={key: why for key, why in received.refusals.items() if key not in discarded},
             lost_by_peer=tuple(key for key, each in acknowledged.items() if _has_lost_messages(known[key], each)),
             runs=tuple(each.run for each in fast.runs),
+            too_large=frozenset(received.too_large),
         )
 
 

@@ -19,6 +19,7 @@ from ssbroker.protocol.inbound_fast_path import FastInbound
 from ssbroker.protocol.reassembly import (
     CONFLICT,
     LIMIT_EXCEEDED,
+    TOO_LARGE,
     Assembler,
     AssemblyResult,
     DirectionLoader,
@@ -31,8 +32,9 @@ from ssbroker.protocol.storage import MESSAGES, NO_FRAGMENTS, NO_MESSAGES, Dialo
 _DIGEST_BYTES: Final = 16
 _CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
 _REJECTION_TEXTS: Final = {
-    LIMIT_EXCEEDED: "the fragment exceeds a limit of this instance: its message is larger than max_message_bytes, or too far ahead of the "
-    "next expected one, or too much is waiting (max_pending_bytes)",
+    TOO_LARGE: "the message is larger than this instance accepts (max_message_bytes)",
+    LIMIT_EXCEEDED: "the fragment exceeds a limit of this instance: its message is too far ahead of the next expected one, or too much is "
+    "waiting (max_pending_bytes)",
     CONFLICT: "the fragment contradicts an earlier fragment of its message",
 }
 
@@ -65,6 +67,7 @@ class ReceivedBatch:
         notices: The errors to send back.
         dialogs_to_reload: Dialogs whose receive state has to be reloaded, because a message was refused.
         refusals: The reason of the refusal, by endpoint.
+        too_large: Endpoints with a message that is larger than the limit.
     """
 
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
@@ -75,6 +78,7 @@ class ReceivedBatch:
     notices: list[ErrorNotice] = field(default_factory=list)
     dialogs_to_reload: list[Dialog] = field(default_factory=list)
     refusals: dict[EndpointKey, Refusal] = field(default_factory=dict)
+    too_large: set[EndpointKey] = field(default_factory=set)
 
     def add_fast(self, fast: FastInbound) -> None:
         """Adds the fast path's messages before the others, and advances the receive state of their dialogs."""
@@ -172,6 +176,8 @@ class BatchReceiver:
                 self._emit_corrupted(dialog, part, "the content does not match its signature", now, peer)
             else:
                 self._emit_undeliverable(dialog, part, reason, now, peer)
+                if reason == TOO_LARGE:
+                    result.too_large.add(dialog.key)
         result.dropped += assembled.dropped
 
     def _release(self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch) -> None:

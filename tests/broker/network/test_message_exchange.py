@@ -14,6 +14,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
+from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.wire.frames import DropReason
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
@@ -141,6 +142,27 @@ def test_a_drop_at_the_target_is_in_the_status(shop_and_bank: ShopAndBank) -> No
     )
     assert "Message Undeliverable" in status
     assert "//" not in status.replace("TCP://", "")
+
+
+@pytest.mark.rule("P26")
+@pytest.mark.parametrize("size", [2_000, 200_000])
+def test_a_message_that_is_too_large_for_the_target_is_in_the_status(shop_and_bank: ShopAndBank, size: int) -> None:
+    """Of one fragment or several; it arrives once the limit is increased."""
+    network = shop_and_bank.network
+    network.crash("bank")
+    network.instance("bank", settings=ProtocolSettings(max_message_bytes=1_000))
+    dialog = shop_and_bank.send(b"small", b"x" * size, b"after it")
+    network.settle(seconds=20)
+    status = transmission_status(shop_and_bank, dialog)
+    assert status.startswith("9753: sent to TCP://bank:4022, but the message is larger than that instance accepts")
+    assert "limits.max_message_bytes" in status
+    assert len(waiting(shop_and_bank.sales)) == 2
+    network.crash("bank")
+    bank = network.instance("bank")
+    network.settle(seconds=80)
+    network.settle(seconds=80)
+    assert waiting(shop_and_bank.sales) == []
+    assert received(bank.database(shop_and_bank.stock.name)) == [b"small", b"x" * size, b"after it"]
 
 
 @pytest.mark.rule("R25")

@@ -253,7 +253,7 @@ def test_an_invalid_role_or_number_is_rejected(tail: bytes) -> None:
         frames.unpack_role(bytes(16) + tail)
 
 
-@pytest.mark.parametrize("body", [bytes(17), bytes(19), bytes(17) + b"\x00", bytes(17) + b"\x05"])
+@pytest.mark.parametrize("body", [bytes(17), bytes(19), bytes(17) + b"\x00", bytes(17) + b"\x06"])
 def test_an_invalid_reason_for_dropped_rows_is_rejected(body: bytes) -> None:
     with pytest.raises(PeerError, match="DROPPED"):
         frames.unpack_drops(body)

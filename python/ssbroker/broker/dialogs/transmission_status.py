@@ -128,6 +128,8 @@ _DROP_TEXTS: Final = {
     DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. Its event Forwarded Message Dropped gives the reason.",
     DropReason.NO_RETURN_ROUTE: "that instance cannot acknowledge it, because none of its routes leads back to the service of this "
     "conversation. Run in the target database there: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'TCP://<host>:<port>';",
+    DropReason.TOO_LARGE: "the message is larger than that instance accepts, so neither it nor the messages after it arrive. Increase "
+    "limits.max_message_bytes there, or end the conversation and send the content in smaller messages.",
 }
 
 

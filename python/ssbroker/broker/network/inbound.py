@@ -475,9 +475,10 @@ class InboundProcessor:
             result = dialogs.receive(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
             if not isinstance(result, StalePlan):
                 self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
-                if unroutable := dialogs.without_route(part.keys):
-                    no_return = {_sender(key): DropReason.NO_RETURN_ROUTE for key in unroutable}
-                    self._router.report_drops(peer, no_return)
+                reasons = dict.fromkeys(dialogs.without_route(part.keys), DropReason.NO_RETURN_ROUTE)
+                reasons |= dict.fromkeys(result.too_large, DropReason.TOO_LARGE)
+                if reasons:
+                    self._router.report_drops(peer, {_sender(key): reason for key, reason in reasons.items()})
                 return
             if result.is_database_changed:
                 self._dialogs.drop(dialogs)

@@ -351,6 +351,8 @@ class DropReason(IntEnum):
     """It forwards, but dropped them."""
     NO_RETURN_ROUTE = 4
     """It received them, but its routes do not lead back to the sender."""
+    TOO_LARGE = 5
+    """A message is larger than it accepts."""
 
 
 DROPS_MAX: Final = 1 << 10
