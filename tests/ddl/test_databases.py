@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import warnings
 
 import pytest
 
@@ -212,7 +213,45 @@ def test_disabled_databases_may_share_an_id() -> None:
     assert databases(script)["Copy"] == (ID.bytes, False)
 
 
-def test_a_script_that_creates_a_database_first_describes_a_new_instance() -> None:
+def test_a_database_that_the_script_only_uses_exists_already() -> None:
+    """On the server, it usually does, also if the script creates another one."""
+    script = read(
+        "CREATE DATABASE Sales", "USE HR CREATE QUEUE Q", "DROP DATABASE Old", "ALTER DATABASE Stock SET NEW_BROKER"
+    )
+    assert list(databases(script)) == ["Sales", "HR", "Stock", "msdb"]
+    assert script.notes == ()
+    assert refused("CREATE DATABASE HR", "USE Stock CREATE SERVICE S ON QUEUE Q").number == 15151
+    assert list(databases(read("CREATE QUEUE Q", "USE Users CREATE QUEUE Q"))) == ["user", "Users", "msdb"]
+
+
+@pytest.mark.parametrize(
+    ("created", "used", "note"),
+    [
+        ("Shop1", "Shop2", "taken as an existing database, because the script does not create it; did you mean Shop1?"),
+        (
+            "Sales2",
+            "Sales",
+            "taken as an existing database, because the script does not create it; did you mean Sales2?",
+        ),
+        (
+            "Orders",
+            "OrderDB",
+            "taken as an existing database, because the script does not create it; did you mean Orders?",
+        ),
+        ("A", "B", None),
+        ("Sales", "sales", None),
+    ],
+)
+def test_a_similar_database_is_noted(created: str, used: str, note: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = read(f"CREATE DATABASE {created}", f"USE {used} DROP ROUTE AutoCreatedLocal")
+    assert [(one.kind, one.text, one.position.line) for one in script.notes] == (
+        [] if note is None else [("existing", note, 2)]
+    )
+
+
+def test_a_database_whose_name_differs_by_a_letter_from_a_created_one_is_refused() -> None:
     error = refused("CREATE DATABASE Sales", "USE Sale")
     assert (error.line, error.number) == (2, 911)
     said = "the script creates no database 'Sale'; it creates Sales; did you mean Sales?"

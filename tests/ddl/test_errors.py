@@ -318,11 +318,6 @@ def test_missing_and_duplicate_objects_are_refused(statement: str, number: int |
     assert reason in str(error)
 
 
-def test_missing_database_of_a_script_that_creates_none() -> None:
-    error = refused("CREATE DATABASE Sales; DROP DATABASE Sales; USE Orders")
-    assert str(error).endswith("the script creates no database 'Orders'")
-
-
 ENDPOINT = "CREATE ENDPOINT {name} AS TCP (LISTENER_PORT = {port}, LISTENER_IP = {ip}) FOR SERVICE_BROKER ()"
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from ssbroker._text import differs_by_one_edit
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
-from ssbroker.ddl.parser_base import did_you_mean
+from ssbroker.ddl.parser_base import did_you_mean, most_similar
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark, skipped_remark
 from ssbroker.ddl.statements import (
@@ -47,6 +48,8 @@ ROUTE_ID_MAX: Final = 2**31 - 1
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
+_MISSPELLED_MIN: Final = 3
+"""Names of fewer characters often differ by one letter on purpose."""
 _PASSWORD_REQUIRED: Final = "the password of the master key is empty"  # noqa: S105 - a message
 
 
@@ -147,8 +150,9 @@ Key = tuple[str, str]
 class InstanceModel:
     """The state that statements change; databases, routes and services are in order of creation.
 
-    A script that creates a database before it uses one is complete: other databases do not exist, unless `lenient`. Otherwise
-    the databases that it uses exist already.
+    Databases that the script uses, but does not create, exist already; one whose name differs by a letter from that of a created one
+    is a typing error, unless `lenient`. A script that creates a database before it uses one is complete: it shows all that the
+    databases that it creates hold.
     """
 
     now: datetime
@@ -202,20 +206,40 @@ class InstanceModel:
         return self.current
 
     def database(self, name: str, *, number: int = 911) -> DatabaseModel:
-        """Returns the database of that name; supposes that it exists, unless the script dropped it or is complete."""
+        """Returns the database of that name; supposes that it exists, unless the script dropped it or it seems misspelled."""
         name = self.resolve(name)
         if name in self.databases:
             return self.databases[name]
         if name in self.dropped:
             raise RefusalError(f"the database {name!r} was dropped", number)
-        if self.is_complete and not self.lenient and name not in SYSTEM_DATABASES:
-            known = self._user_databases()
-            its = f"; it creates {', '.join(known)}" if known else ""
-            raise RefusalError(f"the script creates no database {name!r}{its}{did_you_mean(name, known)}", number)
+        meant = self._misspelled(name)
+        if meant is not None:
+            its = f"; it creates {', '.join(self.created_databases())}"
+            raise RefusalError(f"the script creates no database {name!r}{its}; did you mean {meant}?", number)
         return self.suppose(name)
 
     def _user_databases(self) -> list[str]:
         return [name for name in self.databases if name not in SYSTEM_DATABASES]
+
+    def created_databases(self) -> list[str]:
+        """Returns the names of the user databases that the script creates."""
+        return [
+            name for name in self._user_databases() if name != UNNAMED_DATABASE and not self.databases[name].is_supposed
+        ]
+
+    def _misspelled(self, name: str) -> str | None:
+        """Returns the created database that is meant by a name that differs from its name by a letter; None if there is none."""
+        if self.lenient or name in SYSTEM_DATABASES or len(name) < _MISSPELLED_MIN:
+            return None
+        key = folded(name)
+        return next(
+            (
+                other
+                for other in self.created_databases()
+                if differs_by_one_edit(key, folded(other)) and _without_digits(key) != _without_digits(folded(other))
+            ),
+            None,
+        )
 
     def suppose(self, name: str) -> DatabaseModel:
         """Adds a database that exists before the script runs."""
@@ -245,9 +269,10 @@ class InstanceModel:
             raise RefusalError(f"{name!r} is a system database and cannot be dropped", 3708)
         if name == self.current:
             raise RefusalError(f"the database {name!r} is in use by this script; select another one with USE", 3702)
-        is_missing = name in self.dropped or (self.is_complete and not self.lenient and name not in self.databases)
-        if is_missing and not if_exists:
-            raise RefusalError(f"the database {name!r} does not exist", 3701)
+        meant = None if name in self.databases else self._misspelled(name)
+        if (meant is not None or name in self.dropped) and not if_exists:
+            hint = "" if meant is None else f"; did you mean {meant}?"
+            raise RefusalError(f"the database {name!r} does not exist{hint}", 3701)
         self.databases.pop(name, None)
         for field_name in _BY_DATABASE:
             objects: dict[Any, Any] = getattr(self, field_name)
@@ -373,6 +398,11 @@ _BY_DATABASE: Final = (
 )
 
 
+def _without_digits(name: str) -> str:
+    """Numbered names, such as Shop1 and Shop2, differ on purpose."""
+    return "".join(character for character in name if not character.isdigit())
+
+
 def already_exists(name: str) -> str:
     """Returns the reason of error 1801 for CREATE DATABASE, with what to do."""
     reason = name_is_taken(name)
@@ -449,9 +479,11 @@ def _run_database(
             for name in names:
                 instance.drop(name, if_exists=if_exists)
         case statements.UseDatabase(name):
+            is_known = instance.resolve(name) in instance.databases
             instance.use(name)
             if guid is not None:
                 _set_broker(instance, instance.resolve(name), None, guid)
+            return None if is_known else _similar_database(instance, name)
         case statements.CreateDatabase(name, is_attach, option):
             instance.create(name)
             _set_broker(instance, name, option, guid, is_attach=is_attach)
@@ -463,6 +495,17 @@ def _run_database(
                 instance.rename(name, new_name)
             return skipped_remark(ignored)
     return None
+
+
+def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
+    """Returns that a database was taken as existing, if the script creates one with a similar name."""
+    is_noted = not instance.lenient and name not in SYSTEM_DATABASES
+    similar = most_similar(name, instance.created_databases()) if is_noted else None
+    if similar is None or folded(similar) == folded(name):
+        return None
+    return Remark(
+        "existing", f"taken as an existing database, because the script does not create it; did you mean {similar}?"
+    )
 
 
 def _set_broker(

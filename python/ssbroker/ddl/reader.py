@@ -65,7 +65,7 @@ class ScriptOptions:
     Attributes:
         variables: Values of sqlcmd variables, by name in lower case.
         encoding: The encoding of scripts without a byte order mark; None means UTF-8.
-        lenient: Whether statements that T-SQL does not have are skipped, and databases may exist that a script does not create.
+        lenient: Whether statements that T-SQL does not have are skipped, and names of databases may resemble those that a script creates.
         collects: Whether errors become notes, so that the rest of a script is read.
         any_order: Whether scripts may need objects of later ones.
     """
@@ -90,9 +90,9 @@ STRICT: Final = ScriptOptions()
 def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOptions = STRICT) -> ScriptTables:
     """Reads a DDL script.
 
-    The script runs on a model of an instance. If it creates a database before it uses one, it describes a new instance. Otherwise the
-    databases that it uses exist already, with the route AutoCreatedLocal, the broker enabled and an unknown broker id. `USE master` alone does not
-    add the database; statements before any `USE` belong to the only user database of the script, or to one named `user`.
+    The script runs on a model of an instance. Databases that it uses but does not create exist already, with the route AutoCreatedLocal, the
+    broker enabled and an unknown broker id. `USE master` alone does not add the database; statements before any `USE` belong to the only user
+    database of the script, or to one named `user`.
 
     Conditions are decided by what the script has made so far, and dynamic SQL in EXEC runs if the script determines its text. What is not
     executed is in `notes`.

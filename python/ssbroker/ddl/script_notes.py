@@ -40,7 +40,7 @@ class ScriptNote:
 
     Attributes:
         kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
-            options), `existing` (exists already with the same content), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
+            options), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
             Service Broker, but whose condition or text is not known from the script), `unknown` (not a statement of T-SQL), `refused` (an error) or `empty`
             (the script has no statement about Service Broker).
         subject: The statement, shortened and without secrets; empty for a whole script.

@@ -129,7 +129,7 @@ class Fleet(Mapping[str, Catalog]):
             now: The time from which LIFETIME counts in scripts; None for the current time. A datetime without a time zone is UTC.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that T-SQL does not have, and to accept databases that a script does not create.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a script creates.
 
         Returns:
             The fleet.
