@@ -61,6 +61,8 @@ class DatabaseModel:
     enabled: bool = True
     is_supposed: bool = False
     """Whether the script uses the database without creating it, so that it may hold other objects."""
+    is_awaited: bool = False
+    """Whether another file, which has not run yet, creates the database."""
     master_password: str | None = field(default=None, repr=False)
 
     def apply(self, option: BrokerOption) -> None:
@@ -177,6 +179,24 @@ class InstanceModel:
     current: str | None = None
     is_complete: bool = False
     dropped: set[str] = field(default_factory=set)
+    announced: list[str] | None = None
+    """The databases that the files of a folder create, whatever their order; None for a single script."""
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Makes known which databases the files of a folder create, before the files run."""
+        self.announced = list({folded(name): name for name in sorted(names)}.values())
+        self.is_complete = bool(self.announced)
+
+    def start_file(self) -> None:
+        """Selects the default database, in which each file of a folder starts; None if it is known at the first statement only."""
+        names = self._default_databases()
+        self.current = names[0] if len(names) == 1 else None
+
+    def finish_files(self) -> None:
+        """Supposes that databases exist whose CREATE DATABASE did not run, for example because of its condition."""
+        for database in self.databases.values():
+            database.is_supposed |= database.is_awaited
+            database.is_awaited = False
 
     def resolve(self, name: str) -> str:
         """Returns the name of the database that differs from this one only in case, or else the name itself."""
@@ -184,7 +204,7 @@ class InstanceModel:
         if name in self.databases or name in SYSTEM_DATABASES:
             return name
         key = folded(name)
-        return next((other for other in self.databases if folded(other) == key), name)
+        return next((other for other in (*self.databases, *(self.announced or ())) if folded(other) == key), name)
 
     def use(self, name: str) -> None:
         """Makes a database the current one."""
@@ -197,11 +217,11 @@ class InstanceModel:
     def current_database(self) -> str:
         """Returns the current database; before any USE, the only user database, which is created if there is none."""
         if self.current is None:
-            user_databases = self._user_databases() or [UNNAMED_DATABASE]
-            if len(user_databases) > 1:
-                names = ", ".join(user_databases)
-                raise RefusalError(f"select a database with USE first; the script contains the databases {names}")
-            self.current = user_databases[0]
+            names = self._default_databases() or [UNNAMED_DATABASE]
+            if len(names) > 1:
+                which = "script contains" if self.announced is None else "scripts create"
+                raise RefusalError(f"select a database with USE first; the {which} the databases {', '.join(names)}")
+            self.current = names[0]
         self.database(self.current)
         return self.current
 
@@ -212,6 +232,10 @@ class InstanceModel:
             return self.databases[name]
         if name in self.dropped:
             raise RefusalError(f"the database {name!r} was dropped", number)
+        if name in (self.announced or ()):
+            database = self._add(name)
+            database.is_awaited = True
+            return database
         meant = self._misspelled(name)
         if meant is not None:
             its = f"; it creates {', '.join(self.created_databases())}"
@@ -220,6 +244,10 @@ class InstanceModel:
 
     def _user_databases(self) -> list[str]:
         return [name for name in self.databases if name not in SYSTEM_DATABASES]
+
+    def _default_databases(self) -> list[str]:
+        """Returns the databases of which the only one is the default before any USE."""
+        return self._user_databases() if self.announced is None else self.announced
 
     def created_databases(self) -> list[str]:
         """Returns the names of the user databases that the script creates."""
@@ -249,6 +277,10 @@ class InstanceModel:
 
     def create(self, name: str) -> DatabaseModel:
         """Creates a database, which must not exist."""
+        awaited = self.databases.get(self.resolve(name))
+        if awaited is not None and awaited.is_awaited:
+            awaited.is_awaited = False
+            return awaited
         if self.resolve(name) in self.databases or canonical_name(name) in SYSTEM_DATABASES:
             raise RefusalError(already_exists(self.resolve(name)), 1801)
         self.is_complete |= all(other in SYSTEM_DATABASES for other in self.databases) and not self.dropped
@@ -295,6 +327,8 @@ class InstanceModel:
         self.positions = {(key[0], new if key[1] == name else key[1], key[2]): at for key, at in self.positions.items()}
         self.current = new if self.current == name else self.current
         self.dropped = (self.dropped | {name}) - {new}
+        if self.announced is not None:
+            self.announced = [new if one == name else one for one in self.announced]
 
     def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
         """Returns whether another enabled database has the same broker id (I7)."""
@@ -331,6 +365,7 @@ class InstanceModel:
             databases=lambda: (
                 DatabaseRow(name, one.enabled, None if one.guid is None else str(uuid.UUID(bytes=one.guid)))
                 for name, one in self.databases.items()
+                if not one.is_awaited
             ),
             endpoint=self._endpoint_row,
             objects=lambda: self._objects(self._viewed_database(database)),
@@ -346,8 +381,8 @@ class InstanceModel:
             return self.resolve(database)
         if self.current is not None:
             return self.current
-        user_databases = self._user_databases()
-        return user_databases[0] if len(user_databases) == 1 else None
+        names = self._default_databases()
+        return names[0] if len(names) == 1 else None
 
     def _objects(self, name: str | None) -> DatabaseObjects:
         if name is None:
@@ -486,6 +521,7 @@ def _run_database(
             return None if is_known else _similar_database(instance, name)
         case statements.CreateDatabase(name, is_attach, option):
             instance.create(name)
+            name = instance.resolve(name)
             _set_broker(instance, name, option, guid, is_attach=is_attach)
         case statements.AlterDatabase(given, option, new_name, ignored):
             name = instance.current_database() if given is None else instance.resolve(given)

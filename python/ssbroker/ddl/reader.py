@@ -6,7 +6,7 @@ import pickle
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,13 +18,21 @@ from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker.ddl import parser_objects, script_notes
 from ssbroker.ddl.expressions import Row, folded
-from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, batches, decode, parse_list
+from ssbroker.ddl.lexer import (
+    RefusalError,
+    ScriptBatch,
+    ScriptPosition,
+    ScriptSource,
+    batches,
+    decode,
+    parse_list,
+)
 from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, run
-from ssbroker.ddl.parser import ParsedBatch
+from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.script_notes import Remark, ScriptNote
 from ssbroker.ddl.script_runner import ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
-from ssbroker.ddl.statements import Statement
+from ssbroker.ddl.statements import CreateDatabase, Statement, walk
 from ssbroker.exceptions import DdlError, DdlWarning
 
 _SERVER_HOST: Final = re.compile(
@@ -67,7 +75,7 @@ class ScriptOptions:
         encoding: The encoding of scripts without a byte order mark; None means UTF-8.
         lenient: Whether statements that T-SQL does not have are skipped, and names of databases may resemble those that a script creates.
         collects: Whether errors become notes, so that the rest of a script is read.
-        any_order: Whether scripts may need objects of later ones.
+        any_order: Whether the scripts are the files of a folder: each starts in the default database, and may need objects of later ones.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -171,17 +179,24 @@ def read_servers(
     given = list(scripts)
     servers: dict[str | None, _Server] = {}
     sources = _sources(given, options)
+    announced: dict[str, list[str]] = {}
+    for source, _ in sources if options.any_order else ():
+        for server_name, database in _created_databases(source):
+            announced.setdefault(server_name, []).append(database)
     for source, errors in sources:
+        for server in servers.values():
+            server.start_file(options)
         try:
             for batch in batches(source):
                 is_empty = not batch.tokens and not batch.annotations
                 if not (is_empty and batch.server is None and len(sources) == 1):
-                    _server_of(servers, batch.server, at, options).run(source, batch, errors)
+                    _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
                     errors.clear()
         except DdlError as error:  # such as an unclosed quotation mark: where the next statement starts is not known
             if not options.collects:
                 raise
-            _server_of(servers, None if not servers else next(reversed(servers)), at, options).runner.report(error)
+            last = None if not servers else next(reversed(servers))
+            _server_of(servers, last, at, options, announced).runner.report(error)
     servers = servers or {None: _Server.start(at, options)}
     first = ScriptPosition(given[0][1] if given else None, 1)
     named = {name: server.named_address(name) for name, server in servers.items()}
@@ -193,11 +208,20 @@ def read_servers(
     }
 
 
-def _server_of(servers: dict[str | None, _Server], name: str | None, now: datetime, options: ScriptOptions) -> _Server:
+def _server_of(
+    servers: dict[str | None, _Server],
+    name: str | None,
+    now: datetime,
+    options: ScriptOptions,
+    announced: Mapping[str, Sequence[str]],
+) -> _Server:
     """Returns the state of a server, which is added at its first use; names compare without case."""
     known = next((one for one in servers if folded(one or "") == folded(name or "")), name)
     if known not in servers:
         servers[known] = _Server.start(now, options)
+        if options.any_order:
+            servers[known].target.instance.announce(announced.get(folded(name or ""), ()))
+            servers[known].start_file(options)
     return servers[known]
 
 
@@ -241,9 +265,23 @@ _CREATES: Final = re.compile(rf"\bCREATE\s+DATABASE\s+{_NAME}", re.IGNORECASE)
 _USES: Final = re.compile(rf"\bUSE\s+{_NAME}", re.IGNORECASE)
 
 
+def _created_databases(source: ScriptSource) -> Iterator[tuple[str, str]]:
+    """Yields server, folded, and name of each database that a script creates, without those in comments and in texts of EXEC."""
+    if _CREATES.search(source.text) is None:
+        return
+    try:
+        for batch in batches(source):
+            for one in walk(parse(source, batch, report=lambda _: None).statements):
+                if isinstance(one.statement, CreateDatabase):
+                    yield folded(batch.server or ""), one.statement.name
+    except DdlError:  # reported when the script runs
+        return
+
+
 def _order(texts: Sequence[str]) -> list[int]:
-    """Returns the order of scripts: as given, but a script that creates a database before those that use it."""
+    """Returns the order of scripts: those that create databases first, each before those that use its database; otherwise as given."""
     creates = [{folded("".join(match)) for match in _CREATES.findall(text)} for text in texts]
+    creators = [index for index, names in enumerate(creates) if names]
     uses = [{folded("".join(match)) for match in _USES.findall(text)} for text in texts]
     order: list[int] = []
     waiting: set[int] = set()
@@ -252,15 +290,14 @@ def _order(texts: Sequence[str]) -> list[int]:
         if index in order or index in waiting:
             return
         waiting.add(index)
-        missing = uses[index] - creates[index] - set().union(*(creates[one] for one in order))
-        for other in range(index + 1, len(texts)):
-            if creates[other] & missing:
+        for other in creators:
+            if creates[other] & (uses[index] - creates[index]):
                 place(other)
         order.append(index)
 
-    for index in range(len(texts)):
+    for index in creators:
         place(index)
-    return order
+    return order + [index for index, names in enumerate(creates) if not names]
 
 
 @dataclass
@@ -302,6 +339,12 @@ class _Server:
         runner = ScriptRunner(lenient=options.lenient, collects=options.collects, any_order=options.any_order)
         return cls(_ModelTarget(instance), runner)
 
+    def start_file(self, options: ScriptOptions) -> None:
+        """Starts a file of a folder as sqlcmd does: in a new session."""
+        if options.any_order:
+            self.target.instance.start_file()
+            self.runner.start_session()
+
     def run_text(self, text: str) -> None:
         """Runs a script without sqlcmd commands."""
         source = ScriptSource(text, None)
@@ -342,6 +385,7 @@ class _Server:
         return f"TCP://{host['host'].lower()}:{endpoint.settings.port}"
 
     def finish(self, start: ScriptPosition, options: ScriptOptions, *, address: str | None) -> ScriptTables:
+        self.target.instance.finish_files()
         self.runner.run_deferred(self.target)
         if not self.runner.seen_count and not options.lenient:
             self.runner.note_empty(start)

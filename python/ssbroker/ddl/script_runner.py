@@ -22,7 +22,7 @@ from ssbroker.ddl.expressions import (
 )
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
-from ssbroker.ddl.script_notes import NoteKind, Remark, ScriptNote
+from ssbroker.ddl.script_notes import OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import DdlError, StorageError
@@ -53,7 +53,7 @@ _TEXTS_MAX: Final = 100_000
 _JUMPS_MAX: Final = 1_000
 _UNDECIDED_CONDITION: Final = "its condition cannot be evaluated from the script"
 _UNDECIDED_TEXT: Final = "its text cannot be determined from the script"
-_CREATABLE: Final = (
+_WAITING: Final = (
     statements.CreateService,
     statements.CreateContract,
     statements.CreatePriority,
@@ -62,11 +62,23 @@ _CREATABLE: Final = (
     statements.SetPermission,
     statements.SetOwner,
     statements.AlterService,
+    statements.AlterQueue,
+    statements.AlterRoute,
+    statements.AlterMessageType,
+    statements.AlterPriority,
+    statements.AlterBinding,
+    statements.AlterCertificate,
+    statements.BackupCertificate,
+    statements.AlterMasterKey,
+    statements.OpenMasterKey,
+    statements.AlterEndpoint,
 )
 _SECURITY_KINDS: Final = frozenset(
     {"CREATE LOGIN", "ALTER LOGIN", "DROP LOGIN", "GRANT ON ENDPOINT", "DENY ON ENDPOINT", "REVOKE ON ENDPOINT"}
 )
 _MISSING: Final = frozenset({15151, 3701, 911})
+_AWAITED: Final = _MISSING | {15581}
+"""The errors of statements that need an object, or an open master key."""
 
 
 class _BatchEndError(Exception):
@@ -157,6 +169,11 @@ class ScriptRunner:
         if is_repeated:
             self.notes[known:] = [note for note in self.notes[known:] if note.kind in ("refused", "caught")][:1]
         return self.run_count > before
+
+    def start_session(self) -> None:
+        """Forgets what ends with a session: NOEXEC and transactions."""
+        self._is_noexec = False
+        self._transactions.clear()
 
     def run_deferred(self, target: ScriptTarget) -> None:
         """Runs the statements that waited for others, as long as one of them succeeds."""
@@ -321,12 +338,15 @@ class ScriptRunner:
         except RefusalError as refusal:
             if getattr(statement, "if_exists", False) and refusal.number in _MISSING:
                 return
-            if self._deferred is not None and refusal.number in _MISSING and isinstance(statement, _CREATABLE):
+            if self._deferred is not None and refusal.number in _AWAITED and isinstance(statement, _WAITING):
                 self._deferred.append(_Deferred(source, parsed, target.current, refusal))
                 return
             if self._collects and isinstance(statement, statements.UseDatabase):
                 target.suppose(statement.name)
             raise
+        if self._deferred is not None and remark is OTHER_ENDPOINT:  # another file may create it
+            self._deferred.append(_Deferred(source, parsed, target.current, RefusalError(remark.text)))
+            return
         self.run_count += not isinstance(statement, statements.UseDatabase)
         if remark is not None:
             self._note(source, parsed, remark.kind, remark.text, parsed.verb or "")
