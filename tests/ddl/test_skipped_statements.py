@@ -144,6 +144,70 @@ def test_batch_may_start_with_a_procedure_call_without_exec() -> None:
     assert [line.split(": ")[1] for line in messages] == ["sp_who '...'", "dbo.p ..."]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sp_configure 'show advanced options', 1",
+        "sp_reconfigure",
+        "sp_grant",
+        "sp_revoke 'a'",
+        "usp_Receive",
+        "usp_Receive Orders",
+        "Receiver",
+        "updates;",
+        "Backups N'x', @p = NULL, @q = DEFAULT",
+        "RestoreDb Sales, 'x.bak'",
+        "CreateIt -1, +2.5, 0xFF, $1, @v OUTPUT",
+        "CreateIt @a = 1, @b = @c OUT WITH RECOMPILE",
+        "master..sp_execute1 Orders",
+        "[Selects] Orders",
+        "dbo.Grants",
+        "sp_executes\nRECONFIGURE",
+        "Insertion\nEXEC p",
+    ],
+)
+def test_a_call_may_have_a_name_like_a_statement(call: str) -> None:
+    script, messages = skipped("USE Sales", "GO", call, "GO", "CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+    assert names(script) == ["AutoCreatedLocal", "After"]
+    assert {note.kind for note in script.notes} == {"skipped"}
+    assert script.notes[0].statement == "EXEC"
+    assert messages[0].endswith("skipped (not about Service Broker)")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("CREAT QUEUE Q", "no statement of T-SQL starts with CREAT; did you mean CREATE?"),
+        ("CRATE ROUTE R WITH ADDRESS = 'LOCAL'", "no statement of T-SQL starts with CRATE; did you mean CREATE?"),
+        ("USEE Sales", "did you mean USE?; to call a procedure of this name, write EXEC USEE"),
+        ("DROPP QUEUE dbo.Q", "did you mean DROP?"),
+        ("GRANTS SEND ON SERVICE::S TO U", "did you mean GRANT?"),
+        ("WHERE 1 = 1", "no statement of T-SQL starts with WHERE"),
+        ("Hello world", "no statement of T-SQL starts with Hello"),
+        ("1", "no statement of T-SQL starts with 1"),
+        ("PRINT 1 CREAT QUEUE Q", ""),
+        ("PRINT 1; CREAT QUEUE Q", "no statement of T-SQL starts with CREAT; did you mean CREATE?"),
+        (
+            "PRINT 1; usp_Receive 1",
+            "only the first statement of a batch calls a procedure without EXEC; write EXEC usp_Receive",
+        ),
+    ],
+)
+def test_what_cannot_be_a_call_is_refused(text: str, reason: str) -> None:
+    if not reason:  # a part of the expression, as far as a reader can tell that skips PRINT
+        skipped(text)
+        return
+    error = refused(text)
+    assert error.number == 102
+    assert reason in str(error)
+
+
+def test_a_call_without_exec_of_a_procedure_with_statements_about_service_broker_is_reported() -> None:
+    for call in ("dbo.CreateIt", "CreateIt 1"):
+        _, messages = skipped("CREATE PROCEDURE CreateIt @a int = 0 AS CREATE QUEUE Q", "GO", call)
+        assert messages[1].endswith("not executed, although it contains CREATE QUEUE: procedures are not executed")
+
+
 def test_note_lists_each_contained_statement_once() -> None:
     _, messages = skipped("IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE B USE C END")
     shown = "IF @a = 1 BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = '..."

@@ -12,7 +12,7 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource, Token
 from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, on_or_off
 from ssbroker.ddl.parser_statements import known_statement, parse_statement
-from ssbroker.ddl.skipped_statements import skip_condition, skip_other, skip_simple
+from ssbroker.ddl.skipped_statements import is_call_without_exec, skip_condition, skip_other, skip_simple
 from ssbroker.ddl.statements import Branch, ParsedStatement, Skipped, Statement, Tokens, walk
 from ssbroker.exceptions import DdlError
 
@@ -134,7 +134,7 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
     if key in ("CREATE", "ALTER") and _module_name(cursor) is not None:
         return _module(cursor)
     is_call = key in ("EXEC", "EXECUTE") and follower not in ("AS", "ON")
-    if is_call or (cursor.index == 0 and cursor.token.text.lower() in _TEXT_PROCEDURES | {"sp_executesql"}):
+    if is_call or is_call_without_exec(cursor):
         return _procedure_call(cursor)
     parse_flow = _FLOW.get(key)
     return skip_other(cursor) if parse_flow is None else parse_flow(cursor, depth)

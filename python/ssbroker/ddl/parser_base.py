@@ -74,7 +74,9 @@ STATEMENT_WORDS: Final = frozenset(
         "WHILE",
     }
 )
-_RESERVED: Final = (STATEMENT_WORDS - {"DISABLE", "ENABLE", "GET", "MOVE", "RECEIVE", "SEND", "THROW"}) | frozenset(
+RESERVED_WORDS: Final = (
+    STATEMENT_WORDS - {"DISABLE", "ENABLE", "GET", "MOVE", "RECEIVE", "SEND", "THROW"}
+) | frozenset(
     {
         "AS",
         "AUTHORIZATION",
@@ -208,7 +210,7 @@ class TokenCursor:
         is_regular = token.kind == "word" and (token.text[0].isalpha() or token.text[0] in "_#")
         if token.kind != "name" and not is_regular:
             self.fail("expected a name")
-        if token.key in _RESERVED:
+        if token.key in RESERVED_WORDS:
             self.fail(f"expected a name, but {token.key} is a reserved word; to use it as a name, write [{token.text}]")
         try:
             check_name(token.text)

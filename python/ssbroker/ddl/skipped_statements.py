@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, did_you_mean
+from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor, did_you_mean
 from ssbroker.ddl.parser_statements import known_statement
 from ssbroker.ddl.statements import Skipped, Statement, Unknown
 
@@ -232,16 +232,80 @@ def _unknown_reason(cursor: TokenCursor) -> tuple[str, int] | None:
         return None
     if key in STATEMENT_WORDS or key in _OTHER_STARTERS or key == "(" or noun.key == ":":
         return None
-    hint = did_you_mean(key, STATEMENT_WORDS)
-    is_name = token.kind in ("word", "name")
-    is_argument = noun.kind in ("string", "end") or noun.key in (".", ";") or noun.key.startswith("@")
-    if cursor.index == 0 and is_name and not hint and (is_argument or key.startswith(("SP_", "XP_"))):
-        return None  # a procedure call without EXEC
     shown = token.text[:_SHOWN_MAX] if token.kind == "word" else "this"
-    return f"no statement of T-SQL starts with {shown}{hint}", 102
+    reason = f"no statement of T-SQL starts with {shown}"
+    if cursor.index > 0 and "_" in key and _may_be_call(cursor):
+        return f"{reason}; only the first statement of a batch calls a procedure without EXEC; write EXEC {shown}", 102
+    hint = did_you_mean(key, STATEMENT_WORDS)
+    if cursor.index == 0 and _has_name_of_procedure(cursor) and noun.kind in ("word", "name"):
+        hint += f"; to call a procedure of this name, write EXEC {shown}"
+    return f"{reason}{hint}", 102
 
 
 _SHOWN_MAX: Final = 40
+
+
+def is_call_without_exec(cursor: TokenCursor) -> bool:
+    """Returns whether a batch starts here with the call of a procedure.
+
+    Its first word may resemble a keyword. A name and a word without a comma is a call too, but more likely a misspelled
+    statement, such as `USEE Sales`, unless no keyword is like the name.
+    """
+    return cursor.index == 0 and _may_be_call(cursor)
+
+
+def _has_name_of_procedure(cursor: TokenCursor) -> bool:
+    token = cursor.token
+    if token.kind == "word":
+        is_regular = token.text[0].isalpha() or token.text[0] in "_#"
+        return is_regular and token.key not in STATEMENT_WORDS | RESERVED_WORDS | _OTHER_STARTERS
+    return token.kind == "name"
+
+
+def _may_be_call(cursor: TokenCursor) -> bool:
+    """Returns whether a name with the arguments of a call is here: values or `@name = value`, separated by commas."""
+    if not _has_name_of_procedure(cursor):
+        return False
+    count = 1
+    while cursor.ahead(count).key == ".":
+        count += 2 if cursor.ahead(count + 1).kind in ("word", "name") else 1
+    is_distinct = count > 1 or cursor.token.kind == "name" or not cursor.token.text.isalpha()
+    if _ends_call(cursor, count):
+        return True
+    argument = cursor.ahead(count)
+    is_bare = argument.kind == "name" or (argument.kind == "word" and argument.text[:1].isalpha())
+    end = _argument_end(cursor, count)
+    if end is not None and _ends_call(cursor, end):
+        return is_distinct or not is_bare
+    while end is not None and cursor.ahead(end).key == ",":
+        end = _argument_end(cursor, end + 1)
+    return end is not None and _ends_call(cursor, end)
+
+
+def _argument_end(cursor: TokenCursor, count: int) -> int | None:
+    """Returns where the argument of a call ends that starts `count` tokens ahead; None if there is none."""
+    if cursor.ahead(count).key.startswith("@") and cursor.ahead(count + 1).key == "=":
+        count += 2
+    if cursor.ahead(count).key in ("+", "-"):
+        count += 1
+    value = cursor.ahead(count)
+    if value.kind not in ("word", "name", "string") or value.key in STATEMENT_WORDS:
+        return None
+    count += 1
+    if value.text[:1].isdecimal() and cursor.ahead(count).key == ".":
+        count += 2 if cursor.ahead(count + 1).text[:1].isdecimal() else 1
+    return count + (cursor.ahead(count).key in ("OUT", "OUTPUT"))
+
+
+def _ends_call(cursor: TokenCursor, count: int) -> bool:
+    token = cursor.ahead(count)
+    if token.kind == "end" or token.key == ";":
+        return True
+    if token.key == "WITH":
+        return cursor.ahead(count + 1).key in ("RECOMPILE", "RESULT")
+    # A word such as SEND, which is not reserved, may be an argument.
+    is_certain = token.key in RESERVED_WORDS or cursor.is_first_on_line(cursor.index + count)
+    return token.key in STATEMENT_WORDS and is_certain
 
 
 def _kind(keys: list[str]) -> str:
@@ -252,7 +316,7 @@ def _kind(keys: list[str]) -> str:
     if keys[0] in _PERMISSIONS and "ENDPOINT" in keys:
         return f"{keys[0]} ON ENDPOINT"
     words = [key for key in keys[:count] if key.isalpha() or key in STATEMENT_WORDS]
-    return " ".join(words) if words and words[0] in STATEMENT_WORDS | _OTHER_STARTERS else "procedure call"
+    return " ".join(words) if words and words[0] in STATEMENT_WORDS | _OTHER_STARTERS else "statement in parentheses"
 
 
 def _created(cursor: TokenCursor, first: int) -> tuple[str, str] | None:
