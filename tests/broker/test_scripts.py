@@ -294,6 +294,15 @@ def test_statements_without_effect_warn(instance: Instance, sales: Database) -> 
     assert ("dbo", "Q") in database_context(sales).objects().queues
 
 
+def test_a_backup_is_not_restored(instance: Instance, sales: Database) -> None:
+    text = "x.sql:1: RESTORE DATABASE [Stock]: not executed: an instance cannot restore a backup of SQL Server; create the database"
+    for run in (instance.execute, instance.ensure):
+        with pytest.warns(DdlWarning) as caught:
+            run("RESTORE DATABASE Stock FROM DISK = 'a' WITH NEW_BROKER, MOVE 'x' TO 'y'\nGO\nUSE Sales", file="x.sql")
+        assert [str(each.message).startswith(text) for each in caught] == [True]
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
 def test_a_catalog_written_as_a_script_becomes_a_running_instance(instance: Instance, tmp_path: Path) -> None:
     """Broker ids, route ids and expiry times are in the annotations that `to_ddl` writes."""
     with Instance.create(

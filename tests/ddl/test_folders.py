@@ -165,6 +165,14 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
     assert any("Included" in route and "'Sales'" in route for route in results[0]["routes"])
 
 
+@pytest.mark.parametrize("name", ["a.sql", "z.sql"])
+def test_a_database_is_restored_before_it_is_used(tmp_path: Path, name: str) -> None:
+    catalog = load(
+        tmp_path / "project", {name: "RESTORE DATABASE D FROM DISK = 'd'", "m.sql": f"USE D\nGO\n{QUEUE}\n{SERVICE}"}
+    )
+    assert catalog.services.to_pylist() == [{"database": "D", "name": "S"}]
+
+
 @pytest.mark.parametrize("names", [("a.sql", "b.sql"), ("b.sql", "a.sql")])
 def test_files_may_use_the_databases_of_each_other(tmp_path: Path, names: tuple[str, str]) -> None:
     first = f"USE B\nCREATE QUEUE Q\nGO\nCREATE DATABASE A -- ssbroker: service_broker_guid={GUID}"

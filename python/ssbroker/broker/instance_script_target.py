@@ -155,6 +155,8 @@ class InstanceScriptTarget:
             case statements.DropDatabase(names, if_exists):
                 for name in names:
                     self._drop_database(self.resolve(name), if_exists=if_exists)
+            case statements.RestoreDatabase():
+                return _RESTORE_NOT_EXECUTED
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
                 return endpoint_ddl.change_endpoint(self._transaction, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
@@ -273,6 +275,13 @@ class InstanceScriptTarget:
         guid = None if text is None else parse_broker_id(text)
         if guid is not None:
             database_lifecycle.set_guid(self._transaction, database, guid)
+
+
+_RESTORE_NOT_EXECUTED: Final = Remark(
+    "not_executed",
+    "not executed: an instance cannot restore a backup of SQL Server; create the database and its objects with a script, or attach "
+    "a database of ssbroker with CREATE DATABASE ... FOR ATTACH",
+)
 
 
 def _view_objects(objects: Objects) -> DatabaseObjects:

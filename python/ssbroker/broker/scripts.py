@@ -262,5 +262,5 @@ def _changed_databases(
                 yield from map(target.resolve, names)
             case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
                 yield current if queue.database is None else target.resolve(queue.database)
-            case _ if parsed.verb not in (None, "CREATE DATABASE"):
+            case _ if parsed.verb not in (None, "CREATE DATABASE", "RESTORE DATABASE"):
                 yield current

@@ -287,6 +287,18 @@ class InstanceModel:
         self.dropped.discard(name)
         return self._add(name)
 
+    def restore(self, name: str) -> DatabaseModel:
+        """Restores a database from a backup, whose objects and broker id are not known."""
+        name = self.resolve(name)
+        self._drop_objects(name)
+        self.dropped.discard(name)
+        return self.suppose(name)
+
+    def _drop_objects(self, name: str) -> None:
+        for field_name in _BY_DATABASE:
+            objects: dict[Any, Any] = getattr(self, field_name)
+            setattr(self, field_name, {key: one for key, one in objects.items() if key[0] != name})
+
     def _add(self, name: str) -> DatabaseModel:
         """Adds a database with its initial route."""
         database = self.databases[name] = DatabaseModel()
@@ -306,9 +318,7 @@ class InstanceModel:
             hint = "" if meant is None else f"; did you mean {meant}?"
             raise RefusalError(f"the database {name!r} does not exist{hint}", 3701)
         self.databases.pop(name, None)
-        for field_name in _BY_DATABASE:
-            objects: dict[Any, Any] = getattr(self, field_name)
-            setattr(self, field_name, {key: one for key, one in objects.items() if key[0] != name})
+        self._drop_objects(name)
         self.dropped.add(name)
 
     def rename(self, name: str, new: str) -> None:
@@ -350,7 +360,7 @@ class InstanceModel:
                 self.positions["binding", self.current_database(), name] = at
             case statements.CreateEndpoint(name) | statements.AlterEndpoint(name):
                 self.positions["endpoint", "", self.endpoint.name if self.endpoint else name] = at
-            case statements.CreateDatabase(name):
+            case statements.CreateDatabase(name) | statements.RestoreDatabase(name):
                 self.positions["database", name, ""] = at
             case statements.AlterDatabase(name, _, new_name):
                 known = self.current_database() if name is None else self.resolve(name)
@@ -495,6 +505,7 @@ def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str,
             | statements.CreateDatabase()
             | statements.AlterDatabase()
             | statements.DropDatabase()
+            | statements.RestoreDatabase()
         ):
             return _run_database(instance, statement, annotations.get("service_broker_guid"))
         case _ if isinstance(statement, SecurityStatement):
@@ -506,7 +517,11 @@ def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str,
 
 def _run_database(
     instance: InstanceModel,
-    statement: statements.UseDatabase | statements.CreateDatabase | statements.AlterDatabase | statements.DropDatabase,
+    statement: statements.UseDatabase
+    | statements.CreateDatabase
+    | statements.AlterDatabase
+    | statements.DropDatabase
+    | statements.RestoreDatabase,
     guid: str | None,
 ) -> Remark | None:
     match statement:
@@ -523,6 +538,9 @@ def _run_database(
             instance.create(name)
             name = instance.resolve(name)
             _set_broker(instance, name, option, guid, is_attach=is_attach)
+        case statements.RestoreDatabase(name, option):
+            instance.restore(name)
+            _set_broker(instance, instance.resolve(name), option, guid)
         case statements.AlterDatabase(given, option, new_name, ignored):
             name = instance.current_database() if given is None else instance.resolve(given)
             instance.database(name, number=5011)

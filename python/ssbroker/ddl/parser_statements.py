@@ -16,6 +16,7 @@ from ssbroker.ddl.parser_base import (
     subject_name,
 )
 from ssbroker.ddl.statements import BrokerOption, RouteClauses, Statement
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
 # The words that may follow these in CREATE DATABASE.
@@ -195,6 +196,23 @@ def _drop_database(cursor: TokenCursor) -> Statement:
     return statements.DropDatabase(tuple(names), if_exists)
 
 
+def _restore_database(cursor: TokenCursor) -> Statement:
+    first, option = cursor.index, None
+    name = None if cursor.key.startswith("@") else subject_name(cursor)
+    while not (cursor.at_end or cursor.key == ";" or cursor.key in STATEMENT_WORDS - {"MOVE"}):
+        if cursor.key in _BROKER_OPTIONS and cursor.ahead(-1).key in ("WITH", ","):
+            if option is not None:
+                cursor.fail("only one broker option is allowed")
+            option = cast("BrokerOption", cursor.key)
+        cursor.take()
+    if cursor.index == first + 1:
+        cursor.fail("expected FROM or WITH")
+    cursor.expect_complete()
+    if name is None or canonical_name(name) in SYSTEM_DATABASES:
+        return statements.Skipped("RESTORE DATABASE")
+    return statements.RestoreDatabase(name, option)
+
+
 _GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "USE": _use,
     "CREATE ROUTE": _create_route,
@@ -203,6 +221,7 @@ _GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE DATABASE": _create_database,
     "ALTER DATABASE": _alter_database,
     "DROP DATABASE": _drop_database,
+    "RESTORE DATABASE": _restore_database,
     "CREATE QUEUE": parser_objects.create_queue,
     "ALTER QUEUE": parser_objects.alter_queue,
     "DROP QUEUE": parser_objects.drop_queue,
@@ -222,4 +241,4 @@ _GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(drop_name(cursor)),
     **parser_objects.SECURITY_GRAMMAR,
 }
-_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP"}) | parser_objects.SECURITY_VERBS
+_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP", "RESTORE"}) | parser_objects.SECURITY_VERBS

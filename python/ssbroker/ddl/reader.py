@@ -261,7 +261,7 @@ def _outside(path: Path, file: str | None) -> ScriptNote | None:
 
 
 _NAME: Final = r"(?:\[((?:[^\]]|\]\])+)\]|\"([^\"]+)\"|([\w#@$]+))"
-_CREATES: Final = re.compile(rf"\bCREATE\s+DATABASE\s+{_NAME}", re.IGNORECASE)
+_CREATES: Final = re.compile(rf"\b(?:CREATE|RESTORE)\s+DATABASE\s+{_NAME}", re.IGNORECASE)
 _USES: Final = re.compile(rf"\bUSE\s+{_NAME}", re.IGNORECASE)
 
 
@@ -279,7 +279,7 @@ def _created_databases(source: ScriptSource) -> Iterator[tuple[str, str]]:
 
 
 def _order(texts: Sequence[str]) -> list[int]:
-    """Returns the order of scripts: those that create databases first, each before those that use its database; otherwise as given."""
+    """Returns the order of scripts: those that create or restore databases first, each before those that use its database; otherwise as given."""
     creates = [{folded("".join(match)) for match in _CREATES.findall(text)} for text in texts]
     creators = [index for index, names in enumerate(creates) if names]
     uses = [{folded("".join(match)) for match in _USES.findall(text)} for text in texts]

@@ -542,6 +542,7 @@ ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
     statements.UseDatabase: _DATABASE_KEYS,
     statements.CreateDatabase: _DATABASE_KEYS,
     statements.AlterDatabase: _DATABASE_KEYS,
+    statements.RestoreDatabase: _DATABASE_KEYS,
     statements.CreateEndpoint: _ENDPOINT_KEYS,
     statements.AlterEndpoint: _ENDPOINT_KEYS,
 }

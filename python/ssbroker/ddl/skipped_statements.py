@@ -167,8 +167,6 @@ def skip_other(cursor: TokenCursor) -> Statement:
     keys = [token.key for token in tokens]
     if unknown is not None:
         return Unknown(*unknown)
-    if keys[0] == "RESTORE" and "ENABLE_BROKER" in keys:
-        return Skipped("RESTORE DATABASE WITH ENABLE_BROKER")
     changed = (
         tuple(token.text for token in tokens if token.key.startswith("@")) if keys[0] in _CHANGES_VARIABLES else ()
     )

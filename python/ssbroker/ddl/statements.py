@@ -241,6 +241,14 @@ class DropDatabase:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreDatabase:
+    """RESTORE DATABASE."""
+
+    name: str
+    option: BrokerOption | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueName:
     """A queue with its schema; the database None means the current one."""
 
@@ -599,6 +607,7 @@ Statement = (
     | CreateDatabase
     | AlterDatabase
     | DropDatabase
+    | RestoreDatabase
     | CreateQueue
     | AlterQueue
     | DropQueue
