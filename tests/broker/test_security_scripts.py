@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning
+from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate, to_der
 from tests.broker.conftest import TARGET
 from tests.internals import instance_of
 
@@ -130,3 +132,44 @@ def test_an_invalid_password_is_rejected(instance: Instance, keyed: Database, tm
             assert caught.value.number == number
             assert not list(tmp_path.glob("c.*"))
     assert len(list(tmp_path.glob("c.*"))) == 2
+
+
+def test_a_certificate_is_read_from_binary_constants(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    begins = datetime(2026, 11, 20, tzinfo=UTC)
+    made = make_dialog_certificate("C", Validity(begins, begins + timedelta(days=9)))
+    der, key = to_der(made.certificate).hex(), key_to_der(made.key, password=None).hex()
+    instance.execute(f"CREATE CERTIFICATE A FROM BINARY = 0x{der} WITH PRIVATE KEY (BINARY = 0x{key})")
+    instance.execute(
+        f"BACKUP CERTIFICATE A TO FILE = '{tmp_path / 'a'}' WITH PRIVATE KEY (FILE = '{tmp_path / 'k'}', ENCRYPTION BY PASSWORD = 'p')"
+    )
+    assert (tmp_path / "a").read_bytes() == made.certificate
+    with pytest.raises(
+        DdlError, match="error 15208: certificate 'B': expected a certificate in PEM or DER, got 3 bytes"
+    ):
+        instance.execute("CREATE CERTIFICATE B FROM BINARY = 0x308201")
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (
+            "FROM ASSEMBLY a",
+            "not executed: certificates from an assembly are not supported; use FROM FILE or FROM BINARY",
+        ),
+        (
+            "FROM EXECUTABLE FILE = 'c.dll'",
+            "not executed: certificates from an executable file are not supported; use FROM",
+        ),
+        (
+            "ENCRYPTION BY PASSWORD = 'p' WITH SUBJECT = 's'",
+            "skipped the private key: keys that a password encrypts are not supported",
+        ),
+    ],
+)
+def test_what_an_instance_cannot_do_with_a_certificate_is_reported(
+    instance: Instance, keyed: Database, rest: str, text: str
+) -> None:
+    with pytest.warns(DdlWarning, match=re.escape(text)):
+        instance.execute(f"CREATE CERTIFICATE C {rest}")
+    names = instance.view("sys.certificates", "Sales")["name"].to_pylist()
+    assert ("C" in names) == text.startswith("skipped")

@@ -14,7 +14,7 @@ from ssbroker.broker.object_names import check_not_similar, existing, similar_na
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements
 from ssbroker.ddl.certificate_dates import parse_date
-from ssbroker.ddl.script_notes import Remark, skipped_remark
+from ssbroker.ddl.script_notes import UNUSABLE_KEY, Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_to_pem, key_to_pem
@@ -61,7 +61,7 @@ def change_security(
             found = name if kind == "service" else similar_name(known, name)
             set_owner(connection, objects, name=found, user=similar_user(objects, user))
         case _:
-            _change_keys(connection, objects, statement, key_encryption, now, file_created)
+            return _change_keys(connection, objects, statement, key_encryption, now, file_created)
     return None
 
 
@@ -95,7 +95,7 @@ def _change_keys(
     key_encryption: KeyEncryption,
     now: datetime,
     file_created: FileCreated,
-) -> None:
+) -> Remark | None:
     match statement:
         case statements.CreateMasterKey(password):
             security_ddl.create_master_key(connection, objects, key_encryption=key_encryption, password=password)
@@ -110,6 +110,30 @@ def _change_keys(
             )
         case statements.DropMasterKey():
             security_ddl.drop_master_key(connection, objects)
+        case (
+            statements.CreateCertificate()
+            | statements.AlterCertificate()
+            | statements.BackupCertificate()
+            | statements.DropCertificate()
+        ):
+            return _change_certificate(connection, objects, statement, key_encryption, now, file_created)
+    return None
+
+
+def _change_certificate(
+    connection: Connection,
+    objects: Objects,
+    statement: statements.CreateCertificate
+    | statements.AlterCertificate
+    | statements.BackupCertificate
+    | statements.DropCertificate,
+    key_encryption: KeyEncryption,
+    now: datetime,
+    file_created: FileCreated,
+) -> Remark | None:
+    match statement:
+        case statements.CreateCertificate(unreadable_source=source) if source:
+            return _not_supported(f"certificates from {source} are not supported; use FROM FILE or FROM BINARY")
         case statements.CreateCertificate(name, owner, is_active=active):
             check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)
             security_ddl.create_certificate(
@@ -121,37 +145,52 @@ def _change_keys(
                 owner=None if owner is None else similar_user(objects, owner),
                 active=active,
             )
+            return UNUSABLE_KEY if statement.has_unusable_key else None
+        case statements.AlterCertificate(key=statements.GivenKey(file=None, binary=None)):
+            return _not_supported("changing the password of a private key is not supported")
         case statements.AlterCertificate(name, active_now, key, removes_key):
+            is_unusable = key is not None and key.has_own_password
             security_ddl.alter_certificate(
                 connection,
                 objects,
                 key_encryption=key_encryption,
                 name=similar_name(objects.security.certificates, name),
                 active=active_now,
-                private_key=None if key is None else _read_certificate_file(key.file),
+                private_key=None if is_unusable else _private_key(key),
                 password=None if key is None else key.password,
-                removes_key=removes_key,
+                removes_key=removes_key or is_unusable,
             )
+            return UNUSABLE_KEY if is_unusable else None
         case statements.BackupCertificate():
             _back_up(objects, statement, key_encryption, file_created)
         case statements.DropCertificate(name):
             security_ddl.drop_certificate(connection, objects, name=similar_name(objects.security.certificates, name))
+    return None
+
+
+def _not_supported(why: str) -> Remark:
+    return Remark("not_executed", f"not executed: {why}")
 
 
 def _certificate_source(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
-    if statement.file is None:
-        return security_ddl.self_signed_certificate(
+    if statement.is_self_signed:
+        made = security_ddl.self_signed_certificate(
             statement.subject or statement.name,
             now=now,
             begins=parse_date(statement.start_date),
             ends=parse_date(statement.expiry_date),
         )
-    key = statement.key
-    return GivenCertificate(
-        _read_certificate_file(statement.file),
-        None if key is None else _read_certificate_file(key.file),
-        None if key is None else key.password,
-    )
+        return GivenCertificate(made.certificate) if statement.has_unusable_key else made
+    data = statement.binary if statement.file is None else _read_certificate_file(statement.file)
+    key = None if statement.has_unusable_key else statement.key
+    return GivenCertificate(data or b"", _private_key(key), None if key is None else key.password)
+
+
+def _private_key(key: statements.GivenKey | None) -> bytes | None:
+    """Returns the content of a private key that a statement gives."""
+    if key is None:
+        return None
+    return key.binary if key.file is None else _read_certificate_file(key.file)
 
 
 def _back_up(
@@ -172,7 +211,7 @@ def _back_up(
         found = key_encryption.private_key(objects.security, certificate)
         if found is None:
             raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
-        _write(key.file, key_to_pem(found, password=key.password), file_created)
+        _write(key.file or "", key_to_pem(found, password=key.password), file_created)
     _write(statement.file, pem, file_created)
 
 

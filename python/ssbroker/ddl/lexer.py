@@ -487,7 +487,7 @@ def statement_summary(source: ScriptSource, tokens: Sequence[Token], *, is_call:
         gap = " " if index and token.start > tokens[index - 1].end else ""
         words += gap + (
             _REDACTED
-            if _is_quoted(text, token) or _is_secret(tokens, index) or source.is_secret(token)
+            if _is_quoted(text, token) or _is_long_binary(token) or _is_secret(tokens, index) or source.is_secret(token)
             else text[token.start : token.end]
         )
     return words if end == shown else f"{words} ..."
@@ -496,7 +496,7 @@ def statement_summary(source: ScriptSource, tokens: Sequence[Token], *, is_call:
 def last_token_text(source: ScriptSource, tokens: Sequence[Token]) -> str:
     """Returns the text of the last token, shortened, and redacted if it may be a secret."""
     token, text = tokens[-1], source.text
-    may_be = _is_quoted(text, token) and any(one.key in _MAY_HAVE_SECRETS for one in tokens)
+    may_be = (_is_quoted(text, token) or _is_long_binary(token)) and any(one.key in _MAY_HAVE_SECRETS for one in tokens)
     is_redacted = may_be or _is_secret(tokens, len(tokens) - 1) or source.is_secret(token)
     shown = _REDACTED if is_redacted else text[token.start : token.end]
     return shown if len(shown) <= _TOKEN_CHARACTERS_MAX else shown[:_TOKEN_CHARACTERS_MAX] + "..."
@@ -518,6 +518,14 @@ def _callee_end(tokens: Sequence[Token], call: int) -> int:
 
 def _is_quoted(text: str, token: Token) -> bool:
     return token.kind == "string" or text[token.start] == '"'
+
+
+_BINARY_SHOWN_MAX: Final = 40
+
+
+def _is_long_binary(token: Token) -> bool:
+    """Returns whether a token is a binary constant that may be a private key; identifiers and hashes are shorter."""
+    return token.key.startswith("0X") and len(token.key) > _BINARY_SHOWN_MAX
 
 
 def _is_secret(tokens: Sequence[Token], index: int) -> bool:

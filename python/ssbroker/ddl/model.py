@@ -17,7 +17,7 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.parser_base import did_you_mean, most_similar
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.script_notes import OTHER_ENDPOINT, Remark, skipped_remark
+from ssbroker.ddl.script_notes import OTHER_ENDPOINT, UNUSABLE_KEY, Remark, skipped_remark
 from ssbroker.ddl.statements import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -897,7 +897,7 @@ def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Rema
             | statements.BackupCertificate()
             | statements.DropCertificate()
         ):
-            _run_certificate(instance, statement, database)
+            return _run_certificate(instance, statement, database)
         case _:
             _run_master_key(instance, statement, database)
     return None
@@ -1004,16 +1004,21 @@ def _run_certificate(
     | statements.BackupCertificate
     | statements.DropCertificate,
     database: str,
-) -> None:
+) -> Remark | None:
     if isinstance(statement, statements.CreateCertificate):
         _create_certificate(instance, statement, database)
-        return
-    key = _find(instance, instance.certificates, database, statement.name, kind="certificate")
-    certificate = instance.certificates.get(key)
+        return UNUSABLE_KEY if statement.has_unusable_key else None
+    found = _find(instance, instance.certificates, database, statement.name, kind="certificate")
+    certificate = instance.certificates.get(found)
     if isinstance(statement, statements.DropCertificate):
-        instance.certificates.pop(key, None)
+        instance.certificates.pop(found, None)
     elif isinstance(statement, statements.AlterCertificate) and certificate is not None:
-        certificate.has_key = statement.key is not None or (certificate.has_key and not statement.removes_key)
+        if statement.removes_key:
+            certificate.has_key = False
+        elif statement.key is not None:
+            certificate.has_key = not statement.key.has_own_password
+    key = statement.key if isinstance(statement, statements.AlterCertificate) else None
+    return UNUSABLE_KEY if key is not None and key.has_own_password else None
 
 
 def _create_certificate(instance: InstanceModel, statement: statements.CreateCertificate, database: str) -> None:
@@ -1028,7 +1033,7 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
         raise RefusalError(f"the certificate {statement.name!r} cannot be owned by public")
-    has_key = statement.file is None or statement.key is not None
+    has_key = (statement.is_self_signed or statement.key is not None) and not statement.has_unusable_key
     one = instance.databases[database]
     if has_key and one.master_password is None and not one.is_supposed:
         raise RefusalError("private keys need an open master key: use CREATE MASTER KEY", 15581)

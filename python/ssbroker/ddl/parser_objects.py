@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -22,7 +23,7 @@ from ssbroker.ddl.statements import (
     AlterEndpoint,
     CreateEndpoint,
     EndpointSettings,
-    KeyFile,
+    GivenKey,
     OwnedKind,
     Permission,
     PrioritySettings,
@@ -314,11 +315,11 @@ def _create_certificate(cursor: TokenCursor) -> Statement:
     name, owner_name = subject_name(cursor), optional_owner(cursor)
     options: dict[str, Any] = {}
     if cursor.accept("FROM"):
-        cursor.expect("FILE", "=")
-        options["file"] = cursor.string()
-        if cursor.accept("WITH"):
-            options["key"] = _private_key(cursor, "DECRYPTION")
+        options.update(_certificate_source(cursor))
     else:
+        if cursor.accept("ENCRYPTION"):
+            _password(cursor)
+            options["has_own_password"] = True
         cursor.expect("WITH")
         seen: set[str] = set()
         while True:
@@ -334,6 +335,40 @@ def _create_certificate(cursor: TokenCursor) -> Statement:
     return statements.CreateCertificate(name, owner_name, **options)
 
 
+def _certificate_source(cursor: TokenCursor) -> dict[str, Any]:
+    """Parses what follows FROM in CREATE CERTIFICATE."""
+    if cursor.accept("ASSEMBLY"):
+        cursor.name()
+        return {"unreadable_source": "an assembly"}
+    options: dict[str, Any] = {}
+    if cursor.accept("BINARY", "="):
+        options["binary"] = _binary(cursor)
+    else:
+        options["unreadable_source"] = "an executable file" if cursor.accept("EXECUTABLE") else ""
+        cursor.expect("FILE", "=")
+        options["file"] = cursor.string()
+    if cursor.accept("WITH"):
+        if cursor.accept("FORMAT", "="):
+            cursor.string()
+            cursor.expect(",")
+            options["unreadable_source"] = "a PFX file"
+        options["key"] = _private_key(cursor, "DECRYPTION")
+    return options
+
+
+def _binary(cursor: TokenCursor) -> bytes:
+    """Parses a binary constant."""
+    text = cursor.token.text
+    if cursor.token.kind != "word" or _BINARY.fullmatch(text) is None:
+        cursor.fail("expected a binary constant, 0x...")
+    cursor.take()
+    digits = text[2:]
+    return bytes.fromhex(f"0{digits}" if len(digits) % 2 else digits)
+
+
+_BINARY: Final = re.compile(r"0[xX][0-9a-fA-F]*")
+
+
 def _alter_certificate(cursor: TokenCursor) -> Statement:
     name = subject_name(cursor)
     if cursor.accept("REMOVE", "PRIVATE", "KEY"):
@@ -341,7 +376,7 @@ def _alter_certificate(cursor: TokenCursor) -> Statement:
     cursor.expect("WITH")
     if cursor.accept("ACTIVE"):
         return statements.AlterCertificate(name, is_active=_active_for_begin_dialog(cursor))
-    return statements.AlterCertificate(name, key=_private_key(cursor, "DECRYPTION"))
+    return statements.AlterCertificate(name, key=_private_key(cursor, "DECRYPTION", needs_source=False))
 
 
 def _backup_certificate(cursor: TokenCursor) -> Statement:
@@ -357,24 +392,27 @@ def _active_for_begin_dialog(cursor: TokenCursor) -> bool:
     return on_or_off(cursor)
 
 
-def _private_key(cursor: TokenCursor, password: str) -> KeyFile:
-    """Parses PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...')."""
+def _private_key(cursor: TokenCursor, password: str, *, needs_source: bool = True) -> GivenKey:
+    """Parses PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...'); `password` names that of the file or constant."""
     cursor.expect("PRIVATE", "KEY", "(")
-    options: dict[str, str] = {}
+    options: dict[str, Any] = {}
     seen: set[str] = set()
     while True:
-        key = cursor.unique_option(("FILE", password), seen)
-        if key == "FILE":
+        key = cursor.unique_option(("FILE", "BINARY", "DECRYPTION", "ENCRYPTION"), seen)
+        if key in ("FILE", "BINARY"):
             cursor.expect("=")
-            options["file"] = cursor.string()
-        else:
+            options[key.lower()] = cursor.string() if key == "FILE" else _binary(cursor)
+        elif key == password:
             options["password"] = _password(cursor)
+        else:
+            _password(cursor)
+            options["has_own_password"] = key == "ENCRYPTION"
         if not cursor.accept(","):
             break
-    if "file" not in options:
+    if needs_source and not seen & {"FILE", "BINARY"}:
         cursor.fail("expected FILE = '...'")
     cursor.expect(")")
-    return KeyFile(**options)
+    return GivenKey(**options)
 
 
 def _password(cursor: TokenCursor) -> str:

@@ -29,6 +29,12 @@ class Remark(NamedTuple):
 OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
 
 
+UNUSABLE_KEY: Final = Remark(
+    "ignored",
+    "skipped the private key: keys that a password encrypts are not supported, because Service Broker cannot use them",
+)
+
+
 def skipped_remark(clauses: str) -> Remark | None:
     """Returns that clauses of a statement were skipped; None if there are none."""
     return Remark("ignored", f"skipped {clauses}") if clauses else None

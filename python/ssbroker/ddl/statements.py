@@ -55,25 +55,51 @@ class DropMasterKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFile:
-    """The file of a private key, and the password that encrypts it."""
+class GivenKey:
+    """A private key in a file or a binary constant, or neither if only its password changes.
 
-    file: str
+    Attributes:
+        file: The file.
+        binary: The key itself.
+        password: The password that encrypts the file or constant; for BACKUP, the one that is to encrypt it.
+        has_own_password: Whether a password is to encrypt the key in the database, so that Service Broker cannot use it.
+    """
+
+    file: str | None = None
+    binary: bytes | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    has_own_password: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateCertificate:
-    """CREATE CERTIFICATE, from a file or self-signed; dates are unparsed text."""
+    """CREATE CERTIFICATE, from a file or a binary constant, or self-signed; dates are unparsed text.
+
+    `unreadable_source` is what an instance cannot read a certificate from. With `has_own_password`, a password encrypts the key of
+    a self-signed certificate.
+    """
 
     name: str
     owner: str | None = None
     file: str | None = None
-    key: KeyFile | None = None
+    binary: bytes | None = None
+    unreadable_source: str = ""
+    key: GivenKey | None = None
+    has_own_password: bool = False
     subject: str | None = None
     start_date: str | None = None
     expiry_date: str | None = None
     is_active: bool = True
+
+    @property
+    def is_self_signed(self) -> bool:
+        """Whether the statement creates the certificate itself."""
+        return self.file is None and self.binary is None and not self.unreadable_source
+
+    @property
+    def has_unusable_key(self) -> bool:
+        """Whether there is a private key that Service Broker cannot use, because a password encrypts it."""
+        return self.has_own_password if self.key is None else self.key.has_own_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +108,7 @@ class AlterCertificate:
 
     name: str
     is_active: bool | None = None
-    key: KeyFile | None = None
+    key: GivenKey | None = None
     removes_key: bool = False
 
 
@@ -92,7 +118,7 @@ class BackupCertificate:
 
     name: str
     file: str
-    key: KeyFile | None = None
+    key: GivenKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
