@@ -294,6 +294,17 @@ def test_statements_without_effect_warn(instance: Instance, sales: Database) -> 
     assert ("dbo", "Q") in database_context(sales).objects().queues
 
 
+def test_messages_are_not_sent(instance: Instance, sales: Database) -> None:
+    assert warnings_of(
+        instance,
+        "CREATE QUEUE Q\nSEND ON CONVERSATION @h ('x')\nCREATE EVENT NOTIFICATION n ON QUEUE Q FOR QUEUE_ACTIVATION TO SERVICE 'S', 'x'",
+    ) == [
+        "x.sql:3: CREATE EVENT NOTIFICATION n ON QUEUE Q FOR QUEUE_ACTIVATION ...: not executed: event notifications are not supported",
+        "x.sql: did not execute 1 statement to send or receive messages (1 SEND): scripts define objects; to send and receive, "
+        "use a transaction in Python",
+    ]
+
+
 def test_a_backup_is_not_restored(instance: Instance, sales: Database) -> None:
     text = "x.sql:1: RESTORE DATABASE [Stock]: not executed: an instance cannot restore a backup of SQL Server; create the database"
     for run in (instance.execute, instance.ensure):

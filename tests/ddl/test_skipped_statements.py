@@ -51,6 +51,15 @@ def without_strings(statement: str) -> str:
     return re.sub(r"N?'(?:[^']|'')*'", "'...'", statement)
 
 
+def reason(statement: str) -> str:
+    """Returns why a statement is not executed."""
+    if "EVENT NOTIFICATION" in statement:
+        return "not executed: event notifications are not supported"
+    if re.search(r"DIALOG|CONVERSATION|RECEIVE", statement):
+        return "not executed: scripts do not send or receive messages"
+    return "skipped (not about Service Broker)"
+
+
 @pytest.mark.parametrize("statement", OTHER_STATEMENTS)
 @pytest.mark.parametrize("before", ["USE Sales;", "USE Sales"])
 @pytest.mark.parametrize("end", [";", "", " "])
@@ -59,7 +68,7 @@ def test_other_statement_is_skipped_and_the_next_one_runs(statement: str, before
     assert names(script) == ["AutoCreatedLocal", "After"]
     summary = without_strings(statement)
     shown = summary if len(summary) <= 60 else summary[:60] + "..."
-    assert messages == [f"routes.sql:2: {shown}: skipped (not about Service Broker)"]
+    assert messages == [f"routes.sql:2: {shown}: {reason(statement)}"]
 
 
 @pytest.mark.parametrize("statement", OTHER_STATEMENTS)
@@ -206,6 +215,53 @@ def test_a_call_without_exec_of_a_procedure_with_statements_about_service_broker
     for call in ("dbo.CreateIt", "CreateIt 1"):
         _, messages = skipped("CREATE PROCEDURE CreateIt @a int = 0 AS CREATE QUEUE Q", "GO", call)
         assert messages[1].endswith("not executed, although it contains CREATE QUEUE: procedures are not executed")
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        (
+            "CREATE EVENT NOTIFICATION n ON SERVER FOR CREATE_DATABASE TO SERVICE 'A', 'current database'",
+            "CREATE EVENT NOTIFICATION",
+        ),
+        ("DROP EVENT NOTIFICATION n ON QUEUE q", "DROP EVENT NOTIFICATION"),
+        ("CREATE EVENT SESSION s ON SERVER ADD EVENT x", "CREATE EVENT SESSION"),
+        ("CREATE XML SCHEMA COLLECTION c AS N'<x/>'", "CREATE XML SCHEMA COLLECTION"),
+        ("CREATE UNIQUE NONCLUSTERED INDEX i ON t (a)", "CREATE UNIQUE NONCLUSTERED INDEX"),
+        ("OPEN SYMMETRIC KEY k DECRYPTION BY PASSWORD = 'p'", "OPEN"),
+        ("DROP SYMMETRIC KEY k", "DROP SYMMETRIC KEY"),
+        ("CREATE TABLE Audit (a int)", "CREATE TABLE"),
+        ("GET CONVERSATION GROUP @g FROM q", "GET CONVERSATION"),
+        ("MOVE CONVERSATION @h TO @g", "MOVE CONVERSATION"),
+        ("WAITFOR (RECEIVE * FROM q), TIMEOUT 5", "WAITFOR (RECEIVE)"),
+        ("WAITFOR (GET CONVERSATION GROUP @g FROM q)", "WAITFOR (GET CONVERSATION)"),
+        ("WAITFOR DELAY '00:00:01'", "WAITFOR"),
+    ],
+)
+def test_statements_are_counted_by_their_whole_kind(statement: str, kind: str) -> None:
+    script, _ = skipped("USE Sales", statement)
+    assert [note.statement for note in script.notes if note.kind != "empty"] == [kind]
+
+
+def test_event_notifications_concern_service_broker() -> None:
+    text = (
+        "CREATE EVENT NOTIFICATION n ON DATABASE FOR DROP_TABLE TO SERVICE 'A', '570c4000-0000-4000-8000-000000000003'"
+    )
+    for script in (text, f"IF @a = 1 {text}"):
+        with pytest.warns(DdlWarning, match="not executed: event notifications are not supported"):
+            notes = ddl.read(script, now=NOW).notes
+        assert [(note.kind, note.is_problem) for note in notes] == [("unsupported", False)]
+
+
+def test_messages_are_not_sent() -> None:
+    dialog = "BEGIN DIALOG @h FROM SERVICE a TO SERVICE 'b'; SEND ON CONVERSATION @h ('x');"
+    with pytest.warns(DdlWarning) as caught:
+        ddl.read(f"USE Sales; CREATE QUEUE Q; {dialog} WHILE 1 = 1 BEGIN {dialog} END; PRINT 1", now=NOW)
+    assert [str(each.message) for each in caught] == [
+        "skipped 1 statement not about routing: 1 PRINT",
+        "did not execute 4 statements to send or receive messages (2 BEGIN DIALOG, 2 SEND): scripts define objects; to send and "
+        "receive, use a transaction in Python",
+    ]
 
 
 def test_note_lists_each_contained_statement_once() -> None:

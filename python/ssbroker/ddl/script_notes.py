@@ -11,7 +11,17 @@ from ssbroker._text import quantity
 from ssbroker.ddl.lexer import ScriptPosition, location_text
 
 NoteKind = Literal[
-    "skipped", "security", "existing", "ignored", "caught", "not_executed", "unknown", "refused", "empty"
+    "skipped",
+    "security",
+    "messages",
+    "unsupported",
+    "existing",
+    "ignored",
+    "caught",
+    "not_executed",
+    "unknown",
+    "refused",
+    "empty",
 ]
 """What happened to a statement."""
 
@@ -46,7 +56,7 @@ class ScriptNote:
 
     Attributes:
         kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
-            options), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
+            options), `messages` (sends or receives messages, which scripts do not do), `unsupported` (concerns Service Broker, but is not supported), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
             Service Broker, but whose condition or text is not known from the script), `unknown` (not a statement of T-SQL), `refused` (an error) or `empty`
             (the script has no statement about Service Broker).
         subject: The statement, shortened and without secrets; empty for a whole script.
@@ -75,7 +85,7 @@ class ScriptNote:
 
 def counts(notes: Iterable[ScriptNote]) -> dict[str, int]:
     """Returns how many statements were skipped, by their first words, the most frequent first."""
-    return dict(Counter(note.statement for note in notes if note.kind == "skipped").most_common())
+    return dict(Counter(note.statement for note in notes if note.kind in ("skipped", "messages")).most_common())
 
 
 def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
@@ -86,17 +96,27 @@ def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
         about: What the statements are compared with, such as `routing`.
     """
     given = list(notes)
-    yield from (str(note) for note in given if note.kind not in ("skipped", "security"))
-    skipped, security = ([note for note in given if note.kind == kind] for kind in ("skipped", "security"))
+    yield from (str(note) for note in given if note.kind not in ("skipped", "security", "messages"))
+    skipped, security, messages = (
+        [note for note in given if note.kind == kind] for kind in ("skipped", "security", "messages")
+    )
     if skipped:
-        kinds = ", ".join(f"{count} {statement}" for statement, count in counts(given).items())
-        yield f"{_where(skipped)}skipped {quantity(len(skipped), 'statement')} not about {about}: {kinds}"
+        yield f"{_where(skipped)}skipped {quantity(len(skipped), 'statement')} not about {about}: {_listed(skipped)}"
+    if messages:
+        yield (
+            f"{_where(messages)}did not execute {quantity(len(messages), 'statement')} to send or receive messages ({_listed(messages)}): "
+            "scripts define objects; to send and receive, use a transaction in Python"
+        )
     if security:
         kinds = ", ".join(dict.fromkeys(note.statement for note in security))
         yield (
             f"{_where(security)}skipped {quantity(len(security), 'statement')} about transport security ({kinds}): "
             "an instance takes certificates from the options of `ssbroker serve`, such as --certificate and --pin"
         )
+
+
+def _listed(notes: list[ScriptNote]) -> str:
+    return ", ".join(f"{count} {statement}" for statement, count in counts(notes).items())
 
 
 def _where(notes: list[ScriptNote]) -> str:

@@ -23,6 +23,7 @@ from ssbroker.ddl.expressions import (
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
 from ssbroker.ddl.script_notes import OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
+from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import DdlError, StorageError
@@ -383,6 +384,14 @@ class ScriptRunner:
                     _forget(frame, changed)
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
         held += self._jumps(parsed, inner, frame)
+        kinds = EVENT_NOTIFICATION_KINDS | MESSAGE_KINDS
+        concerned = [
+            one for one in inner if isinstance(one.statement, statements.Skipped) and one.statement.kind in kinds
+        ]
+        if concerned and not held:
+            for one in concerned:
+                self._skip(source, one, one.statement.kind)
+            return
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_not_executed(source, parsed, held, why, kind=kind)
 
@@ -492,6 +501,10 @@ class ScriptRunner:
     def _skip(self, source: ScriptSource, parsed: ParsedStatement, kind: str) -> None:
         if kind in _SECURITY_KINDS:
             self._note(source, parsed, "security", "skipped (transport security)", kind)
+        elif kind in EVENT_NOTIFICATION_KINDS:
+            self._note(source, parsed, "unsupported", "not executed: event notifications are not supported", kind)
+        elif kind in MESSAGE_KINDS:
+            self._note(source, parsed, "messages", "not executed: scripts do not send or receive messages", kind)
         else:
             self._note(source, parsed, "skipped", "skipped (not about Service Broker)", kind)
 
@@ -558,7 +571,10 @@ _OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
 
 
 def _is_about_broker(parsed: ParsedStatement) -> bool:
-    return parsed.verb not in (None, "USE") or bool(parsed.annotations)
+    is_notification = isinstance(parsed.statement, statements.Skipped) and (
+        parsed.statement.kind in EVENT_NOTIFICATION_KINDS
+    )
+    return parsed.verb not in (None, "USE") or bool(parsed.annotations) or is_notification
 
 
 def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:

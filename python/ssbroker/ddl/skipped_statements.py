@@ -132,6 +132,79 @@ _TWO_WORDS: Final = _OBJECT_VERBS | {
     "MOVE",
     "RESTORE",
 }
+# The kinds of objects whose names have more than one word, without those that are statements about Service Broker.
+_LONG_NOUNS: Final = (
+    "APPLICATION ROLE",
+    "ASYMMETRIC KEY",
+    "AVAILABILITY GROUP",
+    "CLUSTERED COLUMNSTORE INDEX",
+    "CLUSTERED INDEX",
+    "COLUMN ENCRYPTION KEY",
+    "COLUMN MASTER KEY",
+    "COLUMNSTORE INDEX",
+    "CRYPTOGRAPHIC PROVIDER",
+    "DATABASE AUDIT SPECIFICATION",
+    "DATABASE ENCRYPTION KEY",
+    "DATABASE SCOPED CONFIGURATION",
+    "DATABASE SCOPED CREDENTIAL",
+    "EVENT NOTIFICATION",
+    "EVENT SESSION",
+    "EXTERNAL DATA SOURCE",
+    "EXTERNAL FILE FORMAT",
+    "EXTERNAL LANGUAGE",
+    "EXTERNAL LIBRARY",
+    "EXTERNAL MODEL",
+    "EXTERNAL RESOURCE POOL",
+    "EXTERNAL TABLE",
+    "FULLTEXT CATALOG",
+    "FULLTEXT INDEX",
+    "FULLTEXT STOPLIST",
+    "MATERIALIZED VIEW",
+    "NONCLUSTERED COLUMNSTORE INDEX",
+    "NONCLUSTERED INDEX",
+    "PARTITION FUNCTION",
+    "PARTITION SCHEME",
+    "PRIMARY XML INDEX",
+    "RESOURCE GOVERNOR",
+    "RESOURCE POOL",
+    "SEARCH PROPERTY LIST",
+    "SECURITY POLICY",
+    "SELECTIVE XML INDEX",
+    "SENSITIVITY CLASSIFICATION",
+    "SERVER AUDIT",
+    "SERVER AUDIT SPECIFICATION",
+    "SERVER CONFIGURATION",
+    "SERVER ROLE",
+    "SERVICE MASTER KEY",
+    "SIGNATURE",
+    "SPATIAL INDEX",
+    "SYMMETRIC KEY",
+    "UNIQUE CLUSTERED INDEX",
+    "UNIQUE INDEX",
+    "UNIQUE NONCLUSTERED INDEX",
+    "VECTOR INDEX",
+    "WORKLOAD CLASSIFIER",
+    "WORKLOAD GROUP",
+    "XML INDEX",
+    "XML SCHEMA COLLECTION",
+)
+_LONG_NOUN_WORDS: Final = tuple(sorted((noun.split() for noun in _LONG_NOUNS), key=len, reverse=True))
+EVENT_NOTIFICATION_KINDS: Final = frozenset({"CREATE EVENT NOTIFICATION", "DROP EVENT NOTIFICATION"})
+"""Statements that concern Service Broker, but are not supported."""
+MESSAGE_KINDS: Final = frozenset(
+    {
+        "BEGIN CONVERSATION",
+        "BEGIN DIALOG",
+        "END CONVERSATION",
+        "GET CONVERSATION",
+        "MOVE CONVERSATION",
+        "RECEIVE",
+        "SEND",
+        "WAITFOR (GET CONVERSATION)",
+        "WAITFOR (RECEIVE)",
+    }
+)
+"""Statements that send or receive messages, which scripts do not do."""
 _OTHER_STARTERS: Final = frozenset(
     ["BREAK", "CONTINUE", "LINENO", "READTEXT", "SETUSER", "UPDATETEXT", "WITH", "WRITETEXT"]
 )
@@ -309,6 +382,12 @@ def _ends_call(cursor: TokenCursor, count: int) -> bool:
 def _kind(keys: list[str]) -> str:
     """Returns the words by which a statement is counted, without names."""
     count = 2 if keys[0] in _TWO_WORDS else 1
+    if keys[0] in _OBJECT_VERBS:
+        count += next((len(words) - 1 for words in _LONG_NOUN_WORDS if keys[1 : 1 + len(words)] == words), 0)
+    if keys[0] == "WAITFOR" and "RECEIVE" in keys:
+        return "WAITFOR (RECEIVE)"
+    if keys[0] == "WAITFOR" and "CONVERSATION" in keys:
+        return "WAITFOR (GET CONVERSATION)"
     if keys[0] == "SET":
         return "SET"
     if keys[0] in _PERMISSIONS and "ENDPOINT" in keys:

@@ -293,7 +293,7 @@ _SCRIPTS: Final = (
         code="SSB104",
         name="script-empty",
         severity="error",
-        title="The script has no statement about Service Broker",
+        title="The script defines nothing of Service Broker",
         why="Nothing was checked.",
     ),
 )
