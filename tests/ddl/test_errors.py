@@ -154,6 +154,16 @@ NEAR = "syntax error near "
         ("CREATE ROUTE X (ADDRESS = 'LOCAL')", f"{NEAR}(: expected WITH"),
         ("ALTER ROUTE X AUTHORIZATION dbo WITH ADDRESS = 'LOCAL'", f"{NEAR}AUTHORIZATION: expected WITH"),
         ("DROP ROUTE IF EXISTS X", f"{NEAR}IF: expected a name; DROP ROUTE has no IF EXISTS"),
+        (
+            "DROP QUEUE IF EXISTS dbo.Q",
+            f"{NEAR}IF: expected a name; DROP QUEUE has no IF EXISTS: use IF EXISTS (SELECT ...)",
+        ),
+        (
+            "DROP REMOTE SERVICE BINDING IF EXISTS B",
+            f"DROP REMOTE SERVICE BINDING: error 102: {NEAR}IF: expected a name; DROP REMOTE SERVICE BINDING has no IF EXISTS",
+        ),
+        ("CREATE REMOTE SERVICE B", f"CREATE REMOTE SERVICE: error 102: {NEAR}B: expected BINDING"),
+        ("ALTER REMOTE SERVICE BINDING B WITH X", f"ALTER REMOTE SERVICE BINDING [B]: error 102: {NEAR}X: "),
         ("DROP ROUTE AutoCreatedLocal, X", f"{NEAR},: expected the end of the statement"),
         ("USE", "at the end of the batch: expected a name"),
         ("USE Sales HR", f"{NEAR}HR: expected the end of the statement"),

@@ -326,12 +326,17 @@ def subject_name(cursor: TokenCursor) -> str:
 
 
 def drop_name(cursor: TokenCursor) -> str:
-    """Parses the name of the object that a statement drops; T-SQL allows IF EXISTS only for other kinds of objects."""
+    """Parses the name of the object that a statement drops."""
+    refuse_if_exists(cursor)
+    return subject_name(cursor)
+
+
+def refuse_if_exists(cursor: TokenCursor) -> None:
+    """Refuses IF EXISTS after DROP and a noun; T-SQL allows it only for other kinds of objects."""
     if cursor.key == "IF":
         cursor.fail(
             f"expected a name; {cursor.subject} has no IF EXISTS: use IF EXISTS (SELECT ...) {cursor.subject} ..."
         )
-    return subject_name(cursor)
 
 
 def optional_owner(cursor: TokenCursor) -> str | None:

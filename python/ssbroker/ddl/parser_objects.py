@@ -16,6 +16,7 @@ from ssbroker.ddl.parser_base import (
     drop_name,
     on_or_off,
     optional_owner,
+    refuse_if_exists,
     skip_rest,
     subject_name,
 )
@@ -66,6 +67,7 @@ def alter_queue(cursor: TokenCursor) -> Statement:
 
 def drop_queue(cursor: TokenCursor) -> Statement:
     """Parses DROP QUEUE after the noun."""
+    refuse_if_exists(cursor)
     return statements.DropQueue(_subject_queue(cursor))
 
 
@@ -421,7 +423,6 @@ def _password(cursor: TokenCursor) -> str:
 
 
 def _create_binding(cursor: TokenCursor) -> Statement:
-    cursor.expect("BINDING")
     name = subject_name(cursor)
     optional_owner(cursor)
     cursor.expect("TO", "SERVICE")
@@ -433,7 +434,6 @@ def _create_binding(cursor: TokenCursor) -> Statement:
 
 
 def _alter_binding(cursor: TokenCursor) -> Statement:
-    cursor.expect("BINDING")
     name = subject_name(cursor)
     return statements.AlterBinding(name, **_binding_options(cursor))
 
@@ -453,9 +453,8 @@ def _binding_options(cursor: TokenCursor) -> dict[str, Any]:
             return options
 
 
-def _drop_binding(cursor: TokenCursor) -> Statement:
-    cursor.expect("BINDING")
-    return statements.DropBinding(drop_name(cursor))
+def _incomplete_binding(cursor: TokenCursor) -> Statement:
+    cursor.fail("expected BINDING")
 
 
 def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
@@ -517,9 +516,12 @@ SECURITY_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "ALTER CERTIFICATE": _alter_certificate,
     "BACKUP CERTIFICATE": _backup_certificate,
     "DROP CERTIFICATE": lambda cursor: statements.DropCertificate(drop_name(cursor)),
-    "CREATE REMOTE SERVICE": _create_binding,
-    "ALTER REMOTE SERVICE": _alter_binding,
-    "DROP REMOTE SERVICE": _drop_binding,
+    "CREATE REMOTE SERVICE": _incomplete_binding,
+    "ALTER REMOTE SERVICE": _incomplete_binding,
+    "DROP REMOTE SERVICE": _incomplete_binding,
+    "CREATE REMOTE SERVICE BINDING": _create_binding,
+    "ALTER REMOTE SERVICE BINDING": _alter_binding,
+    "DROP REMOTE SERVICE BINDING": lambda cursor: statements.DropBinding(drop_name(cursor)),
     **{f"{verb} {words[0]}": _permission(verb) for verb in PERMISSIONS for words in _ON_SERVICES},
     "ALTER AUTHORIZATION": _alter_authorization,
 }

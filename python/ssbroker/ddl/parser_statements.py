@@ -46,7 +46,8 @@ def known_statement(cursor: TokenCursor) -> str | None:
     ):
         return None
     nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
-    for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):
+    for count in (1, 3, 2):
+        verb = " ".join([cursor.key, *nouns[:count]])
         if verb in _GRAMMAR and nouns not in _OTHER_OBJECTS:
             return verb
     return None
