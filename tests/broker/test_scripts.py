@@ -288,7 +288,7 @@ def test_statements_without_effect_warn(instance: Instance, sales: Database) -> 
     ) == [
         "x.sql:4: IF @a = 1 CREATE QUEUE R: not executed, although it contains CREATE QUEUE: its condition cannot be evaluated from the script",
         "x.sql:5: ALTER DATABASE [Sales]: skipped RECOVERY",
-        "x.sql:7: ALTER ENDPOINT [Other]: skipped (not the Service Broker endpoint)",
+        "x.sql:7: ALTER ENDPOINT [Other]: skipped (the instance has no Service Broker endpoint)",
         "x.sql: skipped 2 statements not about Service Broker: 1 GRANT, 1 ALTER QUEUE REBUILD",
     ]
     assert ("dbo", "Q") in database_context(sales).objects().queues
@@ -300,8 +300,10 @@ def test_messages_are_not_sent(instance: Instance, sales: Database) -> None:
         "CREATE QUEUE Q\nSEND ON CONVERSATION @h ('x')\nCREATE EVENT NOTIFICATION n ON QUEUE Q FOR QUEUE_ACTIVATION TO SERVICE 'S', 'x'",
     ) == [
         "x.sql:3: CREATE EVENT NOTIFICATION n ON QUEUE Q FOR QUEUE_ACTIVATION ...: not executed: event notifications are not supported",
-        "x.sql: did not execute 1 statement to send or receive messages (1 SEND): scripts define objects; to send and receive, "
-        "use a transaction in Python",
+        (
+            "x.sql: did not execute 1 statement to send or receive messages (1 SEND): scripts define objects; to send and receive, "
+            "use a transaction in Python"
+        ),
     ]
 
 

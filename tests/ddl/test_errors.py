@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker import ddl
-from ssbroker.exceptions import DdlError, InputError
+from ssbroker.exceptions import DdlError, DdlWarning, InputError
 from tests.ddl.scripts import GUID, NOW, read, refused, routes
 
 CREATE = "CREATE ROUTE X WITH "
@@ -354,6 +354,17 @@ def test_invalid_endpoint_is_refused(line: str, number: int | None, reason: str)
     error = refused(ENDPOINT.format(name="Broker", port=4022, ip="ALL"), line)
     assert (error.line, error.number) == (2, number)
     assert reason in str(error)
+
+
+@pytest.mark.parametrize("statement", ["ALTER ENDPOINT E STATE = STOPPED", "DROP ENDPOINT E"])
+def test_an_endpoint_that_the_script_does_not_create_is_noted_as_such(statement: str) -> None:
+    said = "skipped (the script does not create this endpoint, and the statement does not say of which kind it is)"
+    with pytest.warns(DdlWarning):
+        script = read("USE Sales CREATE QUEUE Q", statement)
+    assert [note.text for note in script.notes] == [said]
+    with pytest.warns(DdlWarning):
+        script = read(ENDPOINT.format(name="Broker", port=4022, ip="ALL"), statement)
+    assert [note.text for note in script.notes] == ["skipped (not the Service Broker endpoint)"]
 
 
 DISABLED_COPY = f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_broker_guid={GUID}"

@@ -259,8 +259,10 @@ def test_messages_are_not_sent() -> None:
         ddl.read(f"USE Sales; CREATE QUEUE Q; {dialog} WHILE 1 = 1 BEGIN {dialog} END; PRINT 1", now=NOW)
     assert [str(each.message) for each in caught] == [
         "skipped 1 statement not about routing: 1 PRINT",
-        "did not execute 4 statements to send or receive messages (2 BEGIN DIALOG, 2 SEND): scripts define objects; to send and "
-        "receive, use a transaction in Python",
+        (
+            "did not execute 4 statements to send or receive messages (2 BEGIN DIALOG, 2 SEND): scripts define objects; to send and "
+            "receive, use a transaction in Python"
+        ),
     ]
 
 

@@ -17,7 +17,7 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.parser_base import did_you_mean, most_similar
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.script_notes import OTHER_ENDPOINT, UNUSABLE_KEY, Remark, skipped_remark
+from ssbroker.ddl.script_notes import NO_ENDPOINT, OTHER_ENDPOINT, UNUSABLE_KEY, Remark, skipped_remark
 from ssbroker.ddl.statements import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -1080,9 +1080,9 @@ def _run_endpoint(
     elif isinstance(statement, statements.DropEndpoint):
         if is_known:
             instance.endpoint = None
-        return None if is_known else OTHER_ENDPOINT
+        return None if is_known else NO_ENDPOINT if endpoint is None else OTHER_ENDPOINT
     elif not is_known and not statement.has_for_clause:
-        return OTHER_ENDPOINT
+        return NO_ENDPOINT if endpoint is None else OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
             raise RefusalError(f"the Service Broker endpoint is named {endpoint.name!r}, not {statement.name!r}", 15151)

@@ -45,6 +45,11 @@ UNUSABLE_KEY: Final = Remark(
 )
 
 
+NO_ENDPOINT: Final = Remark(
+    "ignored", "skipped (the script does not create this endpoint, and the statement does not say of which kind it is)"
+)
+
+
 def skipped_remark(clauses: str) -> Remark | None:
     """Returns that clauses of a statement were skipped; None if there are none."""
     return Remark("ignored", f"skipped {clauses}") if clauses else None

@@ -22,7 +22,7 @@ from ssbroker.ddl.expressions import (
 )
 from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
-from ssbroker.ddl.script_notes import OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
+from ssbroker.ddl.script_notes import NO_ENDPOINT, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
@@ -345,7 +345,7 @@ class ScriptRunner:
             if self._collects and isinstance(statement, statements.UseDatabase):
                 target.suppose(statement.name)
             raise
-        if self._deferred is not None and remark is OTHER_ENDPOINT:  # another file may create it
+        if self._deferred is not None and remark in (NO_ENDPOINT, OTHER_ENDPOINT):  # another file may create it
             self._deferred.append(_Deferred(source, parsed, target.current, RefusalError(remark.text)))
             return
         self.run_count += not isinstance(statement, statements.UseDatabase)
