@@ -236,3 +236,12 @@ def test_a_server_is_reached_at_its_host(north: str, south: str, port: int, expe
         next((each for each in tables.addresses if not each.startswith(loopback)), None) for tables in servers.values()
     ]
     assert tuple(hosts) == expected
+
+
+@pytest.mark.parametrize("command", ["!!dir", "  !! echo CREATE ROUTE S", ":!!dir /b", "!!"])
+def test_commands_of_the_operating_system_are_skipped(command: str) -> None:
+    script = read(f"USE Sales\n{command}\nCREATE ROUTE R WITH ADDRESS = 'LOCAL'\nGO\n{command}")
+    assert names(script) == ["AutoCreatedLocal", "R"]
+    assert script.notes == ()
+    script = read("USE Sales\nCREATE ROUTE [a\n!!dir] WITH ADDRESS = 'LOCAL'")
+    assert names(script) == ["AutoCreatedLocal", "a\n!!dir"]

@@ -13,8 +13,8 @@ from ssbroker.exceptions import DdlError, OptionError
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 REFERENCE: Final = re.compile(r"\$\(([A-Za-z_][\w-]*)\)", re.ASCII)
-_MAY_USE_SQLCMD: Final = re.compile(r"\$\(|^[^\S\r\n]*:", re.MULTILINE)
-_COMMAND: Final = re.compile(r":(?P<name>[A-Za-z!]+)(?P<arguments>[^\r\n]*)", re.ASCII)
+_MAY_USE_SQLCMD: Final = re.compile(r"\$\(|^[^\S\r\n]*(?::|!!)", re.MULTILINE)
+_COMMAND: Final = re.compile(r"(?::(?P<name>[A-Za-z]+)|:?!!)(?P<arguments>[^\r\n]*)", re.ASCII)
 _ARGUMENT: Final = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|(\S+))")
 _INCLUDE_DEPTH_MAX: Final = 32
 _INCLUDES_MAX: Final = 10_000
@@ -35,7 +35,6 @@ _OTHER_COMMANDS: Final = frozenset(
         "reset",
         "serverlist",
         "xml",
-        "!!",
     }
 )
 
@@ -104,7 +103,7 @@ class _Substitution:
         source = ScriptSource(text, file)
         copied = offset = 0
         while offset < len(text):
-            command = _COMMAND.match(text, offset) if text[offset] == ":" else None
+            command = _COMMAND.match(text, offset) if text[offset] in ":!" else None
             if command is not None and not text[source.line_start(offset) : offset].strip():
                 self._copy(source, copied, offset)
                 offset = copied = command.end()
@@ -159,6 +158,8 @@ class _Substitution:
 
     def _run(self, source: ScriptSource, command: re.Match[str], depth: int) -> None:
         """Executes `:setvar`, `:r` or `:connect`; skips other commands of sqlcmd, such as `:on error exit`, and reports unknown ones."""
+        if command["name"] is None:  # `!!`, a command of the operating system
+            return
         name = command["name"].lower()
         arguments = [(quoted or word).replace('""', '"') for quoted, word in _ARGUMENT.findall(command["arguments"])]
         if name == "setvar" and arguments:
