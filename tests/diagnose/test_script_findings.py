@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.app import main
 from ssbroker.diagnose import Fleet
+from ssbroker.exceptions import DdlError
 
 BROKEN = """\
 CREATE DATABASE Sales
@@ -79,6 +81,33 @@ def test_verbose_lists_the_skipped_statements(tmp_path: Path, capsys: pytest.Cap
         f"ssbroker: warning: {script}:2: ALTER DATABASE Sales SET RECOVERY FULL: skipped (not about Service Broker)",
         f"ssbroker: warning: {script}:3: PRINT '...': skipped (not about Service Broker)",
     ]
+
+
+def test_lint_reads_on_after_a_file_in_another_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "a.sql").write_bytes("USE D\nGO\n-- pr\u00fcfen\nCREATE QUEUE Q1\n".encode("cp1252"))
+    (folder / "b.sql").write_text("USE D\nGO\nCREATE QUEU Q2\n:r part.inc\n")
+    (folder / "part.inc").write_bytes(b"\xfc")
+    status, report, _ = lint(capsys, str(folder))
+    assert (status, found(report)) == (1, [("SSB102", "b.sql:3"), ("SSB105", "a.sql:3"), ("SSB105", "part.inc:1")])
+    main(["lint", str(folder)])
+    text = capsys.readouterr().out
+    assert "A script cannot be decoded" in text
+    assert "not UTF-8 (byte 0xfc); save the script as UTF-8 or UTF-16, or name the code page" in text
+    assert lint(capsys, str(folder / "sub" / "a.sql"))[:2][0] == 1
+    assert found(lint(capsys, str(folder / "sub" / "a.sql"))[1]) == [("SSB105", "a.sql:3")]
+    with pytest.raises(DdlError, match=r"a\.sql:3: not UTF-8 \(byte 0xfc\); save the script as UTF-8 or UTF-16"):
+        Catalog.load(folder / "sub")
+    assert found(lint(capsys, str(folder / "sub"), "--encoding", "cp1252")[1]) == []
+
+
+def test_lint_reports_a_missing_include_of_a_script_without_statements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(":r missing.sql\n")
+    assert found(lint(capsys, str(script))[1]) == [("SSB101", "net.sql:1"), ("SSB104", "net.sql:1")]
 
 
 CONNECTED = """\

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ssbroker import ddl, schemas
 from ssbroker._arguments import is_utf8_text, parse_timestamp
 from ssbroker._arrow import null_where
-from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
+from ssbroker.exceptions import DdlError, InputError, MalformedDataError, SchemaError, SsbrokerError
 
 _INT32: Final = range(-(2**31), 2**31)
 _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -315,8 +315,18 @@ def load_scripts(
     files: Sequence[Path], *, now: datetime, options: ddl.ScriptOptions = ddl.STRICT
 ) -> dict[str | None, ddl.ScriptTables]:
     """Reads scripts as one script, with a batch separator after each; LIFETIME counts from `now`. Returns the tables of each server."""
-    texts = [(ddl.decode(read_bytes(file), file=str(file), encoding=options.encoding), str(file)) for file in files]
-    return ddl.read_servers(texts, now=now, options=options)
+    return ddl.read_servers([(_script_text(file, options), str(file)) for file in files], now=now, options=options)
+
+
+def _script_text(file: Path, options: ddl.ScriptOptions) -> str | DdlError:
+    """Returns the text of a script; if errors are collected, the reason why it cannot be decoded."""
+    data = read_bytes(file)
+    try:
+        return ddl.decode(data, file=str(file), encoding=options.encoding)
+    except DdlError as error:
+        if options.collects:
+            return error
+        raise
 
 
 INSTANCE_FILE: Final = "instance.json"

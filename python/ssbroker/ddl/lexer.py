@@ -37,6 +37,10 @@ class RefusalError(Exception):
         self.number = number
 
 
+class EncodingError(DdlError):
+    """A script does not have the encoding that it should have."""
+
+
 class ScriptPosition(NamedTuple):
     """Where a statement of a script starts."""
 
@@ -168,8 +172,8 @@ def decode(data: bytes, *, file: str | None = None, encoding: str | None = None)
         place = f"line {line}" if file is None else f"{file}:{line}"
         found = f"not {used.upper()} (byte 0x{error.object[error.start]:02x})"
         hint = "name the code page of the script, such as cp1252, as its encoding (--encoding)"
-        reason = f"{found}; save the script as UTF-8 or UTF-16, or {hint}" if encoding is None else found
-        raise DdlError(f"{place}: {reason}", file=file, line=line) from None
+        advice = f"save the script as UTF-8 or UTF-16, or {hint if encoding is None else 'name its encoding'}"
+        raise EncodingError(f"{place}: {found}; {advice}", file=file, line=line) from None
 
 
 def check_encoding(name: str) -> str:

@@ -169,10 +169,11 @@ def _only_instance(servers: dict[str | None, ScriptTables], options: ScriptOptio
 
 
 def read_servers(
-    scripts: Iterable[tuple[str, str | None]], *, now: datetime, options: ScriptOptions
+    scripts: Iterable[tuple[str | DdlError, str | None]], *, now: datetime, options: ScriptOptions
 ) -> dict[str | None, ScriptTables]:
     """Reads scripts with `:connect`; returns the tables of each instance by the name of its server, in order of connection.
 
+    Each script is its text and its file; instead of a text, the reason why it cannot be read.
     The instance of the statements before the first `:connect` has the name None; it is left out if there are none.
     """
     at = utc_datetime(now)
@@ -189,7 +190,7 @@ def read_servers(
         try:
             for batch in batches(source):
                 is_empty = not batch.tokens and not batch.annotations
-                if not (is_empty and batch.server is None and len(sources) == 1):
+                if errors or not (is_empty and batch.server is None and len(sources) == 1):
                     _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
                     errors.clear()
         except DdlError as error:  # such as an unclosed quotation mark: where the next statement starts is not known
@@ -226,12 +227,15 @@ def _server_of(
 
 
 def _sources(
-    scripts: Sequence[tuple[str, str | None]], options: ScriptOptions
+    scripts: Sequence[tuple[str | DdlError, str | None]], options: ScriptOptions
 ) -> list[tuple[ScriptSource, list[DdlError | ScriptNote]]]:
     """Returns the scripts with variables and included files, without those that others include, in an order that creates databases first."""
     included: set[Path] = set()
     found: list[tuple[ScriptSource, list[DdlError | ScriptNote]]] = []
     for text, file in scripts:
+        if isinstance(text, DdlError):
+            found.append((ScriptSource("", file), [text]))
+            continue
         errors: list[DdlError | ScriptNote] = []
         own: set[Path] = set()
         source = substitute(
@@ -387,7 +391,8 @@ class _Server:
     def finish(self, start: ScriptPosition, options: ScriptOptions, *, address: str | None) -> ScriptTables:
         self.target.instance.finish_files()
         self.runner.run_deferred(self.target)
-        if not self.runner.seen_count and not options.lenient:
+        is_unreadable = any(note.kind == "unreadable" for note in self.runner.notes)
+        if not (self.runner.seen_count or is_unreadable or options.lenient):
             self.runner.note_empty(start)
         self.target.instance.database("msdb")
         return _script_tables(self.target.instance, self.runner.notes, address=address)

@@ -20,7 +20,15 @@ from ssbroker.ddl.expressions import (
     statements_in_value,
     value,
 )
-from ssbroker.ddl.lexer import RefusalError, ScriptBatch, ScriptPosition, ScriptSource, refusal_text, text_batch
+from ssbroker.ddl.lexer import (
+    EncodingError,
+    RefusalError,
+    ScriptBatch,
+    ScriptPosition,
+    ScriptSource,
+    refusal_text,
+    text_batch,
+)
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
 from ssbroker.ddl.script_notes import NO_ENDPOINT, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS
@@ -150,10 +158,11 @@ class ScriptRunner:
         """The kind of other objects that the script created, by database and name without case."""
 
     def report(self, error: DdlError, *, subject: str = "") -> None:
-        """Adds the note of a refused statement."""
+        """Adds the note of a refused statement, or of a file that cannot be decoded."""
         position = ScriptPosition(error.file, error.line or 1)
         text = str(error).split(": ", 1)[1] if ": " in str(error) else str(error)
-        self.notes.append(ScriptNote("refused", subject, text, position, number=error.number))
+        kind: NoteKind = "unreadable" if isinstance(error, EncodingError) else "refused"
+        self.notes.append(ScriptNote(kind, subject, text, position, number=error.number))
 
     def parse(self, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
         """Parses a batch; in a script whose errors are collected, up to the end."""

@@ -212,8 +212,11 @@ class _Substitution:
         path = Path(source.file).parent / name.replace("\\", "/")
         try:
             text = self.read_file(path)
-        except DdlError:
-            raise
+        except DdlError as error:
+            if self.report is None:
+                raise
+            self.report(error)
+            return
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             self._fail(source, offset, f":r {path} cannot be read: {reason}")

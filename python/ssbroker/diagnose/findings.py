@@ -296,6 +296,13 @@ _SCRIPTS: Final = (
         title="The script defines nothing of Service Broker",
         why="Nothing was checked.",
     ),
+    Code(
+        code="SSB105",
+        name="script-not-decoded",
+        severity="error",
+        title="A script cannot be decoded",
+        why="None of its statements was read, so other findings may be consequences of this error.",
+    ),
 )
 
 CODES: Final = {code.code: code for code in (*_CONFIGURATION, *_SCRIPTS)}

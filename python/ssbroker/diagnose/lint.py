@@ -153,13 +153,20 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
     )
 
 
-_SCRIPT_CODES: Final = {"refused": "SSB101", "unknown": "SSB102", "not_executed": "SSB103", "empty": "SSB104"}
+_SCRIPT_CODES: Final = {
+    "refused": "SSB101",
+    "unknown": "SSB102",
+    "not_executed": "SSB103",
+    "empty": "SSB104",
+    "unreadable": "SSB105",
+}
 _SCRIPT_REMEDIES: Final = {
     "refused": "Correct the statement, or add the script that creates what it needs.",
     "unknown": "Correct the statement.",
     "not_executed": "Write the statement so that the script decides it, or check the instance itself: "
     "Catalog.from_sql_server, or the folder of an ssbroker instance",
     "empty": "Check that this is the right file",
+    "unreadable": "Save the file as UTF-8.",
 }
 
 
