@@ -393,13 +393,11 @@ class ScriptRunner:
                     _forget(frame, changed)
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
         held += self._jumps(parsed, inner, frame)
-        kinds = EVENT_NOTIFICATION_KINDS | MESSAGE_KINDS
-        concerned = [
-            one for one in inner if isinstance(one.statement, statements.Skipped) and one.statement.kind in kinds
-        ]
+        concerned = [(one, one.statement.kind) for one in inner if isinstance(one.statement, statements.Skipped)]
+        concerned = [(one, kind) for one, kind in concerned if kind in EVENT_NOTIFICATION_KINDS | MESSAGE_KINDS]
         if concerned and not held:
-            for one in concerned:
-                self._skip(source, one, one.statement.kind)
+            for one, each_kind in concerned:
+                self._skip(source, one, each_kind)
             return
         kind = "WHILE" if isinstance(parsed.statement, statements.While) else "IF"
         self._note_not_executed(source, parsed, held, why, kind=kind)
