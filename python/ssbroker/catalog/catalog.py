@@ -148,7 +148,8 @@ class Catalog:
             now: Time from which LIFETIME in scripts counts; None means the current time. A datetime without a time zone is taken as UTC.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a script creates.
+            lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a
+                script creates.
 
         Returns:
             The catalog.

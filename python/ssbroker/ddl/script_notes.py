@@ -62,9 +62,11 @@ class ScriptNote:
 
     Attributes:
         kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
-            options), `messages` (sends or receives messages, which scripts do not do), `unsupported` (concerns Service Broker, but is not supported), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a CATCH handled), `not_executed` (may concern
-            Service Broker, but whose condition or text is not known from the script), `unknown` (not a statement of T-SQL), `refused` (an error), `unreadable` (a file whose encoding is not known) or `empty`
-            (the script has no statement about Service Broker).
+            options), `messages` (sends or receives messages, which scripts do not do), `unsupported` (concerns Service Broker, but is not
+            supported), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a
+            CATCH handled), `not_executed` (may concern Service Broker, but its condition or text is not known from the script), `unknown`
+            (not a statement of T-SQL), `refused` (an error), `unreadable` (a file whose encoding is not known) or `empty` (the script has no
+            statement about Service Broker).
         subject: The statement, shortened and without secrets; empty for a whole script.
         text: What was done, and why.
         position: File and line.
