@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDeta
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
-from tests.rules.setting import MSDB, here, route
+from tests.rules.setting import MSDB, SALES, STORES, here, route
 from tests.worlds.universe import NOW
 
 STOPPED = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED"))
@@ -354,3 +355,61 @@ def test_fault_of_the_routing_goes_before_the_status() -> None:
 def test_wrong_port_is_the_cause_of_a_message_that_leaves_the_fleet() -> None:
     row = explained(fleet(A=north(sender="TCP://south:4023"), SOUTH=south("TCP://north")), "Stock")
     assert row["code"] == "SSB022"
+
+
+STATUSES = (None, "", "Something else happened.", "10061", "Access is denied.", "9792", "The target queue is disabled.")
+OPTIONAL: dict[str, tuple[Any, ...]] = {
+    "transmission_status": STATUSES,
+    "to_broker_instance": (None, str(STORES), str(SALES)),
+    "is_initiator": (True, False),
+    "from_service_name": (None, "Orders", "Other"),
+}
+MANY_FAULTS = {
+    "sound": SOUND,
+    "no way back": fleet(A=north(), SOUTH=south("LOCAL")),
+    "no contract": Fleet(
+        {
+            **SOUND,
+            "SOUTH": SOUND["SOUTH"].with_details(
+                InstanceDetails(
+                    services={("Stores", "Stock"): ServiceDetails(queue="dbo.q", accepts_conversations=False)}
+                )
+            ),
+        }
+    ),
+    "disabled queue": Fleet({**SOUND, "SOUTH": SOUND["SOUTH"].with_details(DISABLED_QUEUE)}),
+    "unknown address": fleet(A=north(sender="TCP://sauth"), SOUTH=south("TCP://north")),
+    "similar name": fleet(A=here(route(1, "LOCAL")), SOUTH=south("TCP://north", service="stock")),
+}
+
+
+@pytest.mark.parametrize("fault", MANY_FAULTS)
+@pytest.mark.parametrize("columns", [*([name] for name in OPTIONAL), [], list(OPTIONAL)], ids="+".join)
+def test_each_row_is_explained_as_if_it_was_the_only_one(fault: str, columns: list[str]) -> None:
+    """A queue has many messages for one service, in any order and with different statuses."""
+    random = Random(f"{fault} {columns}")
+    rows = [
+        {"database": "Sales", "to_service_name": random.choice(["Stock", "Stock", "Other"])}
+        | {name: random.choice(OPTIONAL[name]) for name in columns}
+        for _ in range(8)
+    ]
+    rows += [random.choice(rows) for _ in range(8)]
+    random.shuffle(rows)
+    types = {"is_initiator": pa.bool_()}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in rows[0]])
+    together = stuck(MANY_FAULTS[fault], pa.Table.from_pylist(rows, schema), instance="A", at=NOW).to_pylist()
+    alone = {
+        tuple(row.values()): stuck(
+            MANY_FAULTS[fault], pa.Table.from_pylist([row], schema), instance="A", at=NOW
+        ).to_pylist()
+        for row in rows
+    }
+    assert together == [explained for row in rows for explained in alone[tuple(row.values())]]
+
+
+def test_is_initiator_may_be_a_number() -> None:
+    """An export of `sys.transmission_queue` has a bit as 0 or 1; 0 is a message of the target."""
+    whole = fleet(A=north(), SOUTH=south("LOCAL"))
+    numbers, booleans = (explained(whole, "Stock", is_initiator=value) for value in (0, False))
+    assert numbers == booleans
+    assert explained(whole, "Stock", is_initiator=1)["code"] == "SSB017"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -144,6 +144,14 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(check(value_type) for check in checks)
 
 
+class _Explanation(NamedTuple):
+    """What is known of a conversation without its status; shared by all its messages, so it must not be changed."""
+
+    columns: dict[str, Any]
+    is_sound: bool
+    """Whether the routes are correct, so that only the status can name a cause."""
+
+
 class _Explainer:
     """Traces each distinct conversation once."""
 
@@ -156,7 +164,7 @@ class _Explainer:
         for finding in found:
             self._by_table[finding.instance, finding.database].append(finding)
         self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
-        self._results: dict[tuple[str, RouteLookup, str | None], dict[str, Any]] = {}
+        self._results: dict[tuple[str, RouteLookup, str | None], _Explanation] = {}
 
     def row(self, row: dict[str, Any], instance: str, database: str) -> dict[str, Any]:
         broker = row.get("to_broker_instance")
@@ -164,7 +172,7 @@ class _Explainer:
             database,
             str(row["to_service_name"]),
             None if broker is None else guid_bytes(broker, name="to_broker_instance"),
-            row.get("is_initiator") is not False,
+            bool(row.get("is_initiator", True)),  # may be a number
         )
         key = instance, lookup, row.get("from_service_name")
         if key not in self._results:
@@ -177,41 +185,46 @@ class _Explainer:
             **_with_status(self._results[key], None if status is None else str(status)),
         }
 
-    def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> dict[str, Any]:
+    def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
         forward = self._tracer.follow(instance, lookup)
         acknowledgement = self._tracer.acknowledgement(forward, from_service_name) if lookup.is_initiator else None
         is_lost = acknowledgement is not None and not acknowledgement.returned_to(forward)
         last = acknowledgement if acknowledgement is not None and is_lost else forward
         finding = self._cause(forward, acknowledgement if is_lost else None)
         decision = forward.hops[0].decision
+        # A message to an address outside the fleet is routed too.
+        is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and not is_lost and finding is None
         result: dict[str, Any] = {
-            # A message to an address outside the fleet is routed too.
-            "is_sound": forward.end.outcome in ("DELIVERED", "ELSEWHERE") and not is_lost,
             "outcome": decision["outcome"],
             "reason": decision["reason"],
             "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(last.end)}" if is_lost else "")),
         }
+        result |= self._columns_of_cause(forward, last, finding)
+        return _Explanation(result, is_sound)
+
+    def _columns_of_cause(self, forward: Trace, last: Trace, finding: Finding | None) -> dict[str, Any]:
+        """Returns code, cause and remedy of a message on a path; `last` is the path on which it, or its acknowledgement, is lost."""
+        service = forward.to_service_name
         if forward.end.outcome == "REFUSED":
-            return result | {
+            return {
                 "code": None,
-                "cause": f"{quoted_name(lookup.service)} has no contract, so it accepts no conversations; this one ends with error -8408",
+                "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this one ends with error -8408",
                 "remedy": "Add a contract to the service: ALTER SERVICE ... (ADD CONTRACT [DEFAULT]).",
             }
         if finding is not None:
-            result["is_sound"] = False
-            return result | {
+            return {
                 "code": finding.code,
                 "cause": f"{finding.where}: {finding.message}",
                 "remedy": finding.remedy,
             }
-        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(lookup.service)):
-            service = self._similar_services.nearest(lookup.service)
-            return result | {
+        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(service)):
+            nearest = self._similar_services.nearest(service)
+            return {
                 "code": "SSB018",
-                "cause": f"the conversation is for {quoted_name(lookup.service)}, but {similar}",
-                "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(service))};",
+                "cause": f"the conversation is for {quoted_name(service)}, but {similar}",
+                "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
             }
-        return result | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
+        return {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
         """Returns the most closely related finding: about a route that is used, about the service, or about the end."""
@@ -271,10 +284,11 @@ class _Explainer:
             yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
 
 
-def _with_status(result: dict[str, Any], status: str | None) -> dict[str, Any]:
-    """Adds the cause that the status names, unless the current routing decision explains why the message is undelivered."""
+def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any]:
+    """Returns the columns with the cause that the status names, unless the routing decision explains why the message is undelivered."""
+    result, is_sound = explanation
     said = cause_of(status)
-    if not result.pop("is_sound"):
+    if not is_sound:
         return result
     if said is None:
         if not status:
