@@ -226,3 +226,93 @@ def test_state_of_objects_is_read_from_scripts(tmp_path: Path) -> None:
     assert lines["SSB026"].startswith("CREATE ENDPOINT B")
     assert lines["SSB027"].startswith("CREATE QUEUE Off")
     assert lines["SSB029"].startswith("CREATE REMOTE SERVICE BINDING")
+
+
+ENDPOINT = (
+    "CREATE ENDPOINT B STATE = STARTED AS TCP (LISTENER_PORT = {}) FOR SERVICE_BROKER (AUTHENTICATION = WINDOWS);\nGO\n"
+)
+
+
+def not_addressed(whole: Fleet, folder: Path, **scripts: tuple[int, str]) -> Fleet:
+    """Returns a fleet with further instances, whose scripts state only the ports of their endpoints."""
+    instances = dict(whole)
+    for name, (port, script) in scripts.items():
+        file = folder / f"{name}.sql"
+        file.write_text(ENDPOINT.format(port) + script, encoding="utf-8")
+        instances[name] = Catalog.load(file, now=NOW)
+    return Fleet(instances)
+
+
+def test_unknown_host_is_not_assumed_to_be_localhost(tmp_path: Path) -> None:
+    """Only the ports are known, and the routes are right."""
+    whole = not_addressed(
+        Fleet({}),
+        tmp_path,
+        north=(4022, f"{SHOP} {TO_STOCK.replace('south:4022', 'south.corp.example:4023')}"),
+        south=(4023, f"{STOCK} {TO_SHOP.replace('north', 'north.corp.example')}"),
+    )
+    found = lint(whole, at=NOW)
+    assert [(finding.code, finding.instance, finding.scripts) for finding in found] == [
+        ("SSB022", "north", ()),
+        ("SSB022", "south", ()),
+    ]
+    assert found[0].remedy == (
+        "The address of south is not stated. If this is it, state it: -- ssbroker: addresses=TCP://south.corp.example:4023 in its "
+        'script, or "addresses" in instance.json of its folder. Otherwise add the catalog of that instance, or correct the route.'
+    )
+
+
+@pytest.mark.parametrize("stated", [(), ("north",), ("one",), ("two",), ("north", "one"), ("one", "two")])
+def test_no_remedy_rests_on_an_address_that_is_not_stated(stated: tuple[str, ...], tmp_path: Path) -> None:
+    """Two copies share the load; whichever address is missing, their routes stay as they are."""
+    balanced = " ".join(
+        TO_STOCK.replace("ROUTE Stock", f"ROUTE {name}").replace("south:4022", f"{name}:{port}")
+        for name, port in (("one", 4023), ("two", 4024))
+    )
+    scripts = {
+        "north": (4022, f"{SHOP} {balanced}"),
+        "one": (4023, f"{STOCK} {TO_SHOP}"),
+        "two": (4024, f"{STOCK} {TO_SHOP}"),
+    }
+    annotated = {
+        name: (port, f"{script}\n-- ssbroker: addresses=TCP://{name}:{port}")
+        for name, (port, script) in scripts.items()
+        if name in stated
+    }
+    found = lint(not_addressed(Fleet({}), tmp_path, **(scripts | annotated)), at=NOW)
+    assert {finding.code for finding in found} <= {"SSB022", "SSB019"}
+    assert [finding.remedy for finding in found if finding.scripts] == []
+    assert {finding.severity for finding in found} == {"info"}
+
+
+def test_port_of_another_instance_of_the_host_is_not_corrected(tmp_path: Path) -> None:
+    """South may be the second instance of the host of north."""
+    whole = not_addressed(
+        loaded(tmp_path, north=f"{SHOP} {TO_STOCK.replace('south:4022', 'north:4023')}"),
+        tmp_path,
+        south=(4023, f"{STOCK} {TO_SHOP}"),
+    )
+    (finding,) = (finding for finding in lint(whole, at=NOW) if finding.code == "SSB022")
+    assert (finding.severity, finding.scripts) == ("info", ())
+    assert "addresses=TCP://north:4023" in finding.remedy
+
+
+def test_route_to_an_unknown_address_is_not_dropped_for_another_one(tmp_path: Path) -> None:
+    """The address may be that of hub, which is not stated."""
+    both = f"{TO_SHOP} {TO_SHOP.replace('ROUTE Shop', 'ROUTE [By hub]').replace('north', 'hub')}"
+    addressed = loaded(tmp_path, north=f"{SHOP} {TO_STOCK}", south=f"{STOCK} {both}")
+    forwarder = "USE msdb; CREATE ROUTE Shop WITH SERVICE_NAME = N'//Shop', ADDRESS = N'TCP://north:4022';"
+    whole = not_addressed(addressed, tmp_path, hub=(4022, forwarder))
+    assert [finding.scripts for finding in errors(whole) if finding.code == "SSB017"] == [()]
+    (alone,) = (finding for finding in errors(addressed) if finding.code == "SSB017")
+    assert alone.remedy == "In south: USE [Stores]; DROP ROUTE [By hub];"
+
+
+def test_remedy_names_no_broker_id_that_is_assumed(tmp_path: Path) -> None:
+    """The database has one of the two ids, or neither."""
+    routes = " ".join(
+        f"CREATE ROUTE [{number}] WITH SERVICE_NAME = N'//Stock', BROKER_INSTANCE = N'{broker}', ADDRESS = N'LOCAL';"
+        for number, broker in enumerate((ELSEWHERE, SALES))
+    )
+    for finding in lint(loaded(tmp_path, south=f"{STOCK} {routes}"), at=NOW):
+        assert "BROKER_INSTANCE" not in finding.remedy

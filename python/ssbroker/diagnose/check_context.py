@@ -14,7 +14,7 @@ from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import SYSTEM_DATABASES, Fleet
+from ssbroker.diagnose.fleet import LOOPBACK, SYSTEM_DATABASES, Fleet
 from ssbroker.diagnose.remedy_scripts import drop_route_named
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
@@ -158,8 +158,30 @@ class CheckContext:
         """Returns the address by which a route of one instance reaches another; None if no address is known."""
         if instance == seen_from:
             return "LOCAL"
-        addresses = self.fleet.addresses
-        return next((address for address in self.fleet[instance].addresses if addresses.get(address) == instance), None)
+        return next(iter(self.stated_addresses(instance)), None)
+
+    def stated_addresses(self, instance: str) -> tuple[str, ...]:
+        """Returns the addresses by which other instances reach an instance; empty if they are unknown.
+
+        The endpoint of a script gives only loopback addresses such as `localhost`: its host is not known, and at another instance they
+        lead elsewhere.
+        """
+        owners = self.fleet.addresses
+        return tuple(
+            address
+            for address in self.fleet[instance].addresses
+            if owners.get(address) == instance and not LOOPBACK.match(address)
+        )
+
+    @cached_property
+    def unaddressed(self) -> tuple[str, ...]:
+        """The instances whose addresses are unknown; a route to an unknown address may lead to one of them."""
+        replicas = self.fleet.roles  # they have the address of the listener
+        return tuple(
+            instance
+            for instance in self.fleet
+            if instance not in replicas and not self.stated_addresses(instance)
+        )
 
 
 def route_problem(
@@ -217,6 +239,11 @@ def problem_about(
         related=tuple(related),
     )
     return Problem(finding, Candidates(instance or "", candidates), concerns)
+
+
+def state_address(address: str) -> str:
+    """Returns how the address of an instance is stated."""
+    return f'-- ssbroker: addresses={address} in its script, or "addresses" in instance.json of its folder'
 
 
 def quoted_name(text: str) -> str:

@@ -19,7 +19,8 @@ from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaEr
 SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 SINGLE_INSTANCE = "instance"
 """The name of the instance if a single catalog is given without a name."""
-_LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
+LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
+"""The addresses by which an instance reaches only its own host."""
 
 
 class Fleet(Mapping[str, Catalog]):
@@ -67,7 +68,7 @@ class Fleet(Mapping[str, Catalog]):
             self._addresses_of[name] = frozenset(catalog.addresses)
             for address in catalog.addresses:
                 other = self._by_address.setdefault(address, name)
-                if other != name and _LOOPBACK.match(address):
+                if other != name and LOOPBACK.match(address):
                     shared.add(address)
                 elif other != name and _common_databases(self._instances[other], catalog):
                     self._replicas.setdefault(address, [other]).append(name)

@@ -28,6 +28,7 @@ from ssbroker.diagnose.check_context import (
     new_route,
     quoted_name,
     route_problem,
+    state_address,
 )
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
@@ -120,7 +121,7 @@ def _unused_route(
             "Enable the database, create the service, or change the route to the address of the instance that has the service.",
             candidates=chain(
                 _spelling_remedies(context, route),
-                _with_ids_of(tables, route, hosts),
+                _with_ids_of(tables, route, [host for host in hosts if (instance, host) not in context.assumed]),
                 _enable_broker_remedies(context, instance, service),
                 _address_remedies(context, instance, route),
                 [drop_route(route)],
@@ -430,11 +431,11 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
     """Checks for addresses that no instance of the fleet has; only if it has several instances."""
     if len(context.fleet) == 1:
         return
-    ports: defaultdict[str, set[str]] = defaultdict(set)
-    owners: dict[str, str] = {}
-    for address, owner in context.fleet.addresses.items():
-        ports[address.rpartition(":")[0]].add(address.rpartition(":")[2])
-        owners[address.rpartition(":")[0]] = owner
+    ports: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for instance in context.fleet:
+        for address in context.stated_addresses(instance):
+            host, _, port = address.rpartition(":")
+            ports[host][port] = instance
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if not context.is_live(route) or route.address in (LOCAL, TRANSPORT):
@@ -442,27 +443,50 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
             if context.fleet.at(route.address, seen_from=instance) is not None:
                 continue
             host = route.address.rpartition(":")[0]
-            if host in ports:
-                right = [f"{host}:{port}" for port in sorted(ports[host])]
-                corrected = [alter_route(route, f"ADDRESS = {string_literal(each)}") for each in right]
+            if host in ports and not _possible_owners(context, instance, route):
+                right = sorted(ports[host])
+                owners = sorted(set(ports[host].values()))
+                corrected = [alter_route(route, f"ADDRESS = {string_literal(f'{host}:{port}')}") for port in right]
                 yield route_problem(
                     "SSB022",
                     instance,
                     route,
-                    f"leads to {route.address}, but {owners[host]} listens on port {' and '.join(sorted(ports[host]))}",
+                    f"leads to {route.address}, but {' and '.join(owners)} listens on port {' and '.join(right)}",
                     "Correct the port.",
                     severity="error",
-                    candidates=chain(corrected, _address_remedies(context, instance, route), [drop_route(route)]),
+                    candidates=chain(corrected, _address_remedies(context, instance, route)),
                 )
             else:
-                yield route_problem(
-                    "SSB022",
-                    instance,
-                    route,
-                    f"leads to {route.address}, which is not an address of any instance",
-                    "Add the catalog of that instance with its addresses, or correct the route.",
-                    candidates=_address_remedies(context, instance, route),
-                )
+                yield _unknown_next_hop(context, instance, route)
+
+
+def _possible_owners(context: CheckContext, instance: str, route: FleetRoute) -> list[str]:
+    """Returns the instances that may have the address of a route: of their own addresses at most the port is known."""
+    port = f":{route.address.rpartition(':')[2]}"
+    known = {other: context.fleet[other].addresses for other in context.unaddressed if other != instance}
+    return [other for other, own in known.items() if not own or any(address.endswith(port) for address in own)]
+
+
+def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute) -> Problem:
+    """Returns the finding on an address of an unknown host, which an instance whose address is not stated may have."""
+    owners = _possible_owners(context, instance, route)
+    advice = "Add the catalog of that instance with its addresses, or correct the route."
+    if owners:
+        shown = ", ".join([*owners[:LISTED_MAX], *(["..."] if len(owners) > LISTED_MAX else [])])
+        which = "it" if len(owners) == 1 else "the address of one of them"
+        advice = (
+            f"The address of {shown} is not stated. If this is {which}, state it: {state_address(route.address)}. Otherwise add the "
+            "catalog of that instance, or correct the route."
+        )
+    return route_problem(
+        "SSB022",
+        instance,
+        route,
+        f"leads to {route.address}, which is not an address of any instance",
+        advice,
+        # The route may be right if an instance has an address that is not known.
+        candidates=() if owners else _address_remedies(context, instance, route),
+    )
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])

@@ -445,9 +445,15 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
         origin = reach.starts[number]
         tables = context.tables[origin.instance]
         certain_end = {RoutingEnd("DELIVERED", *origin)}
+        is_addressed = origin.instance not in context.unaddressed
         for service in tables.services.get(origin.database, ()):
             codes = reach.codes(service, tables.databases[origin.database].broker)
-            certain = {code for code in set(codes) if reach.ends[code] == certain_end}
+            certain = {
+                code
+                for code in set(codes)
+                # An unknown address may be that of the initiator's instance, if this is not known.
+                if {end for end in reach.ends[code] if is_addressed or end.outcome != "ELSEWHERE"} <= certain_end
+            }
             for target in used:
                 if codes[target] not in certain:
                     missing[target].append((len(initiators), codes[target]))
@@ -519,7 +525,13 @@ def _return_candidates(
         ]
         new = Step(target.instance, new_route(tables, target.database, service=service, address=address))
         created.append(new)
-        wrong = [route for route in routes if route.address != address]
+        wrong = [
+            route for route in routes if context.fleet.at(route.address, seen_from=target.instance) != origin.instance
+        ]
+        if context.unaddressed and any(
+            context.fleet.at(route.address, seen_from=target.instance) is None for route in wrong
+        ):
+            return  # it may be right
         replaced += [Step(target.instance, drop_route(route)) for route in wrong] + [new]
         if not routes:
             corrected.append(new)
