@@ -396,3 +396,18 @@ def test_traffic_without_a_database_begins_in_the_one_there_is() -> None:
         'Sales/route "route 1"',
         'Sales/route "route 1"',
     )
+
+
+def test_broker_ids_are_named_unless_all_conversations_change_alike() -> None:
+    """Otherwise one class that changes reads as if all conversations for the service did."""
+    before = south("LOCAL")
+    databases = tuple(replace(each, service_broker_guid=None) for each in before.databases)
+    lost = compare(catalog_of(before), catalog_of(replace(before, databases=databases)), at=NOW)
+    named = {(change.service, change.broker_ids is None) for change in lost.changes}
+    assert named == {("Stock", False), (None, False)}
+    assert {change.after for change in lost.changes if change.service == "Stock"} == {
+        "DROPPED (service_not_found)",
+        "DELAYED (service_not_found)",
+    }
+    moved = compare(catalog_of(north(sender="TCP://one")), catalog_of(north(sender="TCP://two")), at=NOW)
+    assert {change.broker_ids for change in moved.changes} == {None}

@@ -689,14 +689,15 @@ def _compare_classes(
     differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
     # Classes that differ only in the broker id, and change alike, are reported once.
     found: dict[tuple[Any, ...], tuple[Change, list[ConversationClass]]] = {}
+    total: Counter[tuple[str | None, str | None]] = Counter()
     for each in classes(before, after, moments=moments, pending_request=pending_request):
+        total[each.database, each.service] += 1
         change = _change_of_class(instance, each, differences)
         if change is not None:
             key = change.database, change.service, change.before, change.after, change.object
             found.setdefault(key, (change, []))[1].append(each)
-    counts = Counter(key[:2] for key in found)
     for key, (change, changed) in found.items():
-        yield change if counts[key[:2]] == 1 else replace(change, broker_ids=_broker_ids(changed))
+        yield change if len(changed) == total[key[:2]] else replace(change, broker_ids=_broker_ids(changed))
 
 
 def _broker_ids(changed: list[ConversationClass]) -> str:
