@@ -101,6 +101,7 @@ class InstanceDetails:
         mirroring_roles: The role of each database that is not a principal.
         conversations: The number of conversation endpoints by database and state.
         bindings: The remote service bindings, if the source shows users and certificates too.
+        former_broker_ids: The broker ids that each database no longer has, if its present one is unknown.
     """
 
     services: Mapping[tuple[str, str], ServiceDetails] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class InstanceDetails:
     mirroring_roles: Mapping[str, str] = field(default_factory=dict)
     conversations: tuple[ConversationCount, ...] | None = None
     bindings: tuple[BindingDetails, ...] | None = None
+    former_broker_ids: Mapping[str, frozenset[bytes]] = field(default_factory=dict)
 
 
 NO_DETAILS = InstanceDetails()
@@ -152,4 +154,9 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
         # Otherwise the databases exist already, and the users and certificates may be there.
         if model.is_complete
         else None,
+        former_broker_ids={
+            name: frozenset(database.former_guids)
+            for name, database in model.databases.items()
+            if database.guid is None and database.former_guids
+        },
     )

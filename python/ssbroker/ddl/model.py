@@ -64,11 +64,14 @@ class DatabaseModel:
     is_awaited: bool = False
     """Whether another file, which has not run yet, creates the database."""
     master_password: str | None = field(default=None, repr=False)
+    former_guids: tuple[bytes, ...] = ()
+    """The broker ids that NEW_BROKER has replaced."""
 
     def apply(self, option: BrokerOption) -> None:
-        """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER."""
+        """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER, except that it is not the former one."""
         self.enabled = option != "DISABLE_BROKER"
         if option == "NEW_BROKER":
+            self.former_guids += () if self.guid is None else (self.guid,)
             self.guid = None
 
 
@@ -574,6 +577,7 @@ def _set_broker(
     if database.enabled and instance.has_enabled_duplicate(database):
         if not is_attach:
             database.enabled, database.guid = before.enabled, before.guid
+            database.former_guids = before.former_guids
             raise RefusalError(
                 f"another enabled database has the broker id of {name!r}; use NEW_BROKER for one of them", 9772
             )

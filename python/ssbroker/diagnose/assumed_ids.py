@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.catalog_tables import LOCAL, FleetRoute, Tables, read_tables
+from ssbroker.diagnose.catalog_tables import Tables, read_tables
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.route_targets import RouteTargets
 
 _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 
@@ -19,7 +20,8 @@ _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 class AssumedIds:
     """A fleet in which every database has a broker id.
 
-    A database with an unknown id gets the one that routes to its services name, if no known database has that; else any unused one.
+    A database with an unknown id gets the one that routes to its services name, directly or through forwarders, if no known database has
+    that and the database has not lost it to NEW_BROKER; else any unused one.
     In SQL Server each database has an id, and a reply finds its database by it.
 
     Attributes:
@@ -70,20 +72,17 @@ def _named_ids(
 ) -> defaultdict[tuple[str, str], Counter[bytes]]:
     """Counts, for each database of each instance, the unknown broker ids in routes to its services."""
     found: defaultdict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
+    targets = RouteTargets(fleet, tables)
     for instance, each in tables.items():
         for route in each.routes:
             if route.service is None or route.broker is None or route.broker in known:
                 continue
-            for target in _targets(fleet, instance, route):
-                for host in tables[target].hosts.get(route.service, ()):
-                    found[target, host][route.broker] += 1
+            for target in targets.of(instance, route, with_mirror=True):
+                former = fleet[target].details.former_broker_ids
+                for host in tables[target].hosts[route.service]:
+                    if route.broker not in former.get(host, ()):
+                        found[target, host][route.broker] += 1
     return found
-
-
-def _targets(fleet: Fleet, instance: str, route: FleetRoute) -> set[str]:
-    addresses = [address for address in (route.address, route.mirror) if address is not None]
-    found = {instance if address == LOCAL else fleet.at(address, seen_from=instance) for address in addresses}
-    return {each for each in found if each is not None}
 
 
 def _with_ids(catalog: Catalog, instance: str, assumed: dict[tuple[str, str], bytes]) -> Catalog:

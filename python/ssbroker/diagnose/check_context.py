@@ -149,6 +149,15 @@ class CheckContext:
             for database in tables.hosts.get(service, ())
         ]
 
+    def broker_id(self, instance: str, database: str) -> bytes | None:
+        """Returns the broker id of a database; None if it is only assumed."""
+        return None if (instance, database) in self.assumed else self.tables[instance].databases[database].broker
+
+    def is_former_id(self, broker: bytes, instance: str, database: str) -> bool:
+        """Returns whether a database certainly does not have an id that no database is known to have."""
+        former = self.fleet[instance].details.former_broker_ids.get(database, ())
+        return (instance, database) not in self.assumed or broker in former
+
     def accepts(self, instance: str, database: str, service: str) -> bool:
         """Returns whether conversations with a service can be started, as far as that is known."""
         details = self.fleet[instance].details.services.get((database, service))
@@ -178,9 +187,7 @@ class CheckContext:
         """The instances whose addresses are unknown; a route to an unknown address may lead to one of them."""
         replicas = self.fleet.roles  # they have the address of the listener
         return tuple(
-            instance
-            for instance in self.fleet
-            if instance not in replicas and not self.stated_addresses(instance)
+            instance for instance in self.fleet if instance not in replicas and not self.stated_addresses(instance)
         )
 
 

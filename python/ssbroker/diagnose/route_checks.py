@@ -31,6 +31,7 @@ from ssbroker.diagnose.check_context import (
     state_address,
 )
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
+from ssbroker.diagnose.route_targets import RouteTargets
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
 
@@ -121,7 +122,7 @@ def _unused_route(
             "Enable the database, create the service, or change the route to the address of the instance that has the service.",
             candidates=chain(
                 _spelling_remedies(context, route),
-                _with_ids_of(tables, route, [host for host in hosts if (instance, host) not in context.assumed]),
+                _with_ids_of(context, instance, route, hosts),
                 _enable_broker_remedies(context, instance, service),
                 _address_remedies(context, instance, route),
                 [drop_route(route)],
@@ -205,9 +206,9 @@ def _spelling_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str
         yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
 
 
-def _with_ids_of(tables: Tables, route: FleetRoute, hosts: list[str]) -> Iterator[str]:
+def _with_ids_of(context: CheckContext, instance: str, route: FleetRoute, hosts: list[str]) -> Iterator[str]:
     for host in hosts:
-        broker = tables.databases[host].broker
+        broker = context.broker_id(instance, host)
         if route.broker is not None and broker is not None and broker != route.broker:
             yield alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'")
 
@@ -396,16 +397,16 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
 def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
     """Checks for routes with the id of a database that no longer exists, to an instance where the service has another id."""
     for instance, route, target_instance, hosts in stale_routes(context):
-        ids = [
-            broker for broker in (context.tables[target_instance].databases[host].broker for host in hosts) if broker
-        ]
+        ids = [broker for host in hosts if (broker := context.broker_id(target_instance, host)) is not None]
+        has = ", ".join(str(uuid.UUID(bytes=broker)) for broker in ids)
         yield route_problem(
             "SSB014",
             instance,
             route,
             f"has broker id {uuid.UUID(bytes=route.broker)}, which belongs to no known database; "
-            f"{quoted_name(str(route.service))} in {target_instance} has {', '.join(str(uuid.UUID(bytes=broker)) for broker in ids)}",
-            "Change the broker id of the route to the service_broker_guid of the database.",
+            f"{quoted_name(str(route.service))} in {target_instance} has {has or 'a new one, from NEW_BROKER'}",
+            "Change the broker id of the route to the service_broker_guid of the database"
+            + (f" in sys.databases of {target_instance}." if not ids else "."),
             related=[f"{target_instance}/{host}" for host in hosts],
             candidates=[alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'") for broker in ids]
             + [drop_route(route)],
@@ -415,16 +416,17 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
 def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, list[str]]]:
     """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
     known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
+    targets = RouteTargets(context.fleet, context.tables)
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if not context.is_live(route) or route.service is None or route.broker is None or route.broker in known:
                 continue
-            target = instance if route.address == LOCAL else context.fleet.at(route.address, seen_from=instance)
-            if target is None:
-                continue
-            hosts = context.tables[target].hosts.get(route.service, [])
-            if hosts and not any((target, host) in context.assumed for host in hosts):
-                yield instance, route, target, hosts
+            found = targets.of(instance, route)
+            hosts = {target: context.tables[target].hosts[route.service] for target in found}
+            if hosts and all(
+                context.is_former_id(route.broker, target, host) for target in found for host in hosts[target]
+            ):
+                yield instance, route, found[0], hosts[found[0]]
 
 
 def check_next_hops(context: CheckContext) -> Iterator[Problem]:

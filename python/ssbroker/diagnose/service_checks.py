@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -257,17 +258,26 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
         for_answers = all(
             any(numbers[start] in reached.accepted.get(numbers.get(host, -1), {}) for host in hosts) for start in starts
         )
+        ids = _other_ids(context, instance, service, starts) if reason == "service_not_found" else []
         where = {
             "no_route": "no route of its msdb leads to it",
             "service_not_found": "none of its enabled databases has the service",
             "address_unusable": "its route takes the address from the service name, which contains none",
             SENT_BACK: "its route leads back to the instance that they come from",
         }[reason]
+        advice = "Create a route in msdb of this instance, or correct the routes that lead to it."
+        if ids:
+            names = " or ".join(str(uuid.UUID(bytes=each)) for each in ids)
+            where = f"none of its enabled databases with the service has the broker id {names}, which the route names"
+            advice = (
+                "Change BROKER_INSTANCE of the route to the service_broker_guid of the database that is to receive, or the address to that "
+                "of the instance whose database has this id."
+            )
         yield problem_about(
             "SSB024",
             f"service {quoted_name(service)}",
             f"messages from {'/'.join(starts[0])}{_and_others(len(starts))} are dropped, because {where}",
-            "Create a route in msdb of this instance, or correct the routes that lead to it.",
+            advice,
             instance=instance,
             database=MSDB,
             related=["/".join(start) for start in starts],
@@ -275,6 +285,21 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             candidates=_drop_remedies(context, instance, service, starts),
             concerns=[Concern(start.instance, start.database, service) for start in starts],
         )
+
+
+def _other_ids(context: CheckContext, instance: str, service: str, starts: list[Start]) -> list[bytes]:
+    """Returns the broker ids of the routes by which messages start, if the service is there in an enabled database with another id."""
+    tables = context.tables[instance]
+    present = {
+        tables.databases[host].broker for host in tables.hosts.get(service, ()) if tables.databases[host].enabled
+    }
+    named = {
+        route.broker
+        for start in starts
+        for route in context.tables[start.instance].routes
+        if route.database == start.database and route.service == service and context.is_live(route)
+    }
+    return sorted(each for each in named - present if each is not None) if present else []
 
 
 def _and_others(number: int) -> str:
@@ -308,6 +333,15 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         and context.is_live(route)
         and context.fleet.at(route.address, seen_from=start.instance) == instance
     ]
+    for database in here:
+        broker = context.broker_id(instance, database)
+        if broker is not None and tables.databases[database].enabled:
+            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
+            bound = tuple(
+                Step(sender, alter_route(route, clause)) for sender, route in senders if route.broker is not None
+            )
+            if bound:
+                yield bound
     for other in dict.fromkeys(others):
         moved = tuple(
             Step(sender, alter_route(route, f"ADDRESS = {string_literal(address)}"))
