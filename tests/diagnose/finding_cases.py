@@ -84,6 +84,17 @@ def binding(*, has_certificate: bool) -> BindingDetails:
     )
 
 
+def contracts(*, accepts: bool) -> Fleet:
+    """Returns a fleet with a route to a service that has a contract or none."""
+    whole = fleet(
+        NORTH=replace(north(), routes=(route(1, "TCP://south", service="Stock"),)), SOUTH=south("TCP://north")
+    )
+    details = InstanceDetails(
+        services={("Stores", "Stock"): ServiceDetails(queue="dbo.q", accepts_conversations=accepts)}
+    )
+    return Fleet({**whole, "SOUTH": whole["SOUTH"].with_details(details)})
+
+
 ORDERS_QUEUE = {("Sales", "Orders"): ServiceDetails(queue="dbo.q", accepts_conversations=True)}
 
 CASES = (
@@ -285,5 +296,11 @@ CASES = (
         InstanceDetails(bindings=(binding(has_certificate=False),)),
         InstanceDetails(bindings=(binding(has_certificate=True),)),
         'A/Sales/binding "ToStock"',
+    ),
+    Case(
+        code="SSB030",
+        positive=contracts(accepts=False),
+        objects=('SOUTH/Stores/service "Stock"',),
+        negative=contracts(accepts=True),
     ),
 )

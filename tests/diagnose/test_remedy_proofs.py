@@ -109,6 +109,24 @@ def test_service_without_a_contract_is_no_target(tmp_path: Path) -> None:
     assert [finding.code for finding in errors(whole)] == []
 
 
+def test_route_to_a_service_without_a_contract_is_found(tmp_path: Path) -> None:
+    """Unless it is for the answers in conversations that the service starts."""
+    no_contract = SERVICE.format("//Stock").replace(" ([DEFAULT])", "")
+    scripts = {
+        "north": f"{SHOP} {TO_STOCK}",
+        "south": f"CREATE DATABASE Stores;\nGO\nUSE Stores; {no_contract}",
+    }
+    (finding,) = (each for each in lint(loaded(tmp_path, **scripts), at=NOW) if each.code == "SSB030")
+    assert (finding.where, finding.line) == ('south/Stores/service "//Stock"', 4)
+    assert finding.message == ("has no contract, so it refuses the conversations that north/Sales can start with it")
+    assert finding.remedy.startswith(
+        "Add a contract: USE [Stores]; ALTER SERVICE [//Stock] (ADD CONTRACT [DEFAULT]); with the contract that the senders name"
+    )
+    scripts["north"] = f"{SHOP.replace('ON QUEUE Q', 'ON QUEUE Q ([DEFAULT])')} {TO_STOCK}"
+    scripts["south"] += f" {TO_SHOP}"
+    assert [each.code for each in lint(loaded(tmp_path, **scripts), at=NOW) if each.code == "SSB030"] == []
+
+
 def test_route_to_a_system_service_is_fine(tmp_path: Path) -> None:
     """Every database of SQL Server has it."""
     system = "http://schemas.microsoft.com/SQL/ServiceBroker/ServiceBroker"

@@ -265,6 +265,14 @@ _CONFIGURATION: Final = (
         title="A remote service binding lacks its user or certificate",
         why="A dialog with encryption waits until the user of the binding owns the certificate of the remote service's owner.",
     ),
+    Code(
+        code="SSB030",
+        name="service-without-contract",
+        severity="warning",
+        title="A service to which another instance sends has no contract",
+        why="Without a contract, a service can only start conversations. It refuses those that others start with it: they end with error "
+        "-8408.",
+    ),
 )
 
 _SCRIPTS: Final = (

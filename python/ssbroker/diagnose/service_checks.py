@@ -89,6 +89,8 @@ class _Reached(NamedTuple):
     """Instances, databases and services that some conversation reaches."""
     lost: dict[tuple[str, str, str], list[Start]]
     """By instance, reason and service: the starts of dropped messages."""
+    refused: dict[tuple[str, str, str], list[Start]]
+    """By instance, database and service without a contract: the starts, in other instances, whose routes lead to it."""
     ambiguous: dict[tuple[str, str], frozenset[str]]
     """By instance and service: the databases among which a conversation ends up in any."""
 
@@ -100,6 +102,7 @@ def check_services(context: CheckContext) -> Iterator[Problem]:
     yield from _unreachable_services(context, reached.places)
     numbers = {start: number for number, start in enumerate(reach.starts)}
     yield from _lost_messages(context, reached, numbers)
+    yield from _refused_conversations(context, reached, numbers)
     yield from _ambiguous_services(reached.ambiguous)
     yield from _check_return_routes(context, reached.accepted)
 
@@ -110,6 +113,7 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
     accepted: list[dict[int, str]] = [{} for _ in reach.starts]
     targets: dict[int, dict[int, str]] = {}
     lost: defaultdict[tuple[str, str, str], list[Start]] = defaultdict(list)
+    refused: defaultdict[tuple[str, str, str], list[Start]] = defaultdict(list)
     ambiguous = dict(_ambiguous_arrivals(context))
     intends = _Intentions(context)
     for service in sorted(all_services(context.graph)):
@@ -127,8 +131,14 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
         for start, end in _drops(reach, codes):
             if intends(start, service, str(end.instance), str(end.reason)):
                 lost[str(end.instance), str(end.reason), service].append(start)
+        if service in context.graph.not_accepting:
+            for number, code in enumerate(codes):
+                for end in reach.ends[code]:
+                    start = reach.starts[number]
+                    if end.outcome == "REFUSED" and intends.names(start, service) and end.instance != start.instance:
+                        refused[str(end.instance), str(end.database), service].append(start)
     named = {(*reach.starts[number], service) for number, service in places}
-    return _Reached(targets, named, dict(lost), ambiguous)
+    return _Reached(targets, named, dict(lost), dict(refused), ambiguous)
 
 
 def _drops(reach: ReachabilitySets, codes: list[int]) -> Iterator[tuple[Start, RoutingEnd]]:
@@ -203,7 +213,11 @@ class _Intentions:
             return False
         if reason == "service_not_found" and (dropped_by, MSDB, service) in self._reported:
             return False
-        return (instance, database, service) in self._named
+        return self.names(start, service)
+
+    def names(self, start: Start, service: str) -> bool:
+        """Returns whether a route of the database leads a service to the network."""
+        return (*start, service) in self._named
 
 
 class _TargetsByEnds(dict[int, tuple[int, ...]]):
@@ -285,6 +299,38 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             candidates=_drop_remedies(context, instance, service, starts),
             concerns=[Concern(start.instance, start.database, service) for start in starts],
         )
+
+
+def _refused_conversations(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
+    """Yields the services without a contract to which routes of other instances lead, unless the routes are for answers only."""
+    named = {
+        (instance, route.database, route.service)
+        for instance, tables in context.tables.items()
+        for route in tables.routes
+        if context.is_live(route)
+    }
+    for (instance, database, service), starts in reached.refused.items():
+        here = Start(instance, database)
+        begun = [
+            start
+            for start in starts
+            if numbers[start] not in reached.accepted.get(numbers[here], {})
+            and not any(
+                (*here, other) in named and context.accepts(*start, other)
+                for other in context.tables[start.instance].services.get(start.database, ())
+            )
+        ]
+        if begun:
+            yield problem_about(
+                "SSB030",
+                f"service {quoted_name(service)}",
+                f"has no contract, so it refuses the conversations that {'/'.join(begun[0])}{_and_others(len(begun))} can start with it",
+                f"Add a contract: USE {bracketed(database)}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that "
+                "the senders name in BEGIN DIALOG. If the service only starts conversations, and the routes are for the answers, ignore this code.",
+                instance=instance,
+                database=database,
+                related=["/".join(start) for start in begun],
+            )
 
 
 def _other_ids(context: CheckContext, instance: str, service: str, starts: list[Start]) -> list[bytes]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker._compat import is_string_view
-from ssbroker._text import restore_spaces, string_literal
+from ssbroker._text import bracketed, restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
@@ -207,9 +207,12 @@ class _Explainer:
         service = forward.to_service_name
         if forward.end.outcome == "REFUSED":
             return {
-                "code": None,
+                "code": "SSB030",
                 "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this one ends with error -8408",
-                "remedy": "Add a contract to the service: ALTER SERVICE ... (ADD CONTRACT [DEFAULT]).",
+                "remedy": restore_spaces(
+                    f"Add a contract to the service in {forward.end.instance}: USE {bracketed(str(forward.end.database))}; ALTER SERVICE "
+                    f"{bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that the sender names in BEGIN DIALOG."
+                ),
             }
         if finding is not None:
             return {
