@@ -276,3 +276,38 @@ def test_similar_name_is_reported_for_its_database() -> None:
     (finding,) = (finding for finding in lint(catalog_of(world), at=NOW) if finding.code == "SSB018")
     assert (finding.instance, finding.database) == ("instance", "Sales/US")
     assert finding.related == ('instance/Sales/EU/service "Orders"',)
+
+
+def mirrored_fleet(mirror: str) -> Fleet:
+    """Returns a client with a mirrored route to ONE and a mirror address, and the pair, which has one broker id."""
+    client = here(route(1, "TCP://one", service="Stock", broker=STORES, mirror=mirror), own=("TCP://client",))
+    client = replace(client, databases=(Database(name="Sales", service_broker_guid=SALES),))
+    pair = {
+        name: replace(south(enabled=name == "ONE"), addresses=(f"TCP://{name.lower()}",)) for name in ("ONE", "TWO")
+    }
+    return fleet(CLIENT=client, **pair)
+
+
+@pytest.mark.rule("I1")
+def test_unknown_mirror_address_is_found() -> None:
+    """The pair then looks like two databases that have one id by mistake."""
+    assert [each.code for each in lint(mirrored_fleet("TCP://two"), at=NOW) if each.code in ("SSB012", "SSB022")] == []
+    found = {each.code: each for each in lint(mirrored_fleet("TCP://tow"), at=NOW)}
+    assert (found["SSB022"].message, found["SSB022"].severity) == (
+        "has the mirror address TCP://tow:4022, which is not an address of any instance",
+        "info",
+    )
+    assert found["SSB012"].message == (
+        'is shared by databases in 2 instances: ONE, TWO; the mirrored route CLIENT/Sales/route 1 "route 1" names only ONE of them, '
+        "next to TCP://tow:4022, which is not an address of any instance"
+    )
+    assert found["SSB012"].remedy.startswith("If they are a mirrored pair, correct the addresses of this route")
+
+
+def test_wrong_port_of_a_mirror_is_corrected() -> None:
+    found = {each.code: each for each in lint(mirrored_fleet("TCP://two:4023"), at=NOW)}
+    assert found["SSB022"].severity == "error"
+    assert found["SSB022"].message == "has the mirror address TCP://two:4023, but TWO listens on port 4022"
+    assert found["SSB022"].remedy == (
+        "In CLIENT: USE [Sales]; ALTER ROUTE [route 1] WITH MIRROR_ADDRESS = N'TCP://two:4022';"
+    )

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from ssbroker._text import bracketed, quantity
 from ssbroker.diagnose.catalog_tables import LOCAL, TRANSPORT, FleetDatabase
-from ssbroker.diagnose.check_context import CheckContext, Concern, Problem, problem_about, quoted_name
+from ssbroker.diagnose.check_context import (
+    CheckContext,
+    Concern,
+    Problem,
+    problem_about,
+    qualified_route,
+    quoted_name,
+)
 from ssbroker.diagnose.findings import Finding
 from ssbroker.exceptions import DuplicateError
 
@@ -43,15 +50,37 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
                 yield _twice_in_instance(instance, broker, databases)
         if len(by_instance) > 1 and not all((instance, row.name) in context.mirrored for instance, row in found):
             enabled = sum(any(database.enabled for database in databases) for databases in by_instance.values())
+            half = _half_mirrored(context, broker, by_instance)
+            pair = "If they are a mirrored pair, correct the addresses of this route to name both. " if half else ""
+            same = " If they are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed."
             yield problem_about(
                 "SSB012",
                 f"broker id {uuid.UUID(bytes=broker)}",
-                f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
-                "If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
-                "conversations. If they are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed.",
+                f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}{half}",
+                f"{pair}If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
+                f"conversations.{'' if half else same}",
                 related=[f"{instance}/{database.name}" for instance, database in found],
                 severity="error" if enabled > 1 else "warning",
             )
+
+
+def _half_mirrored(context: CheckContext, broker: bytes, holders: Collection[str]) -> str:
+    """Returns the text about a mirrored route with the broker id that leads to one of the instances only; empty if there is none."""
+    for instance, tables in context.tables.items():
+        for route in tables.routes:
+            if route.mirror is None or route.broker != broker or not context.is_live(route):
+                continue
+            places = {
+                address: context.fleet.at(address, seen_from=instance) for address in (route.address, route.mirror)
+            }
+            named = [place for place in places.values() if place in holders]
+            others = [address for address, place in places.items() if place not in holders]
+            if named and others:
+                return (
+                    f"; the mirrored route {qualified_route(instance, route)} names only {named[0]} of them, next to {others[0]}, which "
+                    f"is {'not an address of any instance' if places[others[0]] is None else f'{places[others[0]]}'}"
+                )
+    return ""
 
 
 def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDatabase]) -> Problem:

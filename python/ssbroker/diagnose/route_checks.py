@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import chain
 from typing import Final
@@ -440,55 +440,63 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
             ports[host][port] = instance
     for instance, tables in context.tables.items():
         for route in tables.routes:
-            if not context.is_live(route) or route.address in (LOCAL, TRANSPORT):
-                continue
-            if context.fleet.at(route.address, seen_from=instance) is not None:
-                continue
-            host = route.address.rpartition(":")[0]
-            if host in ports and not _possible_owners(context, instance, route):
-                right = sorted(ports[host])
-                owners = sorted(set(ports[host].values()))
-                corrected = [alter_route(route, f"ADDRESS = {string_literal(f'{host}:{port}')}") for port in right]
-                yield route_problem(
-                    "SSB022",
-                    instance,
-                    route,
-                    f"leads to {route.address}, but {' and '.join(owners)} listens on port {' and '.join(right)}",
-                    "Correct the port.",
-                    severity="error",
-                    candidates=chain(corrected, _address_remedies(context, instance, route)),
-                )
-            else:
-                yield _unknown_next_hop(context, instance, route)
+            if context.is_live(route):
+                for clause, address in (("ADDRESS", route.address), ("MIRROR_ADDRESS", route.mirror)):
+                    if address in (None, LOCAL, TRANSPORT) or context.fleet.at(address, seen_from=instance) is not None:
+                        continue
+                    yield _unknown_next_hop(context, instance, route, clause, address, ports)
 
 
-def _possible_owners(context: CheckContext, instance: str, route: FleetRoute) -> list[str]:
-    """Returns the instances that may have the address of a route: of their own addresses at most the port is known."""
-    port = f":{route.address.rpartition(':')[2]}"
-    known = {other: context.fleet[other].addresses for other in context.unaddressed if other != instance}
-    return [other for other, own in known.items() if not own or any(address.endswith(port) for address in own)]
-
-
-def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute) -> Problem:
-    """Returns the finding on an address of an unknown host, which an instance whose address is not stated may have."""
-    owners = _possible_owners(context, instance, route)
+def _unknown_next_hop(
+    context: CheckContext,
+    instance: str,
+    route: FleetRoute,
+    clause: str,
+    address: str,
+    ports: Mapping[str, dict[str, str]],
+) -> Problem:
+    """Returns the finding on an unknown address; `ports` has the instance of each known port of each known host."""
+    host, _, port = address.rpartition(":")
+    owners = _possible_owners(context, instance, port)
+    leads = "leads to" if clause == "ADDRESS" else "has the mirror address"
+    # A mirrored route has other remedies than a new address.
+    moved = _address_remedies(context, instance, route)
+    if host in ports and not owners:
+        right = sorted(ports[host])
+        return route_problem(
+            "SSB022",
+            instance,
+            route,
+            f"{leads} {address}, but {' and '.join(sorted(set(ports[host].values())))} listens on port {' and '.join(right)}",
+            "Correct the port.",
+            severity="error",
+            candidates=chain(
+                (alter_route(route, f"{clause} = {string_literal(f'{host}:{each}')}") for each in right), moved
+            ),
+        )
     advice = "Add the catalog of that instance with its addresses, or correct the route."
     if owners:
         shown = ", ".join([*owners[:LISTED_MAX], *(["..."] if len(owners) > LISTED_MAX else [])])
         which = "it" if len(owners) == 1 else "the address of one of them"
         advice = (
-            f"The address of {shown} is not stated. If this is {which}, state it: {state_address(route.address)}. Otherwise add the "
+            f"The address of {shown} is not stated. If this is {which}, state it: {state_address(address)}. Otherwise add the "
             "catalog of that instance, or correct the route."
         )
     return route_problem(
         "SSB022",
         instance,
         route,
-        f"leads to {route.address}, which is not an address of any instance",
+        f"{leads} {address}, which is not an address of any instance",
         advice,
         # The route may be right if an instance has an address that is not known.
-        candidates=() if owners else _address_remedies(context, instance, route),
+        candidates=() if owners else moved,
     )
+
+
+def _possible_owners(context: CheckContext, instance: str, port: str) -> list[str]:
+    """Returns the other instances that may have an address with a port: of their own addresses at most the port is known."""
+    known = {other: context.fleet[other].addresses for other in context.unaddressed if other != instance}
+    return [other for other, own in known.items() if not own or any(each.endswith(f":{port}") for each in own)]
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
