@@ -10,6 +10,7 @@ import pytest
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.app import main
 from ssbroker.diagnose import Fleet
+from ssbroker.diagnose import lint as find_problems
 from ssbroker.exceptions import DdlError
 
 BROKEN = """\
@@ -149,3 +150,22 @@ def test_lint_reports_what_ends_a_script(tmp_path: Path, capsys: pytest.CaptureF
     status, report, _ = lint(capsys, str(script), "--html", str(html))
     assert (status, found(report)) == (1, [("SSB101", "net.sql:4")])
     assert html.exists()
+
+
+def test_script_that_creates_no_database_may_not_show_the_service(tmp_path: Path) -> None:
+    """A script for maintenance changes one database; another one of the instance may have the service."""
+    script = tmp_path / "change.sql"
+    route = "CREATE ROUTE R WITH SERVICE_NAME = '//Stock', ADDRESS = 'LOCAL';"
+    script.write_text(f"USE Sales\n{route}\n")
+    (finding,) = find_problems(Fleet.load(script))
+    assert (finding.code, finding.severity, finding.scripts) == ("SSB008", "warning", ())
+    assert finding.message == 'leads to LOCAL, but the script creates no database, and none that it names has "//Stock"'
+    assert finding.remedy.startswith(
+        "If another database of the instance has the service, the route is right: load this script"
+    )
+    script.write_text(f"CREATE DATABASE Sales\nGO\nUSE Sales\n{route}\n")
+    (finding,) = find_problems(Fleet.load(script))
+    assert (finding.severity, finding.message) == (
+        "error",
+        'leads to LOCAL, but no database of this instance has "//Stock"',
+    )

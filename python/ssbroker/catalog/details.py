@@ -101,6 +101,7 @@ class InstanceDetails:
         mirroring_roles: The role of each database that is not a principal.
         conversations: The number of conversation endpoints by database and state.
         bindings: The remote service bindings, if the source shows users and certificates too.
+        is_complete: Whether the source shows all databases and services; a script that creates no database changes some of an instance.
         former_broker_ids: The broker ids that each database no longer has, if its present one is unknown.
     """
 
@@ -111,6 +112,7 @@ class InstanceDetails:
     mirroring_roles: Mapping[str, str] = field(default_factory=dict)
     conversations: tuple[ConversationCount, ...] | None = None
     bindings: tuple[BindingDetails, ...] | None = None
+    is_complete: bool = True
     former_broker_ids: Mapping[str, frozenset[bytes]] = field(default_factory=dict)
 
 
@@ -154,6 +156,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
         # Otherwise the databases exist already, and the users and certificates may be there.
         if model.is_complete
         else None,
+        is_complete=model.is_complete,
         former_broker_ids={
             name: frozenset(database.former_guids)
             for name, database in model.databases.items()

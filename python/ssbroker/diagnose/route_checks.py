@@ -111,15 +111,24 @@ def _unused_route(
         )
     elif service is not None and route.address == LOCAL and not _can_locate(tables, service, route.broker):
         hosts = tables.hosts.get(service, [])
-        where = (
-            f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
-        )
+        is_unknown = not hosts and not context.fleet[instance].details.is_complete
+        where = f"no database of this instance has {quoted_name(service)}"
+        advice = "Enable the database, create the service, or change the route to the address of the instance that has the service."
+        if hosts:
+            where = f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
+        elif is_unknown:
+            where = f"the script creates no database, and none that it names has {quoted_name(service)}"
+            advice = (
+                "If another database of the instance has the service, the route is right: load this script in one folder with the script that "
+                "creates that database. Otherwise create the service, or change the route to the address of the instance that has it."
+            )
         yield route_problem(
             "SSB008",
             instance,
             route,
-            f"leads to LOCAL, but {where if hosts else f'no database of this instance has {quoted_name(service)}'}",
-            "Enable the database, create the service, or change the route to the address of the instance that has the service.",
+            f"leads to LOCAL, but {where}",
+            advice,
+            severity="warning" if is_unknown else None,
             candidates=chain(
                 _spelling_remedies(context, route),
                 _with_ids_of(context, instance, route, hosts),
