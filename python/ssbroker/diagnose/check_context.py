@@ -141,6 +141,10 @@ class CheckContext:
         """Returns whether the route has not expired."""
         return route.lifetime is None or route.lifetime > self.now
 
+    def may_lead_to_unaddressed(self, instance: str, route: FleetRoute) -> bool:
+        """Returns whether a route leads to an unknown address, which may be that of an instance whose address is not stated."""
+        return bool(self.unaddressed) and self.fleet.at(route.address, seen_from=instance) is None
+
     def hosts(self, service: str) -> list[tuple[str, str]]:
         """Returns the instances and databases that have a service, enabled or not."""
         return [

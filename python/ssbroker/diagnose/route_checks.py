@@ -450,10 +450,9 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if context.is_live(route):
-                for clause, address in (("ADDRESS", route.address), ("MIRROR_ADDRESS", route.mirror)):
-                    if address in (None, LOCAL, TRANSPORT) or context.fleet.at(address, seen_from=instance) is not None:
-                        continue
-                    yield _unknown_next_hop(context, instance, route, clause, address, ports)
+                for clause, hop in (("ADDRESS", route.address), ("MIRROR_ADDRESS", route.mirror)):
+                    if hop not in (None, LOCAL, TRANSPORT) and context.fleet.at(hop, seen_from=instance) is None:
+                        yield _unknown_next_hop(context, instance, route, clause, hop, ports)
 
 
 def _unknown_next_hop(

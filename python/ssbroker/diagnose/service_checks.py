@@ -131,12 +131,8 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
         for start, end in _drops(reach, codes):
             if intends(start, service, str(end.instance), str(end.reason)):
                 lost[str(end.instance), str(end.reason), service].append(start)
-        if service in context.graph.not_accepting:
-            for number, code in enumerate(codes):
-                for end in reach.ends[code]:
-                    start = reach.starts[number]
-                    if end.outcome == "REFUSED" and intends.names(start, service) and end.instance != start.instance:
-                        refused[str(end.instance), str(end.database), service].append(start)
+        for start, end in _refusals(reach, codes, service, intends):
+            refused[str(end.instance), str(end.database), service].append(start)
     named = {(*reach.starts[number], service) for number, service in places}
     return _Reached(targets, named, dict(lost), dict(refused), ambiguous)
 
@@ -152,6 +148,19 @@ def _drops(reach: ReachabilitySets, codes: list[int]) -> Iterator[tuple[Start, R
     for number, code in enumerate(codes):
         for end in drops[code]:
             yield reach.starts[number], end
+
+
+def _refusals(
+    reach: ReachabilitySets, codes: list[int], service: str, intends: _Intentions
+) -> Iterator[tuple[Start, RoutingEnd]]:
+    """Yields which of the starts whose routes name the service have their conversations refused by another instance."""
+    refusals = {code: [end for end in reach.ends[code] if end.outcome == "REFUSED"] for code in set(codes)}
+    if not any(refusals.values()):
+        return
+    for start, code in zip(reach.starts, codes, strict=True):
+        for end in refusals[code]:
+            if end.instance != start.instance and intends.names(start, service):
+                yield start, end
 
 
 def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
@@ -379,31 +388,33 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         and context.is_live(route)
         and context.fleet.at(route.address, seen_from=start.instance) == instance
     ]
-    for database in here:
-        broker = context.broker_id(instance, database)
-        if broker is not None and tables.databases[database].enabled:
-            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
-            bound = tuple(
-                Step(sender, alter_route(route, clause)) for sender, route in senders if route.broker is not None
-            )
-            if bound:
-                yield bound
-    for other in dict.fromkeys(others):
-        moved = tuple(
-            Step(sender, alter_route(route, f"ADDRESS = {string_literal(address)}"))
-            for sender, route in senders
-            if (address := context.address_for(other, seen_from=sender)) is not None
-        )
-        if moved:
-            yield moved
-    if senders:
-        yield tuple(Step(sender, drop_route(route)) for sender, route in senders)
+    yield from filter(None, _sender_remedies(context, instance, senders, here, list(dict.fromkeys(others))))
     for other in dict.fromkeys(others):
         address = context.address_for(other, seen_from=instance)
         if address is not None:
             step = Step(instance, new_route(tables, MSDB, service=service, address=address))
             yield (step,)
             yield (step, Step(instance, _forwarding_on(context, instance)))
+
+
+def _sender_remedies(
+    context: CheckContext, dropping: str, senders: list[tuple[str, FleetRoute]], here: list[str], others: list[str]
+) -> Iterator[Candidate]:
+    """Yields changes of the routes that lead to the instance that drops: to the id of one of its databases, or to another instance."""
+    for database in here:
+        broker = context.broker_id(dropping, database)
+        if broker is not None and context.tables[dropping].databases[database].enabled:
+            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
+            yield tuple(
+                Step(sender, alter_route(route, clause)) for sender, route in senders if route.broker is not None
+            )
+    for other in others:
+        yield tuple(
+            Step(sender, alter_route(route, f"ADDRESS = {string_literal(address)}"))
+            for sender, route in senders
+            if (address := context.address_for(other, seen_from=sender)) is not None
+        )
+    yield tuple(Step(sender, drop_route(route)) for sender, route in senders)
 
 
 def _forwarding_on(context: CheckContext, instance: str) -> str:
@@ -587,49 +598,45 @@ def _return_candidates(
     context: CheckContext, target: Start, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]
 ) -> Iterator[Candidate]:
     """Yields remedies: routes of the target's database that are missing or wrong, then what is wrong on the path."""
-    tables = context.tables[target.instance]
     created: list[Step] = []
     corrected: list[Step] = []
     replaced: list[Step] = []
     for origin, service in initiators:
         address = context.address_for(origin.instance, seen_from=target.instance)
-        if address is None:
-            return
-        routes = [
-            route
-            for route in tables.routes
-            if route.database == target.database
-            and route.service == service
-            and route.mirror is None
-            and context.is_live(route)
-        ]
-        new = Step(target.instance, new_route(tables, target.database, service=service, address=address))
-        created.append(new)
+        routes = _routes_to(context, target, service)
         wrong = [
             route for route in routes if context.fleet.at(route.address, seen_from=target.instance) != origin.instance
         ]
-        if context.unaddressed and any(
-            context.fleet.at(route.address, seen_from=target.instance) is None for route in wrong
-        ):
-            return  # it may be right
-        replaced += [Step(target.instance, drop_route(route)) for route in wrong] + [new]
+        if address is None or any(context.may_lead_to_unaddressed(target.instance, route) for route in wrong):
+            return
+        tables = context.tables[target.instance]
+        new = Step(target.instance, new_route(tables, target.database, service=service, address=address))
+        dropped = [Step(target.instance, drop_route(route)) for route in wrong]
+        created.append(new)
+        replaced += [*dropped, new]
         if not routes:
             corrected.append(new)
         elif len(wrong) == len(routes):
-            first, *more = wrong
-            corrected.append(Step(target.instance, alter_route(first, f"ADDRESS = {string_literal(address)}")))
-            corrected += [Step(target.instance, drop_route(route)) for route in more]
+            corrected.append(Step(target.instance, alter_route(wrong[0], f"ADDRESS = {string_literal(address)}")))
+            corrected += dropped[1:]
         else:
-            corrected += [Step(target.instance, drop_route(route)) for route in wrong]
-    for own in (corrected, created, replaced):
-        if own:
-            yield tuple(own)
+            corrected += dropped
     on_path = list(dict.fromkeys(_path_steps(context, initiators, ends)))
-    for step in on_path:
-        yield (step,)
-    for own in (corrected, created):
-        if own and on_path:
-            yield (*own, *on_path)
+    yield from (tuple(own) for own in (corrected, created, replaced) if own)
+    yield from ((step,) for step in on_path)
+    yield from ((*own, *on_path) for own in (corrected, created) if own and on_path)
+
+
+def _routes_to(context: CheckContext, start: Start, service: str) -> list[FleetRoute]:
+    """Returns the routes of a database for a service that lead to one address."""
+    return [
+        route
+        for route in context.tables[start.instance].routes
+        if route.database == start.database
+        and route.service == service
+        and route.mirror is None
+        and context.is_live(route)
+    ]
 
 
 def _path_steps(context: CheckContext, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]) -> Iterator[Step]:
@@ -651,7 +658,7 @@ def _path_steps(context: CheckContext, initiators: list[tuple[Start, str]], ends
             ]
             if routes:
                 for route in routes:
-                    if route.address != address:
+                    if route.address != address and not context.may_lead_to_unaddressed(end.instance, route):
                         yield Step(end.instance, alter_route(route, f"ADDRESS = {string_literal(address)}"))
             else:
                 yield Step(end.instance, new_route(tables, MSDB, service=service, address=address))
