@@ -82,6 +82,9 @@ def test_lint_without_findings(folder: Path, run: Run) -> None:
     assert (found.status, found.err) == (0, "")
     assert found.out.startswith("No problems found.\nNot checked, because the catalogs do not contain it: ")
     assert "conversations that are left open" in found.out
+    assert found.out.rstrip().endswith(
+        "; SEND permissions; certificates of the owners of services; event notifications."
+    )
 
 
 def test_lifetimes_count_from_now_whatever_the_time_of_the_check(run: Run, tmp_path: Path) -> None:

@@ -43,8 +43,17 @@ def test_trace_and_acknowledgement() -> None:
 The acknowledgement returns to "Orders" in NORTH/Sales.
   1. SOUTH, sys.routes of "Stores": REMOTE to TCP://north:4022 (step 5, route 1 "route 1")
   2. NORTH, sys.routes of "msdb": LOCAL in "Sales" (step 0, reply)
-  => DELIVERED to NORTH/Sales"""
+  => DELIVERED to NORTH/Sales
+
+Not checked: whether the target permits SEND, and the certificates of a dialog with encryption. Catalogs do not contain them."""
     )
+
+
+def test_what_a_trace_does_not_check_is_said_only_of_a_delivery_to_another_instance() -> None:
+    delayed = trace(fleet(NORTH=north(), SOUTH=south("LOCAL")), "Stock", instance="NORTH", at=NOW)
+    local = trace(fleet(A=here(route(1, "LOCAL"), services=(("Ops", "Stock"),))), "Stock", database="Sales", at=NOW)
+    assert local.delivered
+    assert "Not checked" not in f"{delayed}{local}"
 
 
 def test_message_without_acknowledgement_is_not_delivered() -> None:

@@ -124,7 +124,7 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        What is not checked, with the instances for which it is not; empty if everything is.
+        What is not checked, with the instances for which it is not; permissions, certificates and event notifications never are.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -144,6 +144,10 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
             ("the state of the endpoint", details.is_endpoint_known or details.endpoint is not None),
             ("conversations that are left open", details.conversations is not None),
             ("users, certificates and remote service bindings", details.bindings is not None),
+            # No catalog contains these.
+            ("SEND permissions", False),
+            ("certificates of the owners of services", False),
+            ("event notifications", False),
         ):
             if not is_known:
                 missing.setdefault(subject, []).append(instance)

@@ -46,6 +46,13 @@ def _lines(trace: Trace) -> Iterator[str]:
         yield from _path(acknowledgement)
         if not acknowledgement.returned_to(trace):
             yield return_failure(trace)
+    if trace.delivered and trace.end.instance != trace.instance:
+        yield ""
+        yield NOT_TRACED
+
+
+NOT_TRACED: Final = "Not checked: whether the target permits SEND, and the certificates of a dialog with encryption. Catalogs do not contain them."
+"""The last line of the text of a trace whose message is delivered in another instance."""
 
 
 def return_subject(trace: Trace) -> str:
