@@ -279,6 +279,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "its queue does not accept the message",
             "sys.service_queues",
         ),
+        ("The remote service has been dropped.", "target service was dropped", "sys.services"),
         ("The conversation lifetime has expired.", "lifetime of the conversation ended", "LIFETIME"),
         ("Message forwarding is disabled.", "message forwarding is disabled", "MESSAGE_FORWARDING = ENABLED"),
         (

@@ -172,6 +172,11 @@ _PATTERNS: Final = (
         _FORWARDING_REMEDY,
     ),
     _pattern(
+        r"remote service has been dropped",
+        "the target service was dropped, or its database replaced, after the conversation began",
+        "End the conversation, and begin a new one once the service exists again: look for it in sys.services at the target.",
+    ),
+    _pattern(
         r"lifetime (?:of the conversation )?has expired|conversation lifetime|dialog lifetime|\b8489\b",
         "the lifetime of the conversation ended before the message was delivered",
         "End the conversation and begin a new one; give it a longer LIFETIME if its messages may have to wait longer.",
