@@ -284,6 +284,30 @@ def test_compare_prints_causes_and_results_that_have_no_object_or_difference(
     assert [text for text in shown if text not in out] == []
 
 
+ENDPOINT = "CREATE ENDPOINT B STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (ENCRYPTION = REQUIRED);"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "subject"),
+    [
+        ("", ENDPOINT, "the state of the endpoint"),
+        (ENDPOINT, "", "the state of the endpoint"),
+        ("CREATE QUEUE P;", "CREATE QUEUE O WITH STATUS = OFF;", "the state of queues"),
+        ("CREATE QUEUE O WITH STATUS = OFF;", "CREATE QUEUE P;", "the state of queues"),
+        ("", "CREATE SERVICE [//New] ON QUEUE Q;", "whether services have a contract"),
+    ],
+)
+def test_objects_of_one_side_are_among_what_is_not_compared(
+    run: Run, tmp_path: Path, before: str, after: str, subject: str
+) -> None:
+    for side, text in (("before", before), ("after", after)):
+        (tmp_path / side).mkdir()
+        start = f"CREATE DATABASE Sales;\nGO\nUSE Sales; CREATE QUEUE Q; CREATE SERVICE [//Orders] ON QUEUE Q ([DEFAULT]); {text}"
+        (tmp_path / side / "net.sql").write_text(start)
+    found = run("compare", tmp_path / "before" / "net.sql", tmp_path / "after" / "net.sql", "--json")
+    assert json.loads(found.out)["not_compared"] == [f"{subject} (in net)"]
+
+
 def test_compare_says_what_differs_and_is_not_compared(run: Run, tmp_path: Path) -> None:
     script = (
         "CREATE ENDPOINT B STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\nGO\n"

@@ -612,18 +612,24 @@ def _not_compared(catalogs: dict[str, tuple[Catalog, Catalog]]) -> list[str]:
     different: defaultdict[str, list[str]] = defaultdict(list)
     for instance, (before, after) in catalogs.items():
         old, new = before.details, after.details
-        if old.endpoint is not None and new.endpoint is not None and old.endpoint.state != new.endpoint.state:
+        endpoints = [_endpoint_state(catalog) for catalog in (before, after)]
+        if None not in endpoints and endpoints[0] != endpoints[1]:
             different["the state of the endpoint"].append(instance)
-        if any(
-            old.queues[key].is_enabled != new.queues[key].is_enabled for key in old.queues.keys() & new.queues.keys()
-        ):
+        disabled = [{key for key, queue in each.queues.items() if not queue.is_enabled} for each in (old, new)]
+        if old.queues and new.queues and disabled[0] != disabled[1]:
             different["the state of queues"].append(instance)
-        if any(
-            old.services[key].accepts_conversations != new.services[key].accepts_conversations
-            for key in old.services.keys() & new.services.keys()
-        ):
+        refusing = [{key for key, one in each.services.items() if not one.accepts_conversations} for each in (old, new)]
+        if old.services and new.services and refusing[0] != refusing[1]:
             different["whether services have a contract"].append(instance)
     return [f"{subject} (in {', '.join(instances)})" for subject, instances in different.items()]
+
+
+def _endpoint_state(catalog: Catalog) -> str | None:
+    """Returns the state of the endpoint, empty if there is none; None if it is unknown."""
+    details = catalog.details
+    if details.endpoint is not None:
+        return details.endpoint.state
+    return "" if details.is_endpoint_known or catalog.script is not None else None
 
 
 def from_counts(
