@@ -182,6 +182,14 @@ def test_acknowledgement_does_not_pass_a_stopped_endpoint() -> None:
     assert found.acknowledgement.end.reason == "next_endpoint_not_started"
 
 
+def test_message_waits_if_the_next_instance_is_known_to_have_no_endpoint() -> None:
+    whole = fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north"))
+    for is_known, outcome in ((True, "DELAYED"), (False, "DELIVERED")):
+        details = InstanceDetails(is_endpoint_known=is_known)
+        missing = Fleet({**whole, "SOUTH": whole["SOUTH"].with_details(details)})
+        assert trace(missing, "Stock", instance="NORTH", at=NOW).end.outcome == outcome
+
+
 def test_mirror_of_a_stopped_instance_may_receive() -> None:
     whole = fleet(
         NORTH=replace(

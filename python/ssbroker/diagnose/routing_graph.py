@@ -229,12 +229,17 @@ class RoutingGraph:
 
     @cached_property
     def _not_started(self) -> frozenset[str]:
-        """The instances whose endpoint is known not to be started."""
+        """The instances whose endpoint is known not to be started, or not to exist."""
         if self._ignores_states:
             return frozenset()
-        endpoints = {instance: catalog.details.endpoint for instance, catalog in self.fleet.items()}
         return frozenset(
-            instance for instance, endpoint in endpoints.items() if endpoint is not None and endpoint.state != "STARTED"
+            instance
+            for instance, catalog in self.fleet.items()
+            if (
+                catalog.details.is_endpoint_known
+                if catalog.details.endpoint is None
+                else catalog.details.endpoint.state != "STARTED"
+            )
         )
 
     def ends_at(self, ends: Ends, key: MessageKey) -> Ends:
