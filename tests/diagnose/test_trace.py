@@ -231,6 +231,14 @@ def test_other_ends_of_ties_are_listed() -> None:
     )
 
 
+def test_trace_that_leaves_the_fleet_says_how_to_state_an_address() -> None:
+    found = trace(catalog_of(here(route(1, "TCP://one", service="Stock"))), "Stock", database="Sales", at=NOW)
+    assert str(found).splitlines()[-1] == (
+        "     To follow it, add the catalog of that instance, and state its address: -- ssbroker: addresses=TCP://one:4022 in its "
+        'script, or "addresses" in instance.json of its folder.'
+    )
+
+
 def test_trace_as_json() -> None:
     found = trace(fleet(NORTH=north(), SOUTH=south("LOCAL")), "Stock", instance="NORTH", at=NOW)
     exported = json.loads(json.dumps(found.to_dict()))

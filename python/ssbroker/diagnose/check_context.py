@@ -252,11 +252,6 @@ def problem_about(
     return Problem(finding, Candidates(instance or "", candidates), concerns)
 
 
-def state_address(address: str) -> str:
-    """Returns how the address of an instance is stated."""
-    return f'-- ssbroker: addresses={address} in its script, or "addresses" in instance.json of its folder'
-
-
 def quoted_name(text: str) -> str:
     """Returns a name in quotation marks, safe for a terminal."""
     return restore_spaces(quoted(text))

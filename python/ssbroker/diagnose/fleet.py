@@ -267,6 +267,11 @@ class Fleet(Mapping[str, Catalog]):
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
 
 
+def state_address(address: str) -> str:
+    """Returns how the address of an instance is stated."""
+    return f'-- ssbroker: addresses={address} in its script, or "addresses" in instance.json of its folder'
+
+
 def _common_databases(one: Catalog, other: Catalog) -> set[str]:
     """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id, or name and services."""
     ids = {broker for _, broker in _user_databases(one) if broker is not None}

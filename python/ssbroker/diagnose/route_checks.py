@@ -28,8 +28,8 @@ from ssbroker.diagnose.check_context import (
     new_route,
     quoted_name,
     route_problem,
-    state_address,
 )
+from ssbroker.diagnose.fleet import state_address
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_targets import RouteTargets
 from ssbroker.diagnose.similar_names import SimilarServices
@@ -482,7 +482,7 @@ def _unknown_next_hop(
                 (alter_route(route, f"{clause} = {string_literal(f'{host}:{each}')}") for each in right), moved
             ),
         )
-    advice = "Add the catalog of that instance with its addresses, or correct the route."
+    advice = f"Add the catalog of that instance, and state its address: {state_address(address)}. Or correct the route."
     if owners:
         shown = ", ".join([*owners[:LISTED_MAX], *(["..."] if len(owners) > LISTED_MAX else [])])
         which = "it" if len(owners) == 1 else "the address of one of them"
