@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,3 +85,20 @@ def test_id_of_a_database_elsewhere_is_named_as_the_reason(tmp_path: Path) -> No
         f"{ELSEWHERE}, which the route names"
     )
     assert finding.remedy == f"In north: USE [Sales]; ALTER ROUTE [Stock] WITH BROKER_INSTANCE = N'{SALES}';"
+
+
+@pytest.mark.rule("R3")
+def test_expired_route_of_a_forwarder_leads_nowhere(tmp_path: Path) -> None:
+    """The message takes the route for all services."""
+    expired = "USE msdb; CREATE ROUTE Old WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://west:4022', LIFETIME = 1;"
+    everything = "CREATE ROUTE [All] WITH ADDRESS = N'TCP://south:4022'; DROP ROUTE AutoCreatedLocal;"
+    gate = FORWARDER.partition("USE msdb")[0] + f"{expired} {everything} {TO_SHOP}"
+    whole = loaded(
+        tmp_path,
+        north=f"{SHOP} {BOUND.replace('south', 'gate')}",
+        gate=gate,
+        south=f"{KNOWN} {TO_SHOP}{NEW_BROKER}",
+        west=f"{STOCK.replace('Stores;', f'Stores; -- ssbroker: service_broker_guid={SALES}', 1)} {TO_SHOP}",
+    )
+    stale = [each for each in lint(whole, at=NOW + timedelta(seconds=2)) if each.code == "SSB014"]
+    assert [each.related for each in stale] == [("south/Stores",)]

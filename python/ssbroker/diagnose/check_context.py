@@ -141,6 +141,20 @@ class CheckContext:
         """Returns whether the route has not expired."""
         return route.lifetime is None or route.lifetime > self.now
 
+    def unaddressed_at(self, port: str) -> tuple[str, ...]:
+        """Returns the instances that may have an address with a port: of their own addresses at most the port is known."""
+        if port not in self._unaddressed_at:
+            self._unaddressed_at[port] = tuple(
+                instance
+                for instance in self.unaddressed
+                if not (own := self.fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
+            )
+        return self._unaddressed_at[port]
+
+    @cached_property
+    def _unaddressed_at(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
     def may_lead_to_unaddressed(self, instance: str, route: FleetRoute) -> bool:
         """Returns whether a route leads to an unknown address, which may be that of an instance whose address is not stated."""
         return bool(self.unaddressed) and self.fleet.at(route.address, seen_from=instance) is None

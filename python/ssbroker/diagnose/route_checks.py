@@ -6,7 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -425,7 +425,7 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
 def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, list[str]]]:
     """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
     known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
-    targets = RouteTargets(context.fleet, context.tables)
+    targets = RouteTargets(context.fleet, context.tables, is_live=context.is_live)
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if not context.is_live(route) or route.service is None or route.broker is None or route.broker in known:
@@ -502,9 +502,9 @@ def _unknown_next_hop(
 
 
 def _possible_owners(context: CheckContext, instance: str, port: str) -> list[str]:
-    """Returns the other instances that may have an address with a port: of their own addresses at most the port is known."""
-    known = {other: context.fleet[other].addresses for other in context.unaddressed if other != instance}
-    return [other for other, own in known.items() if not own or any(each.endswith(f":{port}") for each in own)]
+    """Returns the first of the other instances that may have an address with a port, one more than are listed."""
+    owners = context.unaddressed_at(port)
+    return list(islice((other for other in owners if other != instance), LISTED_MAX + 1))
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])

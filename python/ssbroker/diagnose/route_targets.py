@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
@@ -11,9 +11,15 @@ from ssbroker.diagnose.fleet import Fleet
 
 
 class RouteTargets:
-    """Follows routes by service name and broker id alone, since the ids of the databases may be unknown."""
+    """Follows routes by service name and broker id alone, since the ids of the databases may be unknown.
 
-    def __init__(self, fleet: Fleet, tables: Mapping[str, Tables]) -> None:
+    `is_live` says which routes of forwarders count; all of them, if no time is given at which they are used.
+    """
+
+    def __init__(
+        self, fleet: Fleet, tables: Mapping[str, Tables], *, is_live: Callable[[FleetRoute], bool] = lambda _: True
+    ) -> None:
+        self._is_live: Final = is_live
         self._fleet: Final = fleet
         self._tables: Final = tables
         self._msdb_routes: Final[dict[str, dict[str | None, list[FleetRoute]]]] = {}
@@ -38,7 +44,7 @@ class RouteTargets:
         if instance not in self._msdb_routes:
             by_service: defaultdict[str | None, list[FleetRoute]] = defaultdict(list)
             for each in self._tables[instance].routes:
-                if each.database == MSDB:
+                if each.database == MSDB and self._is_live(each):
                     by_service[each.service].append(each)
             self._msdb_routes[instance] = by_service
         routes = self._msdb_routes[instance]
