@@ -311,7 +311,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
 
 
 def _refused_conversations(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
-    """Yields the services without a contract to which routes of other instances lead, unless the routes are for answers only."""
+    """Yields the services without a contract to which routes of other instances lead, unless the routes are for replies only."""
     named = {
         (instance, route.database, route.service)
         for instance, tables in context.tables.items()
@@ -335,7 +335,7 @@ def _refused_conversations(context: CheckContext, reached: _Reached, numbers: di
                 f"service {quoted_name(service)}",
                 f"has no contract, so it refuses the conversations that {'/'.join(begun[0])}{_and_others(len(begun))} can start with it",
                 f"Add a contract: USE {bracketed(database)}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that "
-                "the senders name in BEGIN DIALOG. If the service only starts conversations, and the routes are for the answers, ignore this code.",
+                "the senders name in BEGIN DIALOG. If the service only starts conversations, and the routes are for replies, ignore this code.",
                 instance=instance,
                 database=database,
                 related=["/".join(start) for start in begun],
