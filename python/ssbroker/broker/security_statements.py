@@ -60,8 +60,10 @@ def change_security(
             known = objects.services if kind == "service" else objects.security.certificates
             found = name if kind == "service" else similar_name(known, name)
             set_owner(connection, objects, name=found, user=similar_user(objects, user))
+        case _ if isinstance(statement, statements.CertificateStatement):
+            return _change_certificate(connection, objects, statement, key_encryption, now, file_created)
         case _:
-            return _change_keys(connection, objects, statement, key_encryption, now, file_created)
+            _change_master_key(connection, objects, statement, key_encryption)
     return None
 
 
@@ -81,21 +83,12 @@ def _change_permission(connection: Connection, objects: Objects, statement: stat
     return skipped_remark(statement.ignored)
 
 
-def _change_keys(
+def _change_master_key(
     connection: Connection,
     objects: Objects,
-    statement: statements.CreateMasterKey
-    | statements.AlterMasterKey
-    | statements.OpenMasterKey
-    | statements.DropMasterKey
-    | statements.CreateCertificate
-    | statements.AlterCertificate
-    | statements.BackupCertificate
-    | statements.DropCertificate,
+    statement: statements.MasterKeyStatement,
     key_encryption: KeyEncryption,
-    now: datetime,
-    file_created: FileCreated,
-) -> Remark | None:
+) -> None:
     match statement:
         case statements.CreateMasterKey(password):
             security_ddl.create_master_key(connection, objects, key_encryption=key_encryption, password=password)
@@ -110,23 +103,12 @@ def _change_keys(
             )
         case statements.DropMasterKey():
             security_ddl.drop_master_key(connection, objects)
-        case (
-            statements.CreateCertificate()
-            | statements.AlterCertificate()
-            | statements.BackupCertificate()
-            | statements.DropCertificate()
-        ):
-            return _change_certificate(connection, objects, statement, key_encryption, now, file_created)
-    return None
 
 
 def _change_certificate(
     connection: Connection,
     objects: Objects,
-    statement: statements.CreateCertificate
-    | statements.AlterCertificate
-    | statements.BackupCertificate
-    | statements.DropCertificate,
+    statement: statements.CertificateStatement,
     key_encryption: KeyEncryption,
     now: datetime,
     file_created: FileCreated,

@@ -895,12 +895,7 @@ def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Rema
             return _set_permission(instance, statement, database)
         case statements.SetOwner(kind, name, user):
             _set_owner(instance, database, kind, name, user)
-        case (
-            statements.CreateCertificate()
-            | statements.AlterCertificate()
-            | statements.BackupCertificate()
-            | statements.DropCertificate()
-        ):
+        case _ if isinstance(statement, statements.CertificateStatement):
             return _run_certificate(instance, statement, database)
         case _:
             _run_master_key(instance, statement, database)
@@ -1002,12 +997,7 @@ def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKin
 
 
 def _run_certificate(
-    instance: InstanceModel,
-    statement: statements.CreateCertificate
-    | statements.AlterCertificate
-    | statements.BackupCertificate
-    | statements.DropCertificate,
-    database: str,
+    instance: InstanceModel, statement: statements.CertificateStatement, database: str
 ) -> Remark | None:
     if isinstance(statement, statements.CreateCertificate):
         _create_certificate(instance, statement, database)

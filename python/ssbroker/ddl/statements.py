@@ -174,17 +174,13 @@ class SetOwner:
     user: str
 
 
+MasterKeyStatement = CreateMasterKey | AlterMasterKey | OpenMasterKey | DropMasterKey
+CertificateStatement = CreateCertificate | AlterCertificate | BackupCertificate | DropCertificate
 SecurityStatement = (
     CreateUser
     | DropUser
-    | CreateMasterKey
-    | AlterMasterKey
-    | OpenMasterKey
-    | DropMasterKey
-    | CreateCertificate
-    | AlterCertificate
-    | BackupCertificate
-    | DropCertificate
+    | MasterKeyStatement
+    | CertificateStatement
     | CreateBinding
     | AlterBinding
     | DropBinding
