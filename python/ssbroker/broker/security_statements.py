@@ -114,7 +114,7 @@ def _change_certificate(
     file_created: FileCreated,
 ) -> Remark | None:
     match statement:
-        case statements.CreateCertificate(unreadable_source=source) if source:
+        case statements.CreateCertificate(unsupported_source=source) if source:
             return _not_supported(f"certificates from {source} are not supported; use FROM FILE or FROM BINARY")
         case statements.CreateCertificate(name, owner, is_active=active):
             check_not_similar(objects.security.certificates, name, kind="certificate", number=15232)

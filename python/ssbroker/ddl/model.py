@@ -190,7 +190,7 @@ class InstanceModel:
         self.announced = list({folded(name): name for name in sorted(names)}.values())
         self.is_complete = bool(self.announced)
 
-    def start_file(self) -> None:
+    def select_default_database(self) -> None:
         """Selects the default database, in which each file of a folder starts; None if it is known at the first statement only."""
         names = self._default_databases()
         self.current = names[0] if len(names) == 1 else None

@@ -341,19 +341,19 @@ def _certificate_source(cursor: TokenCursor) -> dict[str, Any]:
     """Parses what follows FROM in CREATE CERTIFICATE."""
     if cursor.accept("ASSEMBLY"):
         cursor.name()
-        return {"unreadable_source": "an assembly"}
+        return {"unsupported_source": "an assembly"}
     options: dict[str, Any] = {}
     if cursor.accept("BINARY", "="):
         options["binary"] = _binary(cursor)
     else:
-        options["unreadable_source"] = "an executable file" if cursor.accept("EXECUTABLE") else ""
+        options["unsupported_source"] = "an executable file" if cursor.accept("EXECUTABLE") else ""
         cursor.expect("FILE", "=")
         options["file"] = cursor.string()
     if cursor.accept("WITH"):
         if cursor.accept("FORMAT", "="):
             cursor.string()
             cursor.expect(",")
-            options["unreadable_source"] = "a PFX file"
+            options["unsupported_source"] = "a PFX file"
         options["key"] = _private_key(cursor, "DECRYPTION")
     return options
 

@@ -1,4 +1,4 @@
-"""The grammar of statements about databases, routes, services and security: each is recognized by its verb and noun."""
+"""The table of all statements by verb and nouns, and the grammar of those about databases and routes."""
 
 from __future__ import annotations
 

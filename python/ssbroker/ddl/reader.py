@@ -346,7 +346,7 @@ class _Server:
     def start_file(self, options: ScriptOptions) -> None:
         """Starts a file of a folder as sqlcmd does: in a new session."""
         if options.any_order:
-            self.target.instance.start_file()
+            self.target.instance.select_default_database()
             self.runner.start_session()
 
     def run_text(self, text: str) -> None:

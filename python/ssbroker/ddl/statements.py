@@ -75,7 +75,7 @@ class GivenKey:
 class CreateCertificate:
     """CREATE CERTIFICATE, from a file or a binary constant, or self-signed; dates are unparsed text.
 
-    `unreadable_source` is what an instance cannot read a certificate from. With `has_own_password`, a password encrypts the key of
+    `unsupported_source` is what an instance cannot read a certificate from. With `has_own_password`, a password encrypts the key of
     a self-signed certificate.
     """
 
@@ -83,7 +83,7 @@ class CreateCertificate:
     owner: str | None = None
     file: str | None = None
     binary: bytes | None = None
-    unreadable_source: str = ""
+    unsupported_source: str = ""
     key: GivenKey | None = None
     has_own_password: bool = False
     subject: str | None = None
@@ -94,7 +94,7 @@ class CreateCertificate:
     @property
     def is_self_signed(self) -> bool:
         """Whether the statement creates the certificate itself."""
-        return self.file is None and self.binary is None and not self.unreadable_source
+        return self.file is None and self.binary is None and not self.unsupported_source
 
     @property
     def has_unusable_key(self) -> bool:

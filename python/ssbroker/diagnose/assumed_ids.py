@@ -20,8 +20,9 @@ _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 class AssumedIds:
     """A fleet in which every database has a broker id.
 
-    A database with an unknown id gets the one that routes to its services name, directly or through forwarders, if no known database has
-    that and the database has not lost it to NEW_BROKER; else any unused one.
+    A database with an unknown id gets the id that most routes to its services name, directly or through forwarders, among those that no
+    other database has and that it has not lost to NEW_BROKER; if there is none, a new one. Of two databases that qualify for an id, the
+    first in the order of the fleet gets it.
     In SQL Server each database has an id, and a reply finds its database by it.
 
     Attributes:

@@ -156,7 +156,7 @@ class CheckContext:
         return {}
 
     def may_lead_to_unaddressed(self, instance: str, route: FleetRoute) -> bool:
-        """Returns whether a route leads to an unknown address, which may be that of an instance whose address is not stated."""
+        """Returns whether a route leads to an address that no instance has, while the address of some instance is not known."""
         return bool(self.unaddressed) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:
@@ -202,7 +202,7 @@ class CheckContext:
 
     @cached_property
     def unaddressed(self) -> tuple[str, ...]:
-        """The instances whose addresses are unknown; a route to an unknown address may lead to one of them."""
+        """The instances of which no address is known; a route to an address that no instance has may lead to one of them."""
         replicas = self.fleet.roles  # they have the address of the listener
         return tuple(
             instance for instance in self.fleet if instance not in replicas and not self.stated_addresses(instance)

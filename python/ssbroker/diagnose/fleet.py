@@ -267,7 +267,7 @@ class Fleet(Mapping[str, Catalog]):
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
 
 
-def state_address(address: str) -> str:
+def how_to_state_address(address: str) -> str:
     """Returns how the address of an instance is stated."""
     return f'-- ssbroker: addresses={address} in its script, or "addresses" in instance.json of its folder'
 

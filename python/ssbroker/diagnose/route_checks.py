@@ -29,7 +29,7 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.fleet import state_address
+from ssbroker.diagnose.fleet import how_to_state_address
 from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_targets import RouteTargets
 from ssbroker.diagnose.similar_names import SimilarServices
@@ -482,12 +482,12 @@ def _unknown_next_hop(
                 (alter_route(route, f"{clause} = {string_literal(f'{host}:{each}')}") for each in right), moved
             ),
         )
-    advice = f"Add the catalog of that instance, and state its address: {state_address(address)}. Or correct the route."
+    advice = f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
     if owners:
         shown = ", ".join([*owners[:LISTED_MAX], *(["..."] if len(owners) > LISTED_MAX else [])])
         which = "it" if len(owners) == 1 else "the address of one of them"
         advice = (
-            f"The address of {shown} is not stated. If this is {which}, state it: {state_address(address)}. Otherwise add the "
+            f"The address of {shown} is not stated. If this is {which}, state it: {how_to_state_address(address)}. Otherwise add the "
             "catalog of that instance, or correct the route."
         )
     return route_problem(

@@ -1,4 +1,4 @@
-"""The databases to which a route with a broker id leads, through forwarding instances too."""
+"""The instances to which a route for a service leads, directly or through forwarders."""
 
 from __future__ import annotations
 

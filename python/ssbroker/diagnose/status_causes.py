@@ -138,7 +138,8 @@ _PATTERNS: Final = (
     _pattern(
         r"larger than that instance accepts",
         "the message is larger than the instance accepts to which the route leads, so neither it nor the messages after it arrive",
-        "Increase limits.max_message_bytes there, or end the conversation and send the content in smaller messages.",
+        "Increase the limit there (limits.max_message_bytes of `ssbroker serve`, max_message_bytes of ProtocolSettings in Python), or end "
+        "the conversation and send the content in smaller messages.",
     ),
     _pattern(
         r"no route or service for it and dropped it",

@@ -14,7 +14,7 @@ from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_ids import with_assumed_ids
-from ssbroker.diagnose.fleet import Fleet, state_address
+from ssbroker.diagnose.fleet import Fleet, how_to_state_address
 from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
     LOOP,
@@ -76,7 +76,7 @@ def _path(trace: Trace) -> Iterator[str]:
         yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or 'msdb')}: {decision_text(hop)}"
     yield f"  => {end_text(trace.end)}"
     if trace.end.outcome == "ELSEWHERE":
-        yield f"     To follow it, add the catalog of that instance, and state its address: {state_address(str(trace.end.address))}."
+        yield f"     To follow it, add the catalog of that instance, and state its address: {how_to_state_address(str(trace.end.address))}."
     others = [end for end in trace.possible if end != trace.end]
     for end in others:
         yield f"     or, with another choice between equal routes: {end_text(end)}"

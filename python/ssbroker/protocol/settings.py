@@ -45,7 +45,8 @@ class ProtocolSettings:
             This is also about how many bytes are reassembled at a time. The next message may be larger; it may have as many fragments as
             fit with 512 bytes each.
         max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger message, and those
-            after it, are never received; their sender retries until the lifetime of the conversation ends, and its status says why.
+            after it, are never received; their sender retries until the lifetime of the conversation ends. Its status says why, unless a
+            forwarder is between them; the event Message Undeliverable of this instance always does.
         integrity: "strict" encrypts the fragments of secured dialogs with AES-256-GCM and accepts no others. "compat" sends and accepts
             encrypted MD5 signatures, which detect accidents but not attackers, and does not authenticate acknowledgements.
         honor_priority: Whether dialogs with a higher priority send first.

@@ -215,7 +215,7 @@ class BatchChanges:
         errors: Errors of the remote broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
         refusals: Endpoints with a refused message, and the reason: they go to ER, with an error in their own queue.
         lost_by_peer: Endpoints whose peers have lost messages that they had acknowledged: both ends go to ER.
-        too_large: Endpoints with a message that is larger than the limit; nothing is written for it.
+        too_large: Endpoints with a message that is larger than the limit. Fragments up to the limit may be stored; later ones are not.
     """
 
     at: int

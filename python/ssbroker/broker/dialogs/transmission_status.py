@@ -129,7 +129,8 @@ _DROP_TEXTS: Final = {
     DropReason.NO_RETURN_ROUTE: "that instance cannot acknowledge it, because none of its routes leads back to the service of this "
     "conversation. Run in the target database there: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'TCP://<host>:<port>';",
     DropReason.TOO_LARGE: "the message is larger than that instance accepts, so neither it nor the messages after it arrive. Increase "
-    "limits.max_message_bytes there, or end the conversation and send the content in smaller messages.",
+    "the limit there (limits.max_message_bytes of `ssbroker serve`, max_message_bytes of ProtocolSettings in Python), or end the "
+    "conversation and send the content in smaller messages.",
 }
 
 
