@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.database import Database, database_context
-from ssbroker.store import endpoints
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 SHORT = {END_DIALOG: "EndDialog", ERROR: "Error", DIALOG_TIMER: "DialogTimer"}
@@ -76,16 +76,16 @@ def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) ->
     if connection is None:
         with database_context(database).file.read() as reader:
             return far_handle(database, dialog, reader)
-    near = endpoints.by_handle(connection, dialog.bytes)
+    near = conversation_endpoints.by_handle(connection, dialog.bytes)
     assert near is not None
-    far = endpoints.by_conversation(connection, near.conversation_id, is_initiator=not near.is_initiator)
+    far = conversation_endpoints.by_conversation(connection, near.conversation_id, is_initiator=not near.is_initiator)
     assert far is not None
     return uuid.UUID(bytes=far.conversation_handle)
 
 
 def endpoint(database: Database, dialog: uuid.UUID) -> ConversationEndpoint | None:
     with database_context(database).file.read() as connection:
-        return endpoints.by_handle(connection, dialog.bytes)
+        return conversation_endpoints.by_handle(connection, dialog.bytes)
 
 
 def state(database: Database, dialog: uuid.UUID) -> str | None:

@@ -20,7 +20,7 @@ from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
@@ -139,7 +139,9 @@ def test_a_database_that_changed_after_routing_receives_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with database_context(sales).file.read() as connection:
-        batches, _ = local_delivery.read_batches(database_context(sales), endpoints.deliverable_endpoints(connection))
+        batches, _ = local_delivery.read_batches(
+            database_context(sales), conversation_endpoints.deliverable_endpoints(connection)
+        )
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
     assert local_delivery.deliver_to(database_context(stock), batches, broker_instance=routed_to) == []

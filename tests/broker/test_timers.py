@@ -13,7 +13,7 @@ from ssbroker.broker import background, local_delivery
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from ssbroker.store.sqlite import Connection
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
@@ -194,7 +194,9 @@ def test_a_transaction_removes_a_limited_number_of_closed_endpoints(
     """After a day without the instance there may be millions, and writers must not wait for all of them."""
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     removed: list[int] = []
-    monkeypatch.setattr("ssbroker.store.endpoints.remove_closed", _recording(endpoints.remove_closed, removed))
+    monkeypatch.setattr(
+        "ssbroker.store.conversation_endpoints.remove_closed", _recording(conversation_endpoints.remove_closed, removed)
+    )
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(SHOP, STOCK) for _ in range(10)]
         for dialog in dialogs:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ssbroker import Catalog, SsbrokerError, schemas
 from ssbroker.diagnose import Finding, Findings, Fleet, lint
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.exceptions import DdlWarning
 from tests.diagnose.observed_fleets import ObservedFleet
 from tests.worlds.universe import NOW
@@ -294,7 +294,7 @@ def after_scripts(fleet: Fleet, finding: Finding, folder: Path) -> Fleet:
             addresses=catalog.addresses,
             message_forwarding=loaded.message_forwarding,
         )
-    return AssumedIds(Fleet(instances)).fleet
+    return AssumedBrokerIds(Fleet(instances)).fleet
 
 
 def _writable(catalog: Catalog) -> Catalog:
@@ -342,7 +342,7 @@ def failures_of(seed: int, folder: Path, counts: Counter[str]) -> list[str]:
     found = lint(fleet, at=NOW)
     failures = []
     counts["fleets"] += 1
-    assumed = AssumedIds(fleet)
+    assumed = AssumedBrokerIds(fleet)
     for finding in found:
         counts[f"{finding.severity}s"] += 1
         if not finding.scripts:
@@ -354,7 +354,7 @@ def failures_of(seed: int, folder: Path, counts: Counter[str]) -> list[str]:
     return failures
 
 
-def _faults_after(finding: Finding, found: Findings, assumed: AssumedIds, after: Fleet, seed: int) -> list[str]:
+def _faults_after(finding: Finding, found: Findings, assumed: AssumedBrokerIds, after: Fleet, seed: int) -> list[str]:
     before = assumed.fleet
     left = lint(after, at=NOW)
     faults = []

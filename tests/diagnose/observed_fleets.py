@@ -7,7 +7,7 @@ from uuid import UUID
 
 import ssbroker
 from ssbroker.diagnose import Finding, Fleet, RoutingEnd
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.lint import EXPIRES_WITHIN, problems
 from tests.oracle.world import MSDB, Conversation, Decision
@@ -124,5 +124,5 @@ def databases_with_conversations(fleet: Fleet) -> list[tuple[str, str]]:
 
 def unproven_findings(fleet: Fleet) -> list[Finding]:
     """Returns what `lint` finds, without the time that it takes to prove remedies."""
-    context = CheckContext(fleet=AssumedIds(fleet).fleet, now=NOW, until=NOW + EXPIRES_WITHIN)
+    context = CheckContext(fleet=AssumedBrokerIds(fleet).fleet, now=NOW, until=NOW + EXPIRES_WITHIN)
     return [problem.finding for problem in problems(context)]

@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from ssbroker.diagnose import Fleet
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from tests.diagnose.observed_fleets import ObservedFleet, databases_with_conversations
 from tests.oracle.world import MSDB, World
 from tests.worlds.arrow import catalog_of
@@ -29,7 +29,7 @@ class SampledFleet(ObservedFleet):
         random = Random(seed)
         self.worlds = {name: self._world(random, own_addresses) for name, own_addresses in ADDRESSES.items()}
         # Unknown broker ids are assumed in the same way for the routers and for the diagnosis.
-        fleet = AssumedIds(Fleet({name: catalog_of(world) for name, world in self.worlds.items()})).fleet
+        fleet = AssumedBrokerIds(Fleet({name: catalog_of(world) for name, world in self.worlds.items()})).fleet
         super().__init__(fleet, random=random)
 
     @staticmethod

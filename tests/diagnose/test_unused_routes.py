@@ -12,7 +12,7 @@ import pytest
 
 import ssbroker
 from ssbroker.diagnose import Fleet, lint
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from tests.diagnose.observed_fleets import unproven_findings
 from tests.oracle.world import Conversation, World
 from tests.worlds.arrow import batch_of, catalog_of
@@ -74,7 +74,7 @@ def used_routes(catalog: ssbroker.Catalog, traffic: list[Conversation]) -> set[t
 def test_reported_unused_routes_are_never_used(seed: int) -> None:
     """Every other route of an enabled database is used by some conversation."""
     world, _ = seeded_world(seed, conversations=0)
-    catalog = AssumedIds(Fleet.of(catalog_of(world))).fleet["instance"]
+    catalog = AssumedBrokerIds(Fleet.of(catalog_of(world))).fleet["instance"]
     reported = {
         (f.database, f.route_id)
         for f in unproven_findings(Fleet.of(catalog))

@@ -18,7 +18,7 @@ from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.exceptions import InputError
 from ssbroker.spark.streams.options import BucketCount
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _SECRET = re.compile(
     r"((far_|answer_)?session_keys?|private_key|password|by_password|by_service|\w+ed_key|key_exchange|pickled|tokens)"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
@@ -66,10 +66,10 @@ def test_each_waiting_conversation_is_found_once(connection: Connection) -> None
     for number in (3, 1, 3, 7, 3):
         message(connection, number, is_inbound=0)
     message(connection, 5, is_inbound=1)
-    assert endpoints.deliverable_endpoints(connection) == [1, 3, 7]
+    assert conversation_endpoints.deliverable_endpoints(connection) == [1, 3, 7]
 
 
-@pytest.mark.parametrize("query", [endpoints._DELIVERABLE, endpoints._ENQUEUEABLE])
+@pytest.mark.parametrize("query", [conversation_endpoints._DELIVERABLE, conversation_endpoints._ENQUEUEABLE])
 def test_waiting_endpoints_are_found_among_any_number_of_messages(connection: Connection, query: str) -> None:
     """A dialog with a queue that is off may have a million messages, and this runs every few seconds."""
     work = []
@@ -84,8 +84,8 @@ def test_waiting_endpoints_are_found_among_any_number_of_messages(connection: Co
 
 
 def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:
-    assert endpoints.deliverable_endpoints(connection) == []
-    assert endpoints.enqueueable_endpoints(connection) == []
+    assert conversation_endpoints.deliverable_endpoints(connection) == []
+    assert conversation_endpoints.enqueueable_endpoints(connection) == []
 
 
 @pytest.mark.rule("P34")
@@ -95,30 +95,30 @@ def test_arrived_messages_are_found_once_their_queue_is_on(connection: Connectio
     for number in (2, 1, 1):
         message(connection, number, is_inbound=1)
     message(connection, 1, is_inbound=0)
-    assert endpoints.enqueueable_endpoints(connection) == [1]
+    assert conversation_endpoints.enqueueable_endpoints(connection) == [1]
     connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
-    assert endpoints.enqueueable_endpoints(connection) == [1, 2]
+    assert conversation_endpoints.enqueueable_endpoints(connection) == [1, 2]
 
 
 def test_expired_timers_are_found_oldest_first(connection: Connection) -> None:
     for number, timer in ((1, 30), (2, 20), (3, 31), (4, None)):
         endpoint(connection, number, timer=timer)
     endpoint(connection, 5, timer=10, service=OFF)
-    assert endpoints.expired_timers(connection, now=30, limit=10) == [2, 1]
-    assert endpoints.expired_timers(connection, now=30, limit=1) == [2]
+    assert conversation_endpoints.expired_timers(connection, now=30, limit=10) == [2, 1]
+    assert conversation_endpoints.expired_timers(connection, now=30, limit=1) == [2]
 
 
 def test_expired_lifetimes_are_found_unless_in_error_state(connection: Connection) -> None:
     for number, state in enumerate(("SO", "SI", "CO", "DI", "DO", "ER", "CD"), start=1):
         endpoint(connection, number, state=state, lifetime=number)
     endpoint(connection, 9, lifetime=100)
-    assert endpoints.expired_lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
+    assert conversation_endpoints.expired_lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
 
 
 def test_an_error_waits_for_its_queue_unless_the_dialog_has_ended(connection: Connection) -> None:
     endpoint(connection, 1, lifetime=1, service=OFF)
     endpoint(connection, 2, lifetime=1, service=OFF, state="DO")
-    assert endpoints.expired_lifetimes(connection, now=1, limit=10) == [2]
+    assert conversation_endpoints.expired_lifetimes(connection, now=1, limit=10) == [2]
 
 
 @pytest.mark.parametrize(("now", "left"), [(29, 3), (30, 2), (31, 1)])
@@ -126,36 +126,36 @@ def test_closed_endpoints_are_removed_when_due(connection: Connection, now: int,
     endpoint(connection, 1, state="CD", closed=30)
     endpoint(connection, 2, state="CD", closed=31)
     endpoint(connection, 3, closed=1)
-    assert endpoints.remove_closed(connection, now=now, limit=10) == 3 - left
+    assert conversation_endpoints.remove_closed(connection, now=now, limit=10) == 3 - left
     assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == left
 
 
 def test_the_oldest_closed_endpoints_are_removed_first(connection: Connection) -> None:
     for number, closed in ((1, 12), (2, 10), (3, 11)):
         endpoint(connection, number, state="CD", closed=closed)
-    assert [endpoints.remove_closed(connection, now=20, limit=2) for _ in range(3)] == [2, 1, 0]
+    assert [conversation_endpoints.remove_closed(connection, now=20, limit=2) for _ in range(3)] == [2, 1, 0]
 
 
 def test_the_next_due_time_is_the_earliest_of_all(connection: Connection) -> None:
-    assert endpoints.next_due_time(connection) is None
+    assert conversation_endpoints.next_due_time(connection) is None
     endpoint(connection, 1, lifetime=50)
-    assert endpoints.next_due_time(connection) == 50
+    assert conversation_endpoints.next_due_time(connection) == 50
     endpoint(connection, 2, timer=40)
-    assert endpoints.next_due_time(connection) == 40
-    endpoint(connection, 3, state="CD", closed=30 - endpoints.REMOVAL_DELAY)
-    assert endpoints.next_due_time(connection) == 30
+    assert conversation_endpoints.next_due_time(connection) == 40
+    endpoint(connection, 3, state="CD", closed=30 - conversation_endpoints.REMOVAL_DELAY)
+    assert conversation_endpoints.next_due_time(connection) == 30
     endpoint(connection, 4, timer=10, lifetime=9, service=OFF)
-    assert endpoints.next_due_time(connection) == 30
+    assert conversation_endpoints.next_due_time(connection) == 30
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        endpoints._DELIVERABLE,
-        endpoints._ENQUEUEABLE,
-        endpoints._EXPIRED_TIMERS,
-        endpoints._EXPIRED_LIFETIMES,
-        endpoints._REMOVABLE,
+        conversation_endpoints._DELIVERABLE,
+        conversation_endpoints._ENQUEUEABLE,
+        conversation_endpoints._EXPIRED_TIMERS,
+        conversation_endpoints._EXPIRED_LIFETIMES,
+        conversation_endpoints._REMOVABLE,
     ],
 )
 def test_every_query_uses_an_index(connection: Connection, query: str) -> None:

@@ -29,7 +29,7 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.events import ConversationStep
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import endpoints, leases
+from ssbroker.store import conversation_endpoints, leases
 from ssbroker.store.sqlite import Connection
 
 BATCH: Final = 1_000
@@ -50,7 +50,7 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return None
-        times = (endpoints.next_due_time(connection), leases.next_end(connection, None, now=now))
+        times = (conversation_endpoints.next_due_time(connection), leases.next_end(connection, None, now=now))
         return min((each for each in times if each is not None), default=None)
 
 
@@ -80,9 +80,9 @@ def _is_due(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return False
-        found = endpoints.expired_lifetimes(connection, now=now, limit=1) or endpoints.expired_timers(
+        found = conversation_endpoints.expired_lifetimes(
             connection, now=now, limit=1
-        )
+        ) or conversation_endpoints.expired_timers(connection, now=now, limit=1)
         return bool(found) or _has_messages_to_enter(database, connection)
 
 
@@ -94,7 +94,7 @@ def _has_messages_to_enter(database: DatabaseContext, connection: Connection) ->
     version = database.objects(connection).version
     if database.drained_version == version:
         return False
-    if endpoints.enqueueable_endpoints(connection):
+    if conversation_endpoints.enqueueable_endpoints(connection):
         return True
     database.drained_version = version
     return False
@@ -104,19 +104,19 @@ def _remove_closed(database: DatabaseContext, *, now: int) -> None:
     """Removes closed endpoints after their retention time."""
     while _has_closed(database, now=now):
         with database_transaction(database) as work:
-            endpoints.remove_closed(work.connection, now=now, limit=BATCH)
+            conversation_endpoints.remove_closed(work.connection, now=now, limit=BATCH)
 
 
 def _has_closed(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
-        return _is_enabled(database, connection) and endpoints.has_removable(connection, now=now)
+        return _is_enabled(database, connection) and conversation_endpoints.has_removable(connection, now=now)
 
 
 def _enter_queues(work: Work) -> None:
     """Puts messages that waited for disabled queues into the queues that are enabled now (P34)."""
     waiting = [
-        endpoints.by_id(work.connection, endpoint_id)
-        for endpoint_id in endpoints.enqueueable_endpoints(work.connection)
+        conversation_endpoints.by_id(work.connection, endpoint_id)
+        for endpoint_id in conversation_endpoints.enqueueable_endpoints(work.connection)
     ]
     queues = {queue_of(work, endpoint).queue_id for endpoint in waiting if endpoint is not None}
     for queue_id in sorted(queues):
@@ -126,8 +126,8 @@ def _enter_queues(work: Work) -> None:
 def _end_lifetimes(work: Work, *, now: int) -> None:
     """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so no message is sent."""
     error = failure(_LIFETIME_PASSED)
-    for endpoint_id in endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
-        endpoint = endpoints.by_id(work.connection, endpoint_id)
+    for endpoint_id in conversation_endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
+        endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             end_with_error(work, endpoint, error.body())
             emit_conversation_event(
@@ -137,11 +137,11 @@ def _end_lifetimes(work: Work, *, now: int) -> None:
 
 def _fire_timers(work: Work, *, now: int) -> bool:
     """Puts the messages of expired conversation timers into queues; returns whether there were any."""
-    found = endpoints.expired_timers(work.connection, now=now, limit=BATCH)
+    found = conversation_endpoints.expired_timers(work.connection, now=now, limit=BATCH)
     for endpoint_id in found:
-        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
-            endpoints.set_timer(work.connection, endpoint_id, None)
+            conversation_endpoints.set_timer(work.connection, endpoint_id, None)
             enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(0, DIALOG_TIMER, None)])
     return bool(found)
 

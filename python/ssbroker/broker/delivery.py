@@ -21,8 +21,8 @@ from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import MessageClassify
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -118,7 +118,7 @@ class Delivery:
             return
         self._last_scans[database.database_id] = now
         with database.file.read() as connection:
-            found = endpoints.deliverable_endpoints(connection)
+            found = conversation_endpoints.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((SenderId(database.database_id, each) for each in found), at=at)
 
@@ -227,7 +227,7 @@ def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int
             endpoint
             for endpoint_id in endpoint_ids
             if transmission_queue.has_outgoing(connection, endpoint_id)
-            and (endpoint := endpoints.by_id(connection, endpoint_id)) is not None
+            and (endpoint := conversation_endpoints.by_id(connection, endpoint_id)) is not None
         ]
         if database.objects(connection).broker.is_honor_broker_priority_on:
             found.sort(key=lambda each: -each.priority)
@@ -251,5 +251,5 @@ def write_statuses(
         return
     with database_transaction(database, lock_timeout=lock_timeout) as work:
         for endpoint_id, status in new.items():
-            if endpoints.reload(work.connection, senders[endpoint_id]) is not None:
-                endpoints.set_transmission_status(work.connection, endpoint_id, status)
+            if conversation_endpoints.reload(work.connection, senders[endpoint_id]) is not None:
+                conversation_endpoints.set_transmission_status(work.connection, endpoint_id, status)

@@ -13,7 +13,7 @@ from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route
 from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
 from ssbroker.explain import Explanation
 from ssbroker.protocol.events import Classification, MessageClassify
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from ssbroker.explain import Explanation
 from ssbroker.protocol.broker_errors import escaped
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import endpoints, queues, route_requests
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues, route_requests
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -223,7 +223,9 @@ class DynamicRouting:
         refused: list[tuple[str, str, int]] = []
         with database_transaction(database, lock_timeout=lock_timeout) as work:
             for service_name, handle in route_requests.ended_requests(work.connection):
-                refusal, next_request_at = _close(work, service_name, endpoints.by_handle(work.connection, handle))
+                refusal, next_request_at = _close(
+                    work, service_name, conversation_endpoints.by_handle(work.connection, handle)
+                )
                 if refusal:
                     refused.append((service_name, refusal, next_request_at))
             work.effects.is_catalog_changed = True
@@ -246,7 +248,7 @@ class DynamicRouting:
 def forget_route_requests(work: Work) -> None:
     """Deletes the open requests of an attached database, so that it sends new ones: the old ones may have gone to another instance."""
     for handle in route_requests.delete_open_requests(work.connection):
-        dialog = endpoints.by_handle(work.connection, handle)
+        dialog = conversation_endpoints.by_handle(work.connection, handle)
         if dialog is not None:
             endpoint_end.remove(work, dialog)
 

@@ -8,8 +8,8 @@ from typing import Final
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security import keys
 from ssbroker.security.key_exchange import DialogCertificate
-from ssbroker.store import security
 from ssbroker.store.security import Certificate, MasterKey, Security
+from ssbroker.store.service_master_key import read_or_create_service_master_key, read_service_master_key
 
 _MASTER_KEY: Final = b"ssbroker master key by instance 1"
 _PRIVATE_KEY: Final = b"ssbroker private key 1\0"
@@ -42,7 +42,7 @@ class KeyEncryption:
     def master_key(self, security_objects: Security) -> bytes | None:
         """Returns the decrypted master key of a database; None if this instance cannot open it."""
         sealed = None if security_objects.master_key is None else security_objects.master_key.by_service
-        key = None if sealed is None else security.read_service_master_key(self._folder)
+        key = None if sealed is None else read_service_master_key(self._folder)
         return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
 
     def encrypt_private_key(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
@@ -75,5 +75,5 @@ class KeyEncryption:
         return found
 
     def _encrypt_with_service_key(self, key: bytes) -> bytes:
-        service = security.read_or_create_service_master_key(self._folder, keys.new_master_key)
+        service = read_or_create_service_master_key(self._folder, keys.new_master_key)
         return keys.seal_with_key(service, key, purpose=_MASTER_KEY)

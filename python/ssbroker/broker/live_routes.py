@@ -14,7 +14,7 @@ from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
 from ssbroker.router import Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
 CACHED_MAX: Final = 100_000

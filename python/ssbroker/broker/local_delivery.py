@@ -17,8 +17,8 @@ from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.broker_errors import error_text
-from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _OUT_OF_ORDER: Final = 11217
@@ -78,7 +78,7 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
         for position, endpoint_id in enumerate(ids):
             if messages_left <= 0 or bytes_left <= 0:
                 return batches, ids[position:]
-            sender = endpoints.by_id(connection, endpoint_id)
+            sender = conversation_endpoints.by_id(connection, endpoint_id)
             rows, is_all = transmission_queue.first_messages(
                 connection, endpoint_id, limit=min(messages_left, MESSAGES_MAX_EACH), bytes_max=bytes_left
             )
@@ -100,7 +100,7 @@ def _deliver_within(
         delivered = [
             _deliver_batch(work, batch, park_if_disabled=False)
             for batch in batches
-            if endpoints.reload(work.connection, batch.sender) is not None
+            if conversation_endpoints.reload(work.connection, batch.sender) is not None
         ]
         _apply_outcomes(work, delivered, broker_instance=work.broker_instance)
     return delivered
@@ -129,11 +129,11 @@ def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *,
 def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
         sender = each.batch.sender
-        if endpoints.reload(work.connection, sender) is None:
+        if conversation_endpoints.reload(work.connection, sender) is None:
             continue
         apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
         if each.outcome.error_number is None and sender.transmission_status != NO_PROBLEM:
-            endpoints.set_transmission_status(work.connection, sender.endpoint_id, NO_PROBLEM)
+            conversation_endpoints.set_transmission_status(work.connection, sender.endpoint_id, NO_PROBLEM)
 
 
 def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) -> DeliveryResult:

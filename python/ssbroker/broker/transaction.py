@@ -28,8 +28,8 @@ from ssbroker.broker.unit_of_work import Work, exception_text
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
-from ssbroker.store import endpoints
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.session import SessionSummary
 from ssbroker.store.sqlite import Connection, raise_storage_error, rolled_back_error, storage_errors
 from ssbroker.store.write_lock import LockCall
@@ -738,7 +738,7 @@ def work_of(transaction: Transaction) -> Iterator[Work]:
 
 def _endpoint(work: Work, dialog: Guid) -> ConversationEndpoint:
     handle = guid_bytes(dialog, name="dialog")
-    endpoint = endpoints.by_handle(work.connection, handle)
+    endpoint = conversation_endpoints.by_handle(work.connection, handle)
     if endpoint is None:
         raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     return endpoint

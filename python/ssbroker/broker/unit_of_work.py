@@ -17,7 +17,7 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
 )
 from ssbroker.store import poison_messages
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import NativeSnapshot, Objects, Queue
 from ssbroker.store.sqlite import Connection
 

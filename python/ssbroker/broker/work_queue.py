@@ -24,8 +24,8 @@ from ssbroker.broker.transaction import Transaction, transaction_database_contex
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.store import endpoints, leases, queues
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, leases, queues
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
 
@@ -263,7 +263,7 @@ class WorkQueue:
                     return removed
                 last, _ = found[-1]
                 for endpoint_id in dict.fromkeys(endpoint_id for _, endpoint_id in found):
-                    removed += self._remove_job(work, endpoints.by_id(work.connection, endpoint_id))
+                    removed += self._remove_job(work, conversation_endpoints.by_id(work.connection, endpoint_id))
 
     def drop(self) -> None:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
@@ -282,7 +282,7 @@ class WorkQueue:
         """
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
-            for endpoint in endpoints.of_service(work.connection, service.service_id):
+            for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
                 if single_message.is_of_work_queue(work.objects, endpoint):
                     _clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
@@ -392,7 +392,7 @@ class WorkQueue:
         )
         state = sending.check_may_send(work, endpoint, (message_type,), now=work.now())
         sending.send(work, [(endpoint, state, [(message_type, content)])])
-        target = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
+        target = conversation_endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
         return None if target is None else target.conversation_group_id
 
     def _end(self, work: Work, messages: Sequence[Message]) -> None:
@@ -400,13 +400,13 @@ class WorkQueue:
         if single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in messages}):
             return
         for handle in {each.conversation_handle for each in messages}:
-            self._remove_job(work, endpoints.by_handle(work.connection, handle.bytes))
+            self._remove_job(work, conversation_endpoints.by_handle(work.connection, handle.bytes))
 
     def _remove_job(self, work: Work, target: ConversationEndpoint | None) -> bool:
         """Removes both endpoints and the message of a conversation that `put` has begun; returns False for others."""
         if target is None or target.is_initiator or not single_message.is_of_work_queue(work.objects, target):
             return False
-        initiator = endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
+        initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
         if initiator is None:  # another instance has a service with this name
             return False
         for endpoint in (target, initiator):

@@ -15,9 +15,9 @@ from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import LOOPBACK, SYSTEM_DATABASES, Fleet
-from ssbroker.diagnose.remedy_scripts import drop_route_named
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
+from ssbroker.diagnose.scripts_on_copies import drop_route_named
 
 
 class Step(NamedTuple):

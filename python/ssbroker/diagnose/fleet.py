@@ -54,7 +54,7 @@ class Fleet(Mapping[str, Catalog]):
                 f"instances: expected a mapping of instance names to catalogs, got {type(given).__qualname__}"
             )
         self._instances = dict(instances)
-        self._with_ids: Fleet | None = None  # of `assumed_ids.with_assumed_ids`
+        self._with_ids: Fleet | None = None  # of `assumed_broker_ids.with_assumed_ids`
         self._by_address: dict[str, str] = {}
         self._addresses_of: dict[str, frozenset[str]] = {}
         shared: set[str] = set()

@@ -13,7 +13,7 @@ from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import object_checks, route_checks, service_checks
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.check_context import CheckContext, Problem, quoted_name
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings
 from ssbroker.diagnose.fleet import Fleet
@@ -105,7 +105,7 @@ def lint(
     except OverflowError:
         until = datetime.max.replace(tzinfo=now.tzinfo)
     given = Fleet.of(fleet)
-    assumed = AssumedIds(given)
+    assumed = AssumedBrokerIds(given)
     context = CheckContext(fleet=assumed.fleet, now=now, until=until, assumed=assumed.databases)
     found = problems(context)
     prover = RemedyProver(context, problems, found)

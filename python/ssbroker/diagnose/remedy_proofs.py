@@ -9,12 +9,12 @@ from itertools import chain
 from typing import Final
 
 from ssbroker.diagnose.all_decisions import RouteLookup
-from ssbroker.diagnose.assumed_ids import AssumedIds
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.remedy_scripts import ScriptOnCopies
 from ssbroker.diagnose.routing_graph import RoutingEnd
+from ssbroker.diagnose.scripts_on_copies import ScriptOnCopies
 from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]
@@ -166,7 +166,7 @@ class RemedyProver:
                 if run is None:
                     return None
                 instances[instance] = run("\n".join(each))
-            fleet = AssumedIds(Fleet(instances)).fleet
+            fleet = AssumedBrokerIds(Fleet(instances)).fleet
         except SsbrokerError:
             self._copies.setdefault(instance, None)
             return None

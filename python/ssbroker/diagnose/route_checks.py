@@ -30,8 +30,8 @@ from ssbroker.diagnose.check_context import (
     route_problem,
 )
 from ssbroker.diagnose.fleet import how_to_state_address
-from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_targets import RouteTargets
+from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
 

@@ -25,9 +25,9 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
 )
 from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
-from ssbroker.diagnose.remedy_scripts import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
+from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices, difference
 from ssbroker.diagnose.trace import end_text
 

@@ -16,7 +16,7 @@ from ssbroker._text import bracketed, restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
-from ssbroker.diagnose.assumed_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings

@@ -13,7 +13,7 @@ from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
-from ssbroker.diagnose.assumed_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
 from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,

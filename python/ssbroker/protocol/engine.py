@@ -15,17 +15,17 @@ from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog, make_dialog
+from ssbroker.protocol.direction_reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
 from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
 from ssbroker.protocol.packed_transmission import pack_transmission, unpack_transmission
-from ssbroker.protocol.reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.receive_plan import ReceivePlan, ReceivePlanner
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch
 from ssbroker.protocol.row_events import emit_acknowledgements
-from ssbroker.protocol.row_verification import RowOpener
+from ssbroker.protocol.row_opener import RowOpener
 from ssbroker.protocol.send_turn import SendTurn
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings

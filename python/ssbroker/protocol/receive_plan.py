@@ -12,7 +12,7 @@ from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInbound
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch
 from ssbroker.protocol.row_events import false_acknowledgement_event, undeliverable_event
-from ssbroker.protocol.row_verification import Acknowledgements, OpenedBatch
+from ssbroker.protocol.row_opener import Acknowledgements, OpenedBatch
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, Refusal
 
 

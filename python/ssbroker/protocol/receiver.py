@@ -11,12 +11,7 @@ import pyarrow as pa
 
 from ssbroker.protocol.broker_errors import ENDPOINT_GONE
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import EnvelopeRow, Protection
-from ssbroker.protocol.error_notice import ErrorNotice
-from ssbroker.protocol.events import EventLog, MessageUndeliverable
-from ssbroker.protocol.inbound_direction import OpenedFragment
-from ssbroker.protocol.inbound_fast_path import FastInbound
-from ssbroker.protocol.reassembly import (
+from ssbroker.protocol.direction_reassembly import (
     CONFLICT,
     LIMIT_EXCEEDED,
     TOO_LARGE,
@@ -26,6 +21,11 @@ from ssbroker.protocol.reassembly import (
     sender_keys,
     stored_fragment_table,
 )
+from ssbroker.protocol.envelope import EnvelopeRow, Protection
+from ssbroker.protocol.error_notice import ErrorNotice
+from ssbroker.protocol.events import EventLog, MessageUndeliverable
+from ssbroker.protocol.inbound_direction import OpenedFragment
+from ssbroker.protocol.inbound_fast_path import FastInbound
 from ssbroker.protocol.row_events import BAD_SIGNATURE, corrupted_event
 from ssbroker.protocol.storage import MESSAGES, NO_FRAGMENTS, NO_MESSAGES, DialogStorage, EndpointKey, Refusal
 

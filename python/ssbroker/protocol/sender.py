@@ -15,7 +15,7 @@ from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.fragment_cache import CACHED_BYTES_MIN, FragmentCache
-from ssbroker.protocol.large_messages import LargeMessageQueue
+from ssbroker.protocol.large_message_queue import LargeMessageQueue
 from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
 from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
@@ -221,7 +221,7 @@ class Sender:
         ]
         chosen_place = self.large.choose([turn.dialog for turn in turns], now)
         limits = [CACHED_BYTES_MIN] * len(turns)
-        limits[chosen_place] = self.large.max_message_bytes(turns[chosen_place].dialog, now)
+        limits[chosen_place] = self.large.startable_bytes(turns[chosen_place].dialog, now)
         messages = self._storage.outgoing(
             [each for turn, limit in zip(turns, limits, strict=True) for each in ranges_to_read(turn, limit)]
         )

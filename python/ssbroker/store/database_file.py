@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import LockTimeoutError, OutputError, StorageError
+from ssbroker.store.commit_watch import CommitWatch
 from ssbroker.store.connection_pool import ConnectionPool
-from ssbroker.store.file_watch import FileWatch
 from ssbroker.store.objects import NativeSnapshot
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session, SessionContext
@@ -240,9 +240,9 @@ class DatabaseFile:
         """Sets the snapshot of the objects that the fast path uses while they have this version."""
         self.write_lock.set_metadata(version, snapshot)
 
-    def watch(self) -> FileWatch:
+    def watch(self) -> CommitWatch:
         """Returns a watch that detects commits; it keeps a connection until it is closed."""
-        return FileWatch(self.path, connections=self.connections, wait=self.lock_timeout)
+        return CommitWatch(self.path, connections=self.connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
         """Moves all commits from the write-ahead log into the file itself, so that it is complete without its `-wal`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.store.endpoints import QUEUE_OF, WAITING_ENDPOINTS, ConversationEndpoint
+from ssbroker.store.conversation_endpoints import QUEUE_OF, WAITING_ENDPOINTS, ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 

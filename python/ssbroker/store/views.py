@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from ssbroker.store.endpoints import JOIN_QUEUE
+from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
 _EARLY: Final = """

@@ -21,7 +21,7 @@ from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.transaction import Transaction
 from ssbroker.exceptions import BrokerError
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from tests.broker import dialog_calls
 from tests.broker.conftest import Clock
 from tests.broker.dialogs.conversation_model import Item, Model, RefusedError
@@ -143,7 +143,7 @@ class Conversations(RuleBasedStateMachine):
 
         handle, key = self.run_on_both(begin, lambda: self.model.begin(service, related))
         if handle is not None and key is not None:
-            found = endpoints.by_handle(t.connection, handle.bytes)
+            found = conversation_endpoints.by_handle(t.connection, handle.bytes)
             assert found is not None
             self.ids[key[0]] = found.conversation_id
             self.handles[key] = handle.bytes
@@ -202,7 +202,7 @@ class Conversations(RuleBasedStateMachine):
             to = self.any_key(two)
             if to not in self.model.sides:
                 return
-            found = endpoints.by_handle(t.connection, self.handle(t, to))
+            found = conversation_endpoints.by_handle(t.connection, self.handle(t, to))
             assert found is not None
             group = found.conversation_group_id
             self.run_on_both(lambda: t.move_conversation(self.handle(t, key), group), lambda: self.model.move(key, to))
@@ -251,7 +251,7 @@ class Conversations(RuleBasedStateMachine):
 
     def handle(self, t: Transaction, key: tuple[int, bool]) -> bytes:
         if key not in self.handles:
-            found = endpoints.by_conversation(t.connection, self.ids[key[0]], is_initiator=key[1])
+            found = conversation_endpoints.by_conversation(t.connection, self.ids[key[0]], is_initiator=key[1])
             assert found is not None
             self.handles[key] = found.conversation_handle
         return self.handles[key]

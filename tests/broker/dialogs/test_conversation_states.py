@@ -21,8 +21,8 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.broker_errors import ERROR_TEXTS
 from ssbroker.protocol.conversation_states import TRANSITIONS, ConversationInput, ConversationState, next_state
-from ssbroker.store import endpoints
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 
@@ -84,7 +84,7 @@ def begin_with_early_message(database: Database) -> uuid.UUID:
         own = work.broker_instance
         header = MessageHeader(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
         arrive(work, header, [DialogMessage(1, DEFAULT, b"second")])
-        found = endpoints.by_conversation(t.connection, conversation, is_initiator=False)
+        found = conversation_endpoints.by_conversation(t.connection, conversation, is_initiator=False)
     assert found is not None
     return uuid.UUID(bytes=found.conversation_handle)
 

@@ -20,8 +20,8 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey
-from ssbroker.store import endpoints
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from tests.broker.conftest import Clock
 from tests.broker.dialog_calls import REPLIES
 
@@ -37,7 +37,11 @@ Row = dict[str, Any]
 def senders_with_messages(database: Database) -> list[EndpointKey]:
     """The endpoints with messages in the transmission queue."""
     with database_context(database).file.read() as connection:
-        return list(endpoints.sides_by_id(connection, endpoints.deliverable_endpoints(connection)).values())
+        return list(
+            conversation_endpoints.sides_by_id(
+                connection, conversation_endpoints.deliverable_endpoints(connection)
+            ).values()
+        )
 
 
 @dataclass
@@ -134,7 +138,7 @@ class Side:
     def endpoint_row(self, key: EndpointKey) -> ConversationEndpoint | None:
         """The row of an endpoint."""
         with database_context(self.database).file.read() as connection:
-            return endpoints.by_sides(connection, [key]).get(key)
+            return conversation_endpoints.by_sides(connection, [key]).get(key)
 
     def count(self, table: str) -> int:
         with database_context(self.database).file.read() as connection:

@@ -29,8 +29,8 @@ from ssbroker.protocol.storage import (
     Refusal,
     StoredFragmentInfo,
 )
-from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint as Row
+from ssbroker.store import conversation_endpoints, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint as Row
 from ssbroker.testing import StoredMessage
 from tests.broker.network.engine_pair import senders_with_messages
 
@@ -81,7 +81,7 @@ class SimulatedDatabase:
     def begin(self, endpoint: DialogEndpoint) -> EndpointKey:
         with database_context(self.database).file.write() as connection:
             objects = database_context(self.database).objects(connection)
-            row = endpoints.insert(
+            row = conversation_endpoints.insert(
                 connection,
                 conversation_handle=self._random.randbytes(16),
                 conversation_id=endpoint.conversation_id,
@@ -117,7 +117,7 @@ class SimulatedDatabase:
 
     def is_waiting(self, key: EndpointKey) -> bool:
         with database_context(self.database).file.read() as connection:
-            row = endpoints.by_sides(connection, [key]).get(key)
+            row = conversation_endpoints.by_sides(connection, [key]).get(key)
             return row is not None and transmission_queue.has_outgoing(connection, row.endpoint_id)
 
     def can_send(self, key: EndpointKey) -> bool:
@@ -129,7 +129,7 @@ class SimulatedDatabase:
         with self.database.transaction() as t:
             while (table := t.receive("Inbox", top=100)).num_rows:
                 for row in table.to_pylist():
-                    found = endpoints.by_handle(t.connection, row["conversation_handle"])
+                    found = conversation_endpoints.by_handle(t.connection, row["conversation_handle"])
                     assert found is not None
                     endpoint_key = (found.conversation_id, bool(found.is_initiator))
                     kind = _well_known.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
@@ -192,7 +192,7 @@ class SimulatedDatabase:
 
     def _row(self, key: EndpointKey) -> Row | None:
         with database_context(self.database).file.read() as connection:
-            return endpoints.by_sides(connection, [key]).get(key)
+            return conversation_endpoints.by_sides(connection, [key]).get(key)
 
 
 LEASE: Final = 60.0

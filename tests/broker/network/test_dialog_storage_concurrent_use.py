@@ -14,7 +14,7 @@ import pytest
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.database import database_context
 from ssbroker.exceptions import BrokerError
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from tests.broker.dialog_calls import REPLIES
 from tests.broker.network.engine_pair import DEFAULT, MINUTE, ORDERS, SHOP, STOCK, TRADE, Pair, Row, Side, pair
 
@@ -108,7 +108,7 @@ class RandomOperations:
                 return 0
             for row in rows:
                 handle = uuid.UUID(bytes=row["conversation_handle"])
-                found = endpoints.by_handle(t.connection, handle.bytes)
+                found = conversation_endpoints.by_handle(t.connection, handle.bytes)
                 assert found is not None
                 if row["message_type_name"] not in SYSTEM:
                     number = int(row["message_body"].split(b":", maxsplit=1)[0])

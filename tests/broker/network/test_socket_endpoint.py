@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network import mirroring_role_answers, socket_endpoint
-from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep

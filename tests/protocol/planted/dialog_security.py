@@ -8,7 +8,7 @@ import pytest
 from ssbroker.protocol import envelope
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import EnvelopeRow, Protection
-from ssbroker.protocol.row_verification import OpenedBatch, RowOpener
+from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
 

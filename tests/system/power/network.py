@@ -20,7 +20,7 @@ from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 from ssbroker.testing import MemoryDialogStorage
 from tests.broker.network.engine_pair import senders_with_messages
 from tests.system.power.cutting import Cut
@@ -195,7 +195,7 @@ def _prepare(pair: _Pair) -> list[EndpointKey]:
         t.connection.execute("CREATE TABLE sent (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
         t.connection.execute("CREATE TABLE received (id INTEGER PRIMARY KEY, conversation BLOB, body BLOB)")
         handle = t.begin_dialog("//Shop", "//Far")
-        started_here = endpoints.by_handle(t.connection, handle.bytes)
+        started_here = conversation_endpoints.by_handle(t.connection, handle.bytes)
         assert started_here is not None
     remote_engine = DialogEndpoint(
         conversation_id=_REMOTE_SERVICE,
@@ -236,7 +236,7 @@ def _receive(database: Database) -> list[int]:
     with database.transaction() as t:
         for queue in ("Orders", "Replies"):
             for row in t.receive(queue).to_pylist():
-                found = endpoints.by_handle(t.connection, row["conversation_handle"])
+                found = conversation_endpoints.by_handle(t.connection, row["conversation_handle"])
                 assert found is not None
                 t.connection.execute(
                     "INSERT INTO received (conversation, body) VALUES (?, ?)",

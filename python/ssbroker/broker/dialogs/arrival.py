@@ -29,8 +29,8 @@ from ssbroker.protocol.conversation_states import (
     next_state,
 )
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
-from ssbroker.store import endpoints, queues, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
 
@@ -147,7 +147,9 @@ class EndpointArrival:
             cause=ConversationInput.ERROR,
             number=message.message_sequence_number,
         )
-        endpoints.set_receive_sequence(self._work.connection, self._endpoint.endpoint_id, receive_sequence=end)
+        conversation_endpoints.set_receive_sequence(
+            self._work.connection, self._endpoint.endpoint_id, receive_sequence=end
+        )
         if self._work.effects.wants(ConversationEvent):
             self._emit_error_event(message)
         return DeliveryOutcome(end)
@@ -159,9 +161,11 @@ class EndpointArrival:
             self._work.effects.arrived.add(self._queue.queue_id)
         enqueue(self._work, endpoint, self._queue, self._entries)
         if self._next_number != endpoint.receive_sequence:
-            endpoints.set_receive_sequence(connection, endpoint.endpoint_id, receive_sequence=self._next_number)
+            conversation_endpoints.set_receive_sequence(
+                connection, endpoint.endpoint_id, receive_sequence=self._next_number
+            )
         if self._state != endpoint.state:
-            endpoints.set_state(connection, endpoint.endpoint_id, self._state)
+            conversation_endpoints.set_state(connection, endpoint.endpoint_id, self._state)
         if self._work.effects.wants(ConversationEvent):
             self._emit_received_events()
 
@@ -227,7 +231,9 @@ def arrive(
     work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
 ) -> DeliveryOutcome:
     """Delivers messages of one conversation and direction; creates the target's endpoint for the first ones."""
-    endpoint = endpoints.by_conversation(work.connection, header.conversation_id, is_initiator=not header.is_initiator)
+    endpoint = conversation_endpoints.by_conversation(
+        work.connection, header.conversation_id, is_initiator=not header.is_initiator
+    )
     if endpoint is None:
         return _deliver_first(work, header, messages, park_if_disabled=park_if_disabled)
     return _deliver_next(work, header, endpoint, messages, park_if_disabled=park_if_disabled)
@@ -250,7 +256,9 @@ def _deliver_next(
         return _not_accepted(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
-        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=header.from_broker_instance)
+        conversation_endpoints.bind(
+            work.connection, endpoint.endpoint_id, far_broker_instance=header.from_broker_instance
+        )
     return EndpointArrival(work, endpoint, queue).deliver(messages)
 
 
@@ -299,7 +307,7 @@ def create_target_endpoint(
     work: Work, header: MessageHeader, service: Service, contract: Contract, *, has_first_message: bool
 ) -> ConversationEndpoint:
     """Creates the target's endpoint, with its first message or, if `has_first_message` is false, for a fragment or a later message."""
-    endpoint = endpoints.insert(
+    endpoint = conversation_endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
         conversation_id=header.conversation_id,

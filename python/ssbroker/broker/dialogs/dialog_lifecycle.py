@@ -22,9 +22,9 @@ from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInp
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.security import keys
-from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store import conversation_endpoints, poison_messages, queues, transmission_queue
 from ssbroker.store import security as stored
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
@@ -54,7 +54,7 @@ def begin(
     now = work.now()
     expires = now + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group_of_new_dialog(work, service, related_conversation, related_conversation_group)
-    endpoint = endpoints.insert(
+    endpoint = conversation_endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
         conversation_id=work.new_id(),
@@ -107,13 +107,15 @@ def _group_of_new_dialog(work: Work, service: Service, conversation: object, gro
         raise OptionError("related_conversation and related_conversation_group: expected at most one of them, got both")
     if conversation is not None:
         handle = guid_bytes(conversation, name="related_conversation")
-        related = endpoints.by_handle(work.connection, handle)
+        related = conversation_endpoints.by_handle(work.connection, handle)
         if related is None:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
         return _check_same_service(work, [related], service, related.conversation_group_id)
     if group is not None:
         wanted = guid_bytes(group, name="related_conversation_group")
-        return _check_same_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
+        return _check_same_service(
+            work, conversation_endpoints.in_group(work.connection, wanted, limit=1), service, wanted
+        )
     return work.new_id()
 
 
@@ -157,14 +159,14 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
     queues.remove_messages(connection, endpoint_id)
     transmission_queue.remove_parked(connection, endpoint_id)
     if has_pending_error:
-        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
+        conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
         return
     if failure is None:
         message = DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
         delete_unacknowledged(work, endpoint_id)
         message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
-    endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
+    conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
     deliver_or_queue(work, [(ended, [message])])
 
@@ -183,7 +185,7 @@ def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> No
     fires_at = work.now() + seconds(timeout, name="timeout") * SECOND
     if fires_at > endpoint.lifetime:
         raise broker_error(8410, timeout=timeout, handle=uuid.UUID(bytes=endpoint.conversation_handle))
-    endpoints.set_timer(work.connection, endpoint.endpoint_id, fires_at)
+    conversation_endpoints.set_timer(work.connection, endpoint.endpoint_id, fires_at)
     work.effects.set_due(fires_at)
 
 
@@ -192,7 +194,7 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
     state = next_state(ConversationState(endpoint.state), ConversationInput.MOVE)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    members = endpoints.in_group(work.connection, group, limit=1)
+    members = conversation_endpoints.in_group(work.connection, group, limit=1)
     if not members:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
     service, other = (work.objects.services_by_id[one.service_id] for one in (endpoint, members[0]))
@@ -204,8 +206,8 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
             f"the conversation is in queue {here.name!r} and the conversation group in queue {there.name!r}, because messages of one of "
             "them failed and were moved; put them back with requeue first"
         )
-    endpoints.set_group(work.connection, endpoint.endpoint_id, group)
-    if not endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):
+    conversation_endpoints.set_group(work.connection, endpoint.endpoint_id, group)
+    if not conversation_endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):
         poison_messages.forget_moved_group(work.connection, endpoint.conversation_group_id)
 
 
@@ -221,7 +223,7 @@ without the gap remote endpoints could take the error for a duplicate."""
 
 def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
     """Ends all conversations of a database with an error, except those of jobs; optionally sends an error to the remote endpoints."""
-    found = endpoints.open_endpoints(work.connection)
+    found = conversation_endpoints.open_endpoints(work.connection)
     jobs = _jobs(work, found)
     found = [endpoint for endpoint in found if endpoint.conversation_id not in jobs]
     notified = {
@@ -257,7 +259,7 @@ def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:
     """Returns whether a remote endpoint needs the error; one in this database is ended separately."""
     if endpoint.state in _REMOTE_NEEDS_NO_ERROR:
         return False
-    remote = endpoints.by_conversation(
+    remote = conversation_endpoints.by_conversation(
         work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator
     )
     return remote is None
@@ -270,7 +272,7 @@ def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationE
     state = ConversationState.DO if endpoint.state == ConversationState.DO else ConversationState.ER
     if state == ConversationState.DO:
         delete_unacknowledged(work, endpoint_id)
-        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
-    endpoints.set_send_sequences(connection, [(number + 1, endpoint_id)])
+        conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
+    conversation_endpoints.set_send_sequences(connection, [(number + 1, endpoint_id)])
     broken = endpoint._replace(state=state, send_sequence=number + 1)
     queue_for_transmission(work, [(broken, [DialogMessage(number, ERROR, error.body(), is_conversation_error=True)])])

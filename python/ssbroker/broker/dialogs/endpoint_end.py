@@ -10,8 +10,8 @@ from ssbroker.broker.unit_of_work import Work, emit_group_event
 from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationGroupEvent, GroupStep
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import endpoints, poison_messages, queues, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 CLOSED_RETENTION: Final = 30 * 60 * SECOND
 """Microseconds for which a closed endpoint is kept to detect replayed messages."""
@@ -28,15 +28,17 @@ def close(work: Work, endpoint: ConversationEndpoint) -> None:
     _remove_messages(work, endpoint)
     _leave_group(work, endpoint)
     keep_until = work.now() + CLOSED_RETENTION
-    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=keep_until)
-    work.effects.set_due(keep_until + endpoints.REMOVAL_DELAY)
+    conversation_endpoints.set_closed(
+        work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=keep_until
+    )
+    work.effects.set_due(keep_until + conversation_endpoints.REMOVAL_DELAY)
 
 
 def remove(work: Work, endpoint: ConversationEndpoint) -> None:
     """Removes all traces of an endpoint, as END CONVERSATION WITH CLEANUP does."""
     _remove_messages(work, endpoint)
     _leave_group(work, endpoint)
-    endpoints.remove(work.connection, endpoint.endpoint_id)
+    conversation_endpoints.remove(work.connection, endpoint.endpoint_id)
 
 
 def end_with_error(
@@ -63,8 +65,8 @@ def end_with_error(
     # Sent messages are no longer delivered, and no more messages arrive.
     delete_unacknowledged(work, endpoint.endpoint_id)
     queues.remove_early_messages(work.connection, endpoint.endpoint_id)
-    endpoints.set_state(work.connection, endpoint.endpoint_id, state)
-    endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
+    conversation_endpoints.set_state(work.connection, endpoint.endpoint_id, state)
+    conversation_endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
     enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
 
 
@@ -75,7 +77,7 @@ def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
     group = endpoint.conversation_group_id
     is_moved = work.moved_queue_id(group) is not None
     if is_moved or work.effects.wants(ConversationGroupEvent):
-        members = endpoints.in_group(work.connection, group, limit=2)
+        members = conversation_endpoints.in_group(work.connection, group, limit=2)
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
             emit_group_event(work, group, GroupStep.DROP)
             if is_moved:

@@ -10,8 +10,8 @@ from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabled
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.store import endpoints, queues, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
 _PRECEDENCES: Final = {DIALOG_TIMER: queues.PRECEDENCE_TIMER, ERROR: queues.PRECEDENCE_ERROR}
@@ -68,14 +68,14 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
 def release(work: Work, queue: Queue) -> None:
     """Puts messages that waited for a disabled queue into the queue (P34)."""
     for endpoint_id in transmission_queue.waiting_receivers(work.connection, queue.queue_id):
-        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             release_for(work, endpoint, queue)
 
 
 def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
     """Puts messages of one endpoint that waited for a disabled queue into the queue."""
-    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, NO_PROBLEM)
+    conversation_endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, NO_PROBLEM)
     is_all = False
     while not is_all:
         rows, is_all = transmission_queue.first_messages(
@@ -92,7 +92,7 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
     status = str(queue_disabled(work.database, bracketed_queue_name(queue.schema_name, queue.name)))
-    endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
+    conversation_endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
     work.connection.statements.insert_transmissions(
         [
             transmission_queue.NewTransmissionRow(

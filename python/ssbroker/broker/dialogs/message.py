@@ -8,7 +8,7 @@ from html import unescape
 from typing import Final, NamedTuple
 
 from ssbroker.protocol.broker_errors import error_body, error_text
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
 _CODE_AND_DESCRIPTION: Final = re.compile(

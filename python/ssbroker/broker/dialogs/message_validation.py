@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from ssbroker.broker.dialogs.message import ConversationError, failure
 from ssbroker.protocol.broker_errors import broker_error
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation
 
 EXPANSION_MAX: Final = 8 << 20

@@ -16,7 +16,7 @@ from ssbroker.broker.unit_of_work import Work, database_transaction, plain_queue
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
-from ssbroker.store import endpoints, leases, object_changes, poison_messages, queues, transmission_queue
+from ssbroker.store import conversation_endpoints, leases, object_changes, poison_messages, queues, transmission_queue
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
 from ssbroker.store.poison_messages import Failure
@@ -43,7 +43,9 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
             if queues.count_rollback(work.connection, queue_id) < FAILURES_UNTIL_POISONED:
                 continue
             next_endpoint = queues.next_endpoint(work.connection, queue_id, now=work.now())
-            endpoint = endpoints.by_handle(work.connection, named_handle) if named_handle else next_endpoint
+            endpoint = (
+                conversation_endpoints.by_handle(work.connection, named_handle) if named_handle else next_endpoint
+            )
             group = None if endpoint is None else endpoint.conversation_group_id
             if group is not None and _active_lease(work, group) is not None:
                 group = None
@@ -78,7 +80,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
     """
     groups = poison_messages.groups_moved_from(work.connection, queue.queue_id)
     if handle is not None:
-        endpoint = endpoints.by_handle(work.connection, handle)
+        endpoint = conversation_endpoints.by_handle(work.connection, handle)
         if endpoint is None or endpoint.conversation_group_id not in groups:
             raise BrokerError(
                 f"conversation {uuid.UUID(bytes=handle)} was not moved away from the queue {queue.name!r}; "
@@ -158,7 +160,7 @@ def _requeue_group(work: Work, group: bytes) -> int:
     leases.remove(work.connection, group)
     work.effects.is_catalog_changed = True  # what waits for a disabled queue is delivered if the other one is enabled
     ready = 0
-    for endpoint in endpoints.in_group(work.connection, group):
+    for endpoint in conversation_endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)
         ready += poison_messages.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
         if queue.is_enqueue_enabled and transmission_queue.has_parked(work.connection, endpoint.endpoint_id):

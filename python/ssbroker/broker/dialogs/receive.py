@@ -17,7 +17,7 @@ from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.broker_errors import broker_error
-from ssbroker.store import endpoints, queues
+from ssbroker.store import conversation_endpoints, queues
 from ssbroker.store.objects import Queue
 from ssbroker.store.sqlite import Connection
 
@@ -97,7 +97,7 @@ def empty_table() -> pa.Table:
 
 
 def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
-    endpoint = endpoints.by_handle(work.connection, conversation)
+    endpoint = conversation_endpoints.by_handle(work.connection, conversation)
     if endpoint is None or queue_of(work, endpoint) is not queue:
         raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=conversation))
     return endpoint.endpoint_id

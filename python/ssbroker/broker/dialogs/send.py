@@ -17,8 +17,8 @@ from ssbroker.protocol.broker_errors import broker_error, refusal
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.settings import BODY_MAX
-from ssbroker.store import endpoints, queues, transmission_queue
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
 SentMessages: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
@@ -103,7 +103,7 @@ def send(
         ]
         numbers.append((first + len(numbered), endpoint.endpoint_id))
         if state != endpoint.state:
-            endpoints.set_state(work.connection, endpoint.endpoint_id, state)
+            conversation_endpoints.set_state(work.connection, endpoint.endpoint_id, state)
             sender = endpoint._replace(state=state)
         queue = queue_of(work, endpoint)
         if queue.is_retention_enabled:
@@ -112,7 +112,7 @@ def send(
             _emit_send_events(work, sender, numbered)
         sends.append((sender, numbered))
         work.effects.sent += len(numbered)
-    endpoints.set_send_sequences(work.connection, numbers)
+    conversation_endpoints.set_send_sequences(work.connection, numbers)
     deliver_or_queue(work, sends)
 
 
@@ -140,7 +140,7 @@ def _is_direct(work: Work, endpoint: ConversationEndpoint) -> bool:
 
 def apply_outcome(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, broker_instance: bytes) -> None:
     """Removes accepted messages from the transmission queue (P16), and updates the sender."""
-    endpoint = endpoints.by_id(work.connection, endpoint_id)
+    endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
     if endpoint is None:
         delete_unacknowledged(work, endpoint_id)
         return
@@ -156,7 +156,7 @@ def update_sender(
         end_with_broker_error(work, endpoint, outcome.error.body())
         return
     if not endpoint.is_bound and outcome.acknowledged:
-        endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
+        conversation_endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
     if endpoint.end_dialog_sequence is not None and outcome.acknowledged > endpoint.end_dialog_sequence:
         state = next_state(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
         if state != endpoint.state and not isinstance(state, int):

@@ -17,7 +17,7 @@ from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.settings import BODY_MAX
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 
 _NAME: Final = "messages"
 _HANDLE: Final = "conversation_handle"
@@ -43,7 +43,7 @@ def as_messages(messages: ArrowArrayExportable | ArrowStreamExportable) -> pa.Ta
 def send_batch(work: Work, table: pa.Table) -> None:
     """Sends the rows of a table, after checking all of them. Messages of one conversation keep their order."""
     runs = _by_conversation(table)
-    found = endpoints.by_handles(work.connection, runs)
+    found = conversation_endpoints.by_handles(work.connection, runs)
     for handle in runs:
         if handle not in found:
             raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))

@@ -16,8 +16,8 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
-from ssbroker.store import endpoints, queues
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
 
@@ -58,7 +58,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
     lifetime = now + LIFETIME_MAX * SECOND
     conversation_id, target_group = work.new_id(), work.new_id()
     for is_initiator, group in ((True, work.new_id()), (False, target_group)):
-        endpoint = endpoints.insert(
+        endpoint = conversation_endpoints.insert(
             work.connection,
             conversation_handle=work.new_id(),
             conversation_id=conversation_id,
@@ -114,12 +114,14 @@ def remove_received(work: Work, contract_name: str, conversation_ids: Collection
     if contract is None or _has_subscribers(work):
         return False
     found = [
-        endpoint for each in conversation_ids for endpoint in endpoints.of_conversation(work.connection, each.bytes)
+        endpoint
+        for each in conversation_ids
+        for endpoint in conversation_endpoints.of_conversation(work.connection, each.bytes)
     ]
     if len(found) != 2 * len(conversation_ids) or not all(_is_simple(work, contract, each) for each in found):
         return False
     for endpoint in found:
-        endpoints.remove(work.connection, endpoint.endpoint_id)
+        conversation_endpoints.remove(work.connection, endpoint.endpoint_id)
     return True
 
 

@@ -26,7 +26,7 @@ from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
-    from ssbroker.store.endpoints import ConversationEndpoint
+    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 UNACKNOWLEDGED_AFTER: Final = 4 * SECOND

@@ -27,11 +27,11 @@ from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import transmission_queue
-from ssbroker.store.file_watch import FileWatch
+from ssbroker.store.commit_watch import CommitWatch
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import MirrorResolver
-    from ssbroker.store.endpoints import ConversationEndpoint
+    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 NextHop: TypeAlias = str
@@ -386,7 +386,7 @@ class DialogsByDatabase:
         self.has_failed = False
         self._dialogs: dict[int, DatabaseDialogs] = {}
         self._versions: dict[int, tuple[bytes, bool]] = {}
-        self._watches: dict[int, FileWatch] = {}
+        self._watches: dict[int, CommitWatch] = {}
 
     def all(self) -> list[DatabaseDialogs]:
         """Returns the dialogs of all databases that can send and receive."""

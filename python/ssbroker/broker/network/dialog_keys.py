@@ -30,7 +30,7 @@ from ssbroker.store.security import Binding, Certificate
 
 if TYPE_CHECKING:
     from ssbroker.protocol.storage import DialogEndpoint
-    from ssbroker.store.endpoints import ConversationEndpoint
+    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 _NO_SESSION_KEY: Final = 28050

@@ -33,7 +33,7 @@ from ssbroker.protocol.storage import (
     StoredFragmentInfo,
     fragments_table,
 )
-from ssbroker.store import endpoints, fragments, transmission_queue
+from ssbroker.store import conversation_endpoints, fragments, transmission_queue
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
 
@@ -161,7 +161,7 @@ class BodyReader:
 
         `spans` are sorted (start, end) pairs; bytes beyond the end are omitted.
         """
-        transmission_id = endpoints.transmission_id_of(connection, key, sequence)
+        transmission_id = conversation_endpoints.transmission_id_of(connection, key, sequence)
         buffered = self._buffered.pop(key, None)
         if transmission_id is None:
             return None
@@ -170,13 +170,15 @@ class BodyReader:
             if all(buffered.has(*span) for span in spans):
                 return [buffered.data[begin - buffered.begin : end - buffered.begin] for begin, end in spans]
             if spans[-1][1] <= buffered.end:  # a retransmission; the buffered part is still to be sent
-                return endpoints.read_body_ranges(connection, transmission_id, spans)
+                return conversation_endpoints.read_body_ranges(connection, transmission_id, spans)
             del self._buffered[key]
         if not spans:
             return []
         *earlier, (begin, end) = spans
         read_end = end + READ_AHEAD_MAX // (len(self._buffered) + 1)
-        *parts, read = endpoints.read_body_ranges(connection, transmission_id, [*earlier, (begin, read_end)])
+        *parts, read = conversation_endpoints.read_body_ranges(
+            connection, transmission_id, [*earlier, (begin, read_end)]
+        )
         self._buffer(
             key, _BufferedBody(sequence, transmission_id, begin, read, reaches_end=len(read) < read_end - begin)
         )
@@ -218,7 +220,8 @@ class SqliteDialogStorage:
         self,
         database: DatabaseContext,
         *,
-        route_brokers: Callable[[Sequence[endpoints.ConversationEndpoint]], Sequence[bytes | None]] | None = None,
+        route_brokers: Callable[[Sequence[conversation_endpoints.ConversationEndpoint]], Sequence[bytes | None]]
+        | None = None,
     ) -> None:
         self._database: Final = database
         self._route_brokers: Final = route_brokers
@@ -263,7 +266,7 @@ class SqliteDialogStorage:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
-            rows = endpoints.by_sides(connection, keys)
+            rows = conversation_endpoints.by_sides(connection, keys)
         found = {key: _dialog_endpoint(objects, row) for key, row in rows.items()}
         # Before the first answer (R8) the id of the route says which copy of the service is meant.
         unbound = [key for key, row in rows.items() if row.is_initiator and row.far_broker_instance is None]
@@ -294,7 +297,7 @@ class SqliteDialogStorage:
             if missing := dict.fromkeys(each.key for each in wanted if each.key not in found_keys):
                 errors = [
                     MessageRange(key, at, at, 1, 1)
-                    for key, at in endpoints.error_sequence_numbers(connection, missing).items()
+                    for key, at in conversation_endpoints.error_sequence_numbers(connection, missing).items()
                 ]
                 found += connection.statements.read_transmission_queue([_range_query(each) for each in errors])[0]
         return _messages(found)
@@ -302,7 +305,7 @@ class SqliteDialogStorage:
     def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
-            return endpoints.error_sequence_numbers(connection, keys)
+            return conversation_endpoints.error_sequence_numbers(connection, keys)
 
     def read_body_slices(
         self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
@@ -358,7 +361,7 @@ class SqliteDialogStorage:
         contracts: dict[EndpointKey, tuple[Contract, ConversationState]] = {}
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
-            for key, (contract_id, state) in endpoints.contracts_of(connection, keys).items():
+            for key, (contract_id, state) in conversation_endpoints.contracts_of(connection, keys).items():
                 contracts[key] = (objects.contracts_by_id[contract_id], ConversationState(state))
         for key in keys - contracts.keys():
             created = self._admitted.get(key)
@@ -371,7 +374,7 @@ class SqliteDialogStorage:
         """See `DialogStorage`."""
         start = time.perf_counter()
         with self._database.file.write() as connection:
-            rows = endpoints.by_sides(connection, objects)
+            rows = conversation_endpoints.by_sides(connection, objects)
             transmission_queue.save_transmissions(
                 connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()]
             )
@@ -383,7 +386,7 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             if transmission_queue.has_no_saved_transmissions(connection):
                 return found
-            for key, row in endpoints.by_sides(connection, keys).items():
+            for key, row in conversation_endpoints.by_sides(connection, keys).items():
                 packed = transmission_queue.load_transmission(connection, row.endpoint_id)
                 if packed is not None:
                     found[key] = packed
@@ -391,7 +394,7 @@ class SqliteDialogStorage:
         return found
 
 
-def _dialog_endpoint(objects: Objects, row: endpoints.ConversationEndpoint) -> DialogEndpoint:
+def _dialog_endpoint(objects: Objects, row: conversation_endpoints.ConversationEndpoint) -> DialogEndpoint:
     """Converts a row to the endpoint that the protocol works with."""
     return DialogEndpoint(
         conversation_id=row.conversation_id,

@@ -23,8 +23,8 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
-from ssbroker.store import endpoints, fragments
-from ssbroker.store.endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, fragments
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _HEADER: Final = (
     "conversation_id",
@@ -86,7 +86,7 @@ class InboundWriter:
         self._arrivals: Final = _arrivals(changes)
         self._stored: Final = list(_stored(changes))
         keys = self._keys()
-        self._rows: Final = endpoints.by_sides(work.connection, keys)
+        self._rows: Final = conversation_endpoints.by_sides(work.connection, keys)
         self._check(keys)
 
     def write(self) -> None:
@@ -147,7 +147,7 @@ class InboundWriter:
         far_broker_instance = planned.far_broker_instance
         if far_broker_instance is None or (row.is_bound and row.far_broker_instance != far_broker_instance):
             raise StalePlanError((planned.key,))
-        endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far_broker_instance)
+        conversation_endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far_broker_instance)
         self._set_peer(
             row._replace(is_bound=1, far_broker_instance=far_broker_instance, transmission_status=NO_PROBLEM), planned
         )
@@ -160,14 +160,14 @@ class InboundWriter:
             far_session_key=planned.far_session_key,
             far_certificate=planned.far_certificate,
         )
-        endpoints.set_peer(self._work.connection, row)
+        conversation_endpoints.set_peer(self._work.connection, row)
         self._rows[planned.key] = row
 
     def _enqueue(self) -> dict[int, int]:
         """Enqueues messages that need no decision; returns the next sequence numbers of endpoints whose messages were all enqueued."""
         simple = {key: arrival.runs for key, arrival in self._arrivals.items() if not arrival.has_system_messages}
         ids = [self._rows[key].endpoint_id for key in simple]
-        without_early = endpoints.without_early_messages(self._work.connection, ids)
+        without_early = conversation_endpoints.without_early_messages(self._work.connection, ids)
         arrivals = [(self._rows[key], runs) for key, runs in simple.items()]
         return enqueue_runs(
             self._work, self._changes.messages, [each for each in arrivals if each[0].endpoint_id in without_early]
@@ -193,7 +193,7 @@ class InboundWriter:
             fragments.remove(connection, ids[key], number)
         received = {ids[key]: number for key, number in self._changes.received.items() if key in ids}
         reached = enqueued | received
-        endpoints.raise_receive_sequences(
+        conversation_endpoints.raise_receive_sequences(
             connection, [(number, endpoint_id) for endpoint_id, number in reached.items()]
         )
         if received and fragments.has_any(connection):
@@ -216,7 +216,7 @@ class InboundWriter:
                     self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far_broker_instance
                 )
             if row.transmission_status != NO_PROBLEM:
-                endpoints.set_transmission_status(self._work.connection, row.endpoint_id, NO_PROBLEM)
+                conversation_endpoints.set_transmission_status(self._work.connection, row.endpoint_id, NO_PROBLEM)
         delete_acknowledged(self._work, simple)
 
     def _end_failed(self) -> None:
@@ -240,7 +240,7 @@ class InboundWriter:
 
     def _reread(self, key: EndpointKey) -> ConversationEndpoint | None:
         """Returns an endpoint as changed so far; None if it was removed."""
-        return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
+        return conversation_endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
 @dataclass(slots=True)

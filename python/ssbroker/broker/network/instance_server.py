@@ -21,8 +21,8 @@ from ssbroker.broker.network.connection import ip_of
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.dialog_keys import DialogKeys
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.forwarding import MessageForwarder
-from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import ExchangeListener, MessageExchange
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint

@@ -16,7 +16,7 @@ from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys
 from ssbroker.protocol.wire.frames import DropReason
 
 if TYPE_CHECKING:
-    from ssbroker.store.endpoints import ConversationEndpoint
+    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 class EndpointListener(Protocol):

@@ -13,10 +13,10 @@ from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.store import endpoints
+from ssbroker.store import conversation_endpoints
 
 if TYPE_CHECKING:
-    from ssbroker.store.endpoints import ConversationEndpoint
+    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 class PendingKeyExchanges:
@@ -89,7 +89,7 @@ class PendingKeyExchanges:
         if not keys:
             return
         with self._database.file.read() as connection:
-            found = endpoints.by_sides(connection, keys)
+            found = conversation_endpoints.by_sides(connection, keys)
         for key in keys:
             self._offers.pop(key, None)
             answer = KeyOffer() if key not in found else self._keys.prepare_sending(self._database, found[key])

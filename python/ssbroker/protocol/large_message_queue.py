@@ -44,7 +44,7 @@ class LargeMessageQueue:
         key = self._overdue(now)
         return next((place for place, dialog in enumerate(dialogs) if dialog.key == key), 0)
 
-    def max_message_bytes(self, dialog: Dialog, now: int) -> int:
+    def startable_bytes(self, dialog: Dialog, now: int) -> int:
         """Returns the size of the longest message that a dialog may start."""
         if not (self._in_flight or self._waiting_since):
             return 2**63 - 1
@@ -67,7 +67,7 @@ class LargeMessageQueue:
     def may_continue(self, dialog: Dialog, now: int) -> bool:
         """Returns whether a dialog may send more of its message; if not, the dialog waits."""
         size = self._message_size(dialog)
-        if size < CACHED_BYTES_MIN or dialog.key in self._in_flight or size <= self.max_message_bytes(dialog, now):
+        if size < CACHED_BYTES_MIN or dialog.key in self._in_flight or size <= self.startable_bytes(dialog, now):
             return True
         self.wait(dialog, now)
         return False

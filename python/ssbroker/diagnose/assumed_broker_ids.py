@@ -17,7 +17,7 @@ from ssbroker.diagnose.route_targets import RouteTargets
 _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 
 
-class AssumedIds:
+class AssumedBrokerIds:
     """A fleet in which every database has a broker id.
 
     A database with an unknown id gets the id that most routes to its services name, directly or through forwarders, among those that no
@@ -43,10 +43,10 @@ class AssumedIds:
 
 
 def with_assumed_ids(fleet: Fleet) -> Fleet:
-    """Returns the `AssumedIds.fleet` of a fleet, which is computed once: a trace reads only a few of its routes."""
+    """Returns the `AssumedBrokerIds.fleet` of a fleet, which is computed once: a trace reads only a few of its routes."""
     kept = fleet._with_ids  # noqa: SLF001 - the fleet keeps it for this function
     if kept is None:
-        kept = fleet._with_ids = AssumedIds(fleet).fleet  # noqa: SLF001
+        kept = fleet._with_ids = AssumedBrokerIds(fleet).fleet  # noqa: SLF001
     return kept
 
 

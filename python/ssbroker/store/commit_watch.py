@@ -9,7 +9,7 @@ from ssbroker.store.connection_pool import ConnectionPool
 from ssbroker.store.sqlite import Connection, busy_handler, storage_errors
 
 
-class FileWatch:
+class CommitWatch:
     """Detects commits to a file by any process, with a connection of its own. Not thread-safe."""
 
     __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")
