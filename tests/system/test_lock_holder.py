@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -91,6 +92,20 @@ def test_another_instance_of_the_same_process_is_named(folder: Path) -> None:
     assert f"Process {os.getpid()}" not in found
     assert "Another Instance of this process has held the lock" in found
     assert "that has sent messages. Open each folder once in a process" in found
+
+
+def test_another_instance_of_the_same_process_is_named_to_a_coroutine(folder: Path) -> None:
+    async def send(instance: Instance) -> None:
+        async with instance.database("Sales").transaction() as t:
+            await t.send(await t.begin_dialog("//Orders", "//Orders"), b"one")
+
+    with Instance.open(folder, background=False) as holder, holder.database("Sales").transaction() as t:
+        t.send(t.begin_dialog("//Orders", "//Orders"), b"two")
+        with (
+            Instance.open(folder, background=False, lock_timeout=0.01) as waiting,
+            pytest.raises(LockTimeoutError, match="Another Instance of this process has held the lock"),
+        ):
+            asyncio.run(send(waiting))
 
 
 def test_a_thread_of_the_same_instance_is_named(folder: Path) -> None:

@@ -26,6 +26,11 @@ def calling_for(thread: int) -> Iterator[None]:
         del _CALLER.thread
 
 
+def _threads_of_this_call() -> tuple[int, int | None]:
+    """Returns this thread, and the thread that it makes calls for."""
+    return threading.get_ident(), getattr(_CALLER, "thread", None)
+
+
 @final
 class WriteLock(_core.WriteLock):
     """The write lock of a file within this process: FIFO, with timeouts.
@@ -50,8 +55,7 @@ class WriteLock(_core.WriteLock):
     @property
     def is_held_for_this_thread(self) -> bool:
         """Whether this thread, or the one that it makes calls for, holds the lock."""
-        holder = self.holder
-        return holder is not None and holder in (threading.get_ident(), getattr(_CALLER, "thread", None))
+        return self.holder is not None and self.holder in _threads_of_this_call()
 
     @property
     def would_deadlock(self) -> bool:
@@ -92,8 +96,8 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None
     process_id, since, calls = holder
     who = f"Process {process_id}"
     advice = "Do slow work outside transactions: take messages with a lease, with Database.take"
-    if process_id == os.getpid() and thread == threading.get_ident():
-        # This thread has the lock of its own Instance, and waits for the lock of the file.
+    if process_id == os.getpid() and thread in _threads_of_this_call():
+        # This thread, or the event loop that it makes calls for, has the lock of its own Instance, and waits for the lock of the file.
         who = "Another Instance of this process"
         advice = "Open each folder once in a process, and share the Instance between its threads"
     elif process_id == os.getpid():
