@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,18 @@ from rich.console import Console
 
 from ssbroker import Catalog, Instance
 from ssbroker.cli.compare import print_comparison
-from ssbroker.diagnose import CODES, Change, Comparison, Fleet, compare, html_report, lint, not_checked, trace
+from ssbroker.diagnose import (
+    CODES,
+    Change,
+    Comparison,
+    Fleet,
+    compare,
+    html_report,
+    lint,
+    not_checked,
+    reachability_changes,
+    trace,
+)
 from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
 
 NORTH = """-- ssbroker: addresses=TCP://north:4022
@@ -180,9 +192,10 @@ def test_lint_and_compare_write_html(folder: Path, planned: Path, run: Run, tmp_
     loaded = Fleet.load(folder, now=NOW), Fleet.load(planned, now=NOW)
     found = lint(loaded[0], at=NOW).at_least("warning")
     assert (tmp_path / "lint.html").read_text() == html_report(loaded[0], findings=found, at=NOW)
-    assert (tmp_path / "compare.html").read_text() == html_report(
-        loaded[1], comparison=compare(*loaded, at=NOW), at=NOW
-    )
+    compared, ends = compare(*loaded, at=NOW), reachability_changes(*loaded, at=NOW)
+    page = html_report(loaded[1], comparison=compared, reachability_changes=ends, at=NOW)
+    assert (tmp_path / "compare.html").read_text() == page
+    assert "Conversations that end elsewhere" in page
 
 
 def test_trace_writes_html(folder: Path, run: Run, tmp_path: Path) -> None:
@@ -225,9 +238,39 @@ def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
     assert 'route appeared: SOUTH/Stores/route "Back"' in found.out
     assert "SOUTH/Stores for //Sales: DELAYED (service_not_found) -> REMOTE TCP://north:4022" in found.out
     assert found.out.endswith('Next expiry: 2026-11-20 22:00:00 UTC, NORTH/Sales/route 65538 "Soon"\n1 change.\n')
+    assert (
+        "  SOUTH/Stores for //Sales: DELAYED: waits in SOUTH (service_not_found) -> REFUSED by NORTH/Sales" in found.out
+    )
     same = run("compare", "--fleet", folder, folder, *AT)
     assert same.status == 0
     assert same.out.endswith("No conversation changes.\n")
+
+
+def test_compare_of_fleets_lists_lost_conversations_although_no_decision_changes(
+    folder: Path, run: Run, tmp_path: Path
+) -> None:
+    disabled = shutil.copytree(folder, tmp_path / "disabled")
+    with (disabled / "SOUTH.sql").open("a") as script:
+        script.write("\nUSE Stores; ALTER QUEUE Q WITH STATUS = OFF;\n")
+    found = run("compare", "--fleet", folder, disabled, *AT)
+    assert (found.status, found.err) == (1, "")
+    assert (
+        "Conversations that are no longer delivered:\n  NORTH/Sales for //Soon: DELIVERED to SOUTH/Stores -> DELAYED"
+        in found.out
+    )
+    assert "No routing decision changes." in found.out
+    as_json = json.loads(run("compare", "--fleet", folder, disabled, *AT, "--json").out)
+    assert {row["effect"] for row in as_json["reachability_changes"]} == {"lost"}
+
+
+def test_compare_of_fleets_says_if_every_conversation_ends_where_it_did(folder: Path, run: Run, tmp_path: Path) -> None:
+    renamed = shutil.copytree(folder, tmp_path / "renamed")
+    script = (renamed / "NORTH.sql").read_text()
+    assert "CREATE ROUTE" in script
+    (renamed / "NORTH.sql").write_text(script.replace("CREATE ROUTE ", "CREATE ROUTE New"))
+    found = run("compare", "--fleet", folder, renamed, *AT)
+    assert found.status == 1
+    assert "After all hops, every conversation ends where it did before." in found.out
 
 
 def test_lines_of_compare_for_one_service_name_their_broker_ids(run: Run, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_another_instance_of_the_same_process_is_named(folder: Path) -> None:
 def test_another_instance_of_the_same_process_is_named_to_a_coroutine(folder: Path) -> None:
     async def send(instance: Instance) -> None:
         async with instance.database("Sales").transaction() as t:
-            await t.send(await t.begin_dialog("//Orders", "//Orders"), b"one")
+            t.send(t.begin_dialog("//Orders", "//Orders"), b"one")
 
     with Instance.open(folder, background=False) as holder, holder.database("Sales").transaction() as t:
         t.send(t.begin_dialog("//Orders", "//Orders"), b"two")

@@ -20,6 +20,8 @@ from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ssbroker.diagnose import Comparer, Comparison, Expiry
     from ssbroker.diagnose.compare import Change
 
@@ -70,12 +72,20 @@ def compare(
     A conversation changes if its outcome, database or next hop differs, or if only the route, step or reason does
     ("explanation"). Without --conversations, all classes of conversations are compared.
 
-    The states of endpoints and queues, and the contracts of services, are not compared; if they differ, the output says so.
+    With --fleet, it also lists the conversations that end elsewhere after all hops; those that are lost come first.
+
+    The states of endpoints and queues, and the contracts of services, count only for this list; if they differ, the output says so.
 
     Exit status: 0 if nothing changes, 1 if anything changes, 2 if an option or an input is invalid.
     """
     from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import (  # noqa: PLC0415 - the same
+        Comparer,
+        Fleet,
+        expiries,
+        html_report,
+        reachability_changes,
+    )
     from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
@@ -97,14 +107,17 @@ def compare(
         comparison = comparer.result()
     else:
         comparison = compare_all(*sides, at=now, before_at=before_now, pending_request=pending_request)
+    ends = None
+    if fleet:
+        ends = reachability_changes(*sides, at=now, before_at=before_now, pending_request=pending_request)
     next_expiries = expiries(sides[1], at=now, pending_request=pending_request)
     if html is not None:
-        write_text(html, html_report(sides[1], comparison=comparison, at=now))
+        write_text(html, html_report(sides[1], comparison=comparison, reachability_changes=ends, at=now))
     if as_json:
-        typer.echo(json.dumps(to_json(comparison, next_expiries), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(to_json(comparison, next_expiries, ends), indent=2, ensure_ascii=False))
     else:
-        print_comparison(comparison, next_expiries, Console())
-    if comparison:
+        print_comparison(comparison, next_expiries, Console(), ends)
+    if comparison or (ends is not None and ends.num_rows):
         raise typer.Exit(1)
 
 
@@ -134,17 +147,20 @@ def _add_traffic(comparer: Comparer, conversations: list[str], *, progress: bool
 _SHOWN_ROWS_MAX: Final = 15
 
 
-def to_json(comparison: Comparison, next_expiries: tuple[Expiry, ...]) -> dict[str, Any]:
-    """Returns the comparison as values for JSON."""
+def to_json(comparison: Comparison, next_expiries: tuple[Expiry, ...], ends: pa.Table | None = None) -> dict[str, Any]:
+    """Returns the comparison as values for JSON; `ends` is the result of `reachability_changes`."""
     expiries = [
         {"moment": expiry.moment.isoformat().replace("+00:00", "Z"), "routes": list(expiry.routes)}
         for expiry in next_expiries
     ]
-    return {**comparison.to_dict(), "next_expiries": expiries}
+    reachability = {} if ends is None else {"reachability_changes": ends.to_pylist()}
+    return {**comparison.to_dict(), **reachability, "next_expiries": expiries}
 
 
-def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], console: Console) -> None:
-    """Prints the causes, the largest changes, the load of the copies of services, and the next expiries."""
+def print_comparison(
+    comparison: Comparison, next_expiries: tuple[Expiry, ...], console: Console, ends: pa.Table | None = None
+) -> None:
+    """Prints the causes, the largest changes, the conversations that end elsewhere, the load of services, and the next expiries."""
 
     def line(text: str) -> None:
         print_prose(console, text)
@@ -159,6 +175,9 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
         if len(comparison.changes) > _SHOWN_ROWS_MAX:
             line(f"  and {len(comparison.changes) - _SHOWN_ROWS_MAX:,} more; --json lists all")
         line("")
+    if ends is not None and (ends.num_rows or comparison):
+        _print_ends(ends.to_pylist(), console)
+        line("")
     load = comparison.load.to_pylist()
     if load and comparison:
         console.print(_load_table(load[:_SHOWN_ROWS_MAX]), crop=False)
@@ -168,7 +187,9 @@ def print_comparison(comparison: Comparison, next_expiries: tuple[Expiry, ...], 
     if has_traffic:
         line(f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.")
     else:
-        line(f"{count_of(len(comparison.changes), 'change')}." if comparison else "No conversation changes.")
+        has_ends = ends is not None and ends.num_rows
+        nothing = "No routing decision changes." if has_ends else "No conversation changes."
+        line(f"{count_of(len(comparison.changes), 'change')}." if comparison else nothing)
     if comparison.not_compared:
         from ssbroker.diagnose.compare import not_compared_text  # noqa: PLC0415 - keeps --help fast
 
@@ -189,6 +210,29 @@ def _print_change(change: Change, console: Console) -> None:
         before, after = (side.replace(" | ", "\n         or ") for side in (change.before, change.after))
         line = f"{start}\n     before {before}\n      after {after}"
     print_prose(console, line)
+
+
+_ENDS: Final = {
+    "lost": "Conversations that are no longer delivered:",
+    "arrives": "Conversations that are now delivered:",
+    "other": "Other conversations that end elsewhere:",
+}
+
+
+def _print_ends(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        print_prose(console, "After all hops, every conversation ends where it did before.")
+    for effect, heading in _ENDS.items():
+        found = [row for row in rows if row["effect"] == effect]
+        if not found:
+            continue
+        print_prose(console, heading)
+        for row in found[:_SHOWN_ROWS_MAX]:
+            broker_id = "" if row["broker_id"] is None else f" with broker id {row['broker_id']}"
+            start = f"  {row['instance']}/{row['database']} for {row['service']}{broker_id}"
+            print_prose(console, f"{start}: {row['before']} -> {row['after']}")
+        if len(found) > _SHOWN_ROWS_MAX:
+            print_prose(console, f"  and {len(found) - _SHOWN_ROWS_MAX:,} more; --json lists all")
 
 
 def _another_way(change: Change) -> str:

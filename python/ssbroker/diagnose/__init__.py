@@ -9,6 +9,7 @@ from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.html_report import html_report
 from ssbroker.diagnose.lint import lint, not_checked
 from ssbroker.diagnose.reachability import REACHABILITY, reachability
+from ssbroker.diagnose.reachability_changes import REACHABILITY_CHANGES, reachability_changes
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.routing_loops import Loop, loops
 from ssbroker.diagnose.stuck_messages import STUCK, stuck
@@ -21,6 +22,7 @@ __all__ = [
     "FINDINGS",
     "LOAD",
     "REACHABILITY",
+    "REACHABILITY_CHANGES",
     "STUCK",
     "Change",
     "Code",
@@ -42,6 +44,7 @@ __all__ = [
     "loops",
     "not_checked",
     "reachability",
+    "reachability_changes",
     "sarif",
     "stuck",
     "trace",

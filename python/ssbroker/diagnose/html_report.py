@@ -12,6 +12,8 @@ from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
@@ -40,6 +42,7 @@ def html_report(
     *,
     findings: Findings | None = None,
     comparison: Comparison | None = None,
+    reachability_changes: pa.Table | None = None,
     trace: Trace | None = None,
     traffic: ArrowStreamExportable | ArrowArrayExportable | None = None,
     at: datetime | None = None,
@@ -53,6 +56,7 @@ def html_report(
         fleet: A fleet, or the catalog of a single instance.
         findings: The findings to show; None to run `lint`.
         comparison: A comparison to show, if any. If it has traffic, a Sankey diagram shows it before and after.
+        reachability_changes: The result of `reachability_changes`, to show with the comparison.
         trace: A trace to show, if any.
         traffic: Conversations with their decisions, to show as a Sankey diagram: any Arrow object with the columns
             `to_service_name`, `outcome`, `next_hop_address` and `target_database`, and optionally `reason` and `conversations`, the
@@ -79,7 +83,7 @@ def html_report(
     lint_findings = lint(whole_fleet, at=now) if findings is None else findings
     sections: list[_Section] = []
     if comparison is not None:
-        sections.append(_Section("changes", "Changes", _changes(comparison)))
+        sections.append(_Section("changes", "Changes", _changes(comparison, reachability_changes)))
     if trace is not None:
         sections.append(_Section("trace", "Trace", _trace(trace)))
     sections.append(_Section("findings", "Findings", _findings(lint_findings)))
@@ -340,10 +344,15 @@ def _matrix_size(fleet: Fleet) -> int:
     return starts * len(services)
 
 
-def _changes(comparison: Comparison) -> str:
+def _changes(comparison: Comparison, ends: pa.Table | None) -> str:
     parts = [f"<p>{escaped(not_compared_text(comparison))}</p>"] if comparison.not_compared else []
+    if ends is not None and ends.num_rows:
+        rows = ends.slice(length=_SHOWN_MAX).to_pylist()
+        table = f"{_table(_shown_columns(ends.column_names, rows), rows)}{_omitted_count(ends.num_rows)}"
+        parts.append(f"<h3>Conversations that end elsewhere</h3>{table}")
     if not comparison:
-        return "".join(["<p>No changes.</p>", *parts])
+        nothing = "No routing decision changes." if ends is not None and ends.num_rows else "No changes."
+        return "".join([f"<p>{nothing}</p>", *parts])
     if comparison.conversations is not None:
         parts.append(
             f"<p>{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.</p>"

@@ -1,0 +1,117 @@
+"""Which conversations of a fleet end elsewhere after a change, over all hops."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker._arguments import utc_datetime
+from ssbroker._text import restore_spaces
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.garbage_collection import without_garbage_collection
+from ssbroker.diagnose.reachability import ReachabilitySets
+from ssbroker.diagnose.routing_graph import Ends, RoutingGraph
+from ssbroker.diagnose.trace import end_text
+from ssbroker.router import PendingRequest
+
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field(name, pa.string(), nullable=name == "broker_id")
+    for name in ("effect", "instance", "database", "service", "broker_id", "before", "after")
+]
+REACHABILITY_CHANGES: Final = pa.schema(_FIELDS)
+"""The schema of `reachability_changes`: one row per database, service and broker id whose conversations end elsewhere."""
+_EFFECTS: Final = ("lost", "arrives", "other")
+
+
+@without_garbage_collection
+def reachability_changes(
+    before: Fleet | Catalog,
+    after: Fleet | Catalog,
+    *,
+    at: datetime | None = None,
+    before_at: datetime | None = None,
+    pending_request: PendingRequest = "continue",
+) -> pa.Table:
+    """Returns which conversations end elsewhere after a change, from every database to every service that both fleets know.
+
+    Unlike `compare`, which shows the decisions of each instance, this follows the messages through all instances to their end. It
+    includes the states of endpoints and queues, and the contracts of services.
+
+    Args:
+        before: The current fleet, or the catalog of a single instance.
+        after: The proposed fleet or catalog.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        before_at: The time for `before`, if different.
+        pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
+
+    Returns:
+        One row per change, with the columns of `REACHABILITY_CHANGES`. `effect` is `lost` if the messages were always delivered and no
+        longer are, `arrives` in the opposite case, else `other`. `broker_id` is the broker id that the conversations name, if those that
+        name none do not change alike. `before` and `after` are the possible ends, separated by `|`. Lost conversations come first.
+        Databases that only one of the fleets has are left out.
+
+    Raises:
+        SchemaError: `before` or `after` is neither a fleet nor a catalog.
+        OptionError: A time is not a datetime.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from ssbroker import Catalog
+        >>> from ssbroker.diagnose import reachability_changes
+        >>> def routed(address):
+        ...     return Catalog(pa.table({"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"],
+        ...         "broker_instance": [None], "lifetime": [None], "address": [address], "mirror_address": [None]}))
+        >>> changes = reachability_changes(routed("TCP://old"), routed("LOCAL"))
+        >>> changes.select(["effect", "service", "after"]).to_pylist()
+        [{'effect': 'other', 'service': '//Orders', 'after': 'DELAYED: waits in instance (service_not_found)'}]
+    """
+    after_at = utc_datetime(at, name="at")
+    times = after_at if before_at is None else utc_datetime(before_at, name="before_at"), after_at
+    graphs = [
+        RoutingGraph(with_assumed_ids(Fleet.of(fleet)), now=now, pending_request=pending_request)
+        for fleet, now in zip((before, after), times, strict=True)
+    ]
+    rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=lambda row: _EFFECTS.index(row["effect"]))
+    return pa.Table.from_pylist(rows, schema=REACHABILITY_CHANGES)
+
+
+def _changes(before: ReachabilitySets, after: ReachabilitySets) -> Iterator[dict[str, Any]]:
+    positions = {start: position for position, start in enumerate(after.starts)}
+    starts = [(start, number, positions[start]) for number, start in enumerate(before.starts) if start in positions]
+    ids = [reach.graph.ids for reach in (before, after)]
+    for service in sorted({**ids[0], **ids[1]}):
+        brokers = {broker for each in ids for broker in each.get(service, ())} - {None}
+        without_id: dict[int, tuple[Ends, Ends]] = {}
+        for broker in (None, *sorted(filter(None, brokers))):
+            codes = before.codes(service, broker), after.codes(service, broker)
+            for start, number, position in starts:
+                ends = before.ends[codes[0][number]], after.ends[codes[1][position]]
+                if broker is None:
+                    without_id[number] = ends
+                elif ends == without_id[number]:
+                    continue
+                if ends[0] != ends[1]:
+                    yield {
+                        "effect": _effect(*ends),
+                        "instance": start.instance,
+                        "database": start.database,
+                        "service": service,
+                        "broker_id": None if broker is None else str(uuid.UUID(bytes=broker)),
+                        "before": _text(ends[0]),
+                        "after": _text(ends[1]),
+                    }
+
+
+def _effect(before: Ends, after: Ends) -> str:
+    is_delivered = [all(end.outcome == "DELIVERED" for end in ends) for ends in (before, after)]
+    return "other" if is_delivered[0] == is_delivered[1] else "lost" if is_delivered[0] else "arrives"
+
+
+def _text(ends: Ends) -> str:
+    return " | ".join(sorted(restore_spaces(end_text(end)) for end in ends))

@@ -1,0 +1,156 @@
+"""Conversations that end elsewhere after a change, judged by a search over observed decisions of the router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ssbroker import Catalog, OptionError
+from ssbroker._text import restore_spaces
+from ssbroker.diagnose import REACHABILITY_CHANGES, Fleet, RoutingEnd, compare, reachability_changes
+from ssbroker.diagnose.trace import end_text
+from tests.diagnose.random_fleets import SampledFleet
+from tests.worlds.universe import NOW
+
+Key = tuple[str, str, str, UUID | None]
+
+
+def text_of(ends: set[RoutingEnd]) -> str:
+    return " | ".join(sorted(restore_spaces(end_text(end)) for end in ends))
+
+
+def observed_changes(before: SampledFleet, after: SampledFleet) -> Iterator[tuple[Key, tuple[str, str]]]:
+    """Yields the ends of all conversations that differ, for ids only if they differ from those without an id."""
+    brokers = {
+        UUID(bytes=value)
+        for fleet in (before.fleet, after.fleet)
+        for catalog in fleet.values()
+        for value in (
+            *catalog.routes["broker_instance"].to_pylist(),
+            *catalog.databases["service_broker_guid"].to_pylist(),
+        )
+        if value is not None
+    }
+    services = sorted({*before.services, *after.services} - {"unknown service"})
+    for instance, database in sorted({*before.databases} & {*after.databases}):
+        for service in services:
+            without_id = [each.ends((instance, database, service, None, True)) for each in (before, after)]
+            for broker in (None, *brokers):
+                ends = [each.ends((instance, database, service, broker, True)) for each in (before, after)]
+                if ends[0] != ends[1] and (broker is None or ends != without_id):
+                    yield (instance, database, service, broker), (text_of(ends[0]), text_of(ends[1]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_changes_equal_the_observed_ones(seed: int) -> None:
+    before, after = SampledFleet(seed), SampledFleet(seed + 30)
+    found = reachability_changes(before.fleet, after.fleet, at=NOW)
+    assert found.schema == REACHABILITY_CHANGES
+    reported = {
+        (
+            row["instance"],
+            row["database"],
+            row["service"],
+            None if row["broker_id"] is None else UUID(row["broker_id"]),
+        ): (
+            row["before"],
+            row["after"],
+        )
+        for row in found.to_pylist()
+    }
+    assert len(reported) == found.num_rows
+    expected = dict(observed_changes(before, after))
+    assert {key: ends for key, ends in reported.items() if expected.get(key) != ends} == {}
+    assert [key for key in expected if key not in reported and is_known(key, before, after)] == []
+
+
+def is_known(key: Key, before: SampledFleet, after: SampledFleet) -> bool:
+    """Whether a conversation names no broker id, or one that a route for the service names."""
+    return key[3] is None or any(
+        row["remote_service_name"] == key[2] and row["broker_instance"] == key[3].bytes
+        for fleet in (before.fleet, after.fleet)
+        for catalog in fleet.values()
+        for row in catalog.routes.to_pylist()
+    )
+
+
+SENDER = """
+CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;
+CREATE ROUTE Out WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://hub:4022';
+"""
+HUB = """
+-- ssbroker: addresses=TCP://hub:4022
+CREATE ENDPOINT Hub STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);
+USE msdb; CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://stock:4022';
+"""
+TARGET = """
+-- ssbroker: addresses=TCP://stock:4022
+CREATE DATABASE Stores; USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]);
+CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://hub:4022';
+"""
+
+
+FleetMaker = Callable[..., Fleet]
+
+
+@pytest.fixture
+def fleet_of(tmp_path: Path) -> FleetMaker:
+    """Makes a fleet of a sender, a forwarder and a target, with some scripts replaced."""
+
+    def make(**scripts: str) -> Fleet:
+        catalogs = {}
+        for name, script in ({"NORTH": SENDER, "HUB": HUB, "SOUTH": TARGET} | scripts).items():
+            (tmp_path / f"{name}.sql").write_text(script, encoding="utf-8")
+            catalogs[name] = Catalog.load(tmp_path / f"{name}.sql", now=NOW)
+        return Fleet(catalogs)
+
+    return make
+
+
+def rows(before: Fleet, after: Fleet) -> list[tuple[str, ...]]:
+    found = reachability_changes(before, after, at=NOW)
+    names = ("effect", "instance", "database", "service", "before", "after")
+    return [tuple(row[name] for name in names) for row in found.to_pylist()]
+
+
+def test_a_change_at_a_forwarder_loses_the_conversations_of_the_sender(fleet_of: FleetMaker) -> None:
+    wrong = fleet_of(HUB=HUB.replace("TCP://stock", "TCP://stok"))
+    lost = ("lost", "NORTH", "Sales", "//Stock", "DELIVERED to SOUTH/Stores")
+    gone = "ELSEWHERE: sent to TCP://stok:4022, which is not an address of any instance"
+    assert rows(fleet_of(), wrong) == [(*lost, gone)]
+    assert rows(wrong, fleet_of()) == [("arrives", "NORTH", "Sales", "//Stock", gone, "DELIVERED to SOUTH/Stores")]
+
+
+def test_a_change_of_hops_that_delivers_to_the_same_database_is_no_change(fleet_of: FleetMaker) -> None:
+    """`compare` shows the other next hop of the sender."""
+    before = fleet_of()
+    after = fleet_of(NORTH=SENDER.replace("TCP://hub", "TCP://stock"))
+    assert compare(before, after, at=NOW)
+    assert rows(before, after) == []
+
+
+def test_a_disabled_queue_is_a_change_although_no_route_differs(fleet_of: FleetMaker) -> None:
+    disabled = fleet_of(SOUTH=TARGET + "ALTER QUEUE Q WITH STATUS = OFF;\n")
+    assert not compare(fleet_of(), disabled, at=NOW)
+    found = rows(fleet_of(), disabled)
+    assert [row[:2] for row in found] == [("lost", "NORTH"), ("lost", "SOUTH")]
+    assert all("queue_disabled" in row[-1] for row in found)
+
+
+def test_expiry_is_evaluated_at_two_times(fleet_of: FleetMaker) -> None:
+    fleet = fleet_of(NORTH=SENDER.replace("N'TCP://hub:4022'", "N'TCP://hub:4022', LIFETIME = 60"))
+    found = reachability_changes(fleet, fleet, before_at=NOW, at=NOW.replace(year=NOW.year + 1))
+    assert found["effect"].to_pylist() == ["lost"]
+
+
+def test_databases_of_one_fleet_only_are_left_out(fleet_of: FleetMaker) -> None:
+    assert reachability_changes(Fleet({}), fleet_of(), at=NOW).num_rows == 0
+
+
+def test_a_wrong_time_is_refused(fleet_of: FleetMaker) -> None:
+    fleet = fleet_of()
+    with pytest.raises(OptionError, match="before_at"):
+        reachability_changes(fleet, fleet, before_at="today")  # type: ignore[arg-type]
