@@ -150,6 +150,22 @@ def test_invalid_rows_are_refused(columns: dict[str, Any], message: str) -> None
         stuck(fleet(A=here()), pa.table(queue))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_empty_broker_id_is_none(text: pa.DataType) -> None:
+    """`sys.transmission_queue` has an empty text in the rows of conversations without a broker id."""
+    whole = fleet(A=north(), SOUTH=south("LOCAL"))
+    services = {"database": ["Sales"] * 3, "to_service_name": ["Stock"] * 3}
+    queue, nulls = (
+        pa.table({**services, "to_broker_instance": pa.array(ids, pa.string()).cast(text)})
+        for ids in (["", str(STORES), None], [None, str(STORES), None])
+    )
+    assert stuck(whole, queue, instance="A", at=NOW) == stuck(whole, nulls, instance="A", at=NOW)
+
+
 @pytest.mark.rule("R42")
 def test_loop_is_the_one_of_the_message() -> None:
     """Not a loop of other instances whose names contain the name of this one."""

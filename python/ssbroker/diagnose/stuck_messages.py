@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 
 from ssbroker._arguments import guid_bytes, utc_datetime
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
-from ssbroker._compat import is_string_view
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, null_where, with_column
+from ssbroker._compat import cast, is_string_view
 from ssbroker._text import bracketed, restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
@@ -35,6 +36,7 @@ from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_databa
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
 
+pc: Any = pyarrow.compute  # the stubs know no columns of several chunks
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("database", pa.string(), nullable=False),
     pa.field("to_service_name", pa.string(), nullable=False),
@@ -69,7 +71,7 @@ def stuck(
     Args:
         fleet: A fleet, or the catalog of a single instance.
         queue: Rows of `sys.transmission_queue` with the columns `database` and `to_service_name`, and optionally
-            `to_broker_instance`, `is_initiator`, `from_service_name` and `transmission_status`.
+            `to_broker_instance` (null or empty if there is none), `is_initiator`, `from_service_name` and `transmission_status`.
         instance: The instance of the queue; optional if there is only one.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
@@ -100,7 +102,7 @@ def stuck(
         if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
     if messages.num_rows:
-        _check(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
+        messages = _valid_messages(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
     explainer = _Explainer(whole_fleet, lint(given, at=now), now=now, pending_request=pending_request)
     rows = [
         explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
@@ -109,8 +111,9 @@ def stuck(
     return pa.Table.from_pylist(rows, schema=STUCK)
 
 
-def _check(catalog: Catalog, messages: pa.Table) -> None:
-    """Refuses rows that are not valid conversations of the instance, as the router does."""
+def _valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
+    """Refuses rows that are not valid conversations of the instance, as the router does; a broker id that is empty text becomes null."""
+    messages = _with_null_for_empty_broker_id(messages)
     for column in ("transmission_status", "from_service_name"):
         found = next((field.type for field in messages.schema if field.name == column), None)
         if found is not None and not _is_text(found):
@@ -136,6 +139,17 @@ def _check(catalog: Catalog, messages: pa.Table) -> None:
             row=row,
             expected=expected,
         )
+    return messages
+
+
+def _with_null_for_empty_broker_id(messages: pa.Table) -> pa.Table:
+    """Returns the messages with the broker ids of the router; in SQL Server, an empty text means that there is none."""
+    number = messages.schema.get_field_index("to_broker_instance")
+    if number < 0 or not _is_text(messages.schema.field(number).type):
+        return messages
+    broker_ids = cast(messages.column(number), pa.string())
+    field = pa.field("to_broker_instance", pa.string())
+    return with_column(messages, number, field, null_where(pc.equal(broker_ids, ""), broker_ids))
 
 
 def _is_text(kind: pa.DataType) -> bool:
