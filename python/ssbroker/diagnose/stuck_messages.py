@@ -95,6 +95,19 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
+    rows = explain_messages(fleet, queue, instance=instance, at=at, pending_request=pending_request)
+    return pa.Table.from_pylist(rows, schema=STUCK)
+
+
+def explain_messages(
+    fleet: Fleet | Catalog,
+    queue: ArrowStreamExportable | ArrowArrayExportable,
+    *,
+    instance: str | None = None,
+    at: datetime | None = None,
+    pending_request: PendingRequest = "continue",
+) -> list[dict[str, Any]]:
+    """Returns the rows of `stuck`, each with `is_sound`: whether its routes are correct, so that only the status can name a cause."""
     given, now = Fleet.of(fleet), utc_datetime(at, name="at")
     whole_fleet = with_assumed_ids(given)
     messages = as_table(queue, name="queue")
@@ -102,16 +115,15 @@ def stuck(
         if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
     if messages.num_rows:
-        messages = _valid_messages(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
+        messages = valid_messages(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
     explainer = _Explainer(whole_fleet, lint(given, at=now), now=now, pending_request=pending_request)
-    rows = [
+    return [
         explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
         for row in messages.to_pylist()
     ]
-    return pa.Table.from_pylist(rows, schema=STUCK)
 
 
-def _valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
+def valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
     """Refuses rows that are not valid conversations of the instance, as the router does; a broker id that is empty text becomes null."""
     messages = _with_null_for_empty_broker_id(messages)
     for column in ("transmission_status", "from_service_name"):
@@ -197,6 +209,7 @@ class _Explainer:
             "to_service_name": lookup.service,
             "transmission_status": status,
             **_with_status(self._results[key], None if status is None else str(status)),
+            "is_sound": self._results[key].is_sound,
         }
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
