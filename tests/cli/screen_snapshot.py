@@ -37,6 +37,7 @@ COMMANDS = (
     ("lint", "north.sql", "--level", "info", *AT),
     ("explain", "north.sql", "--to-service", "//shop.example/Payments", *AT),
     ("trace", "north.sql", "--to-service", "//shop.example/Payments", *AT),
+    ("stuck", "north.sql", "--queue", "day.csv", *AT),
     ("status", "shop"),
 )
 TYPED = (r"\?", r"\dr", r"\d services", "SELECT name, service_id FROM services;", "SELECT * FROM rout;", r"\x", r"\dq")

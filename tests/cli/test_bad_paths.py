@@ -47,6 +47,7 @@ def conversation_file(tmp_path: Path) -> Path:
         ["lint", "network", "--sarif", TOO_LONG],
         ["compare", f"{TOO_LONG}.sql", "network"],
         ["trace", f"{TOO_LONG}.sql", "--to-service", "//Stock"],
+        ["stuck", "network", "--queue", f"{TOO_LONG}.csv"],
         ["status", TOO_LONG],
         ["sql", TOO_LONG, "--query", "SELECT * FROM sys.databases"],
     ],

@@ -47,9 +47,10 @@ def test_names_are_escaped_in_every_command(run: Run, tmp_path: Path, traffic: P
         run("compare", first, second, "--conversations", traffic),
         run("lint", first),
         run("trace", first, "--to-service", name),
+        run("stuck", first, "--queue", traffic),
         run("explain", first, "--to-service", name),
     ]
-    assert [result.status for result in results] == [0, 1, 1, 1, 1, 0]
+    assert [result.status for result in results] == [0, 1, 1, 1, 1, 1, 0]
     for result in results:
         assert result.err == ""
         assert shown in result.out

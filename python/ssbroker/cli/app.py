@@ -100,6 +100,7 @@ _COMMANDS: Final = {
     "explain": "Explain the routing of one conversation.",
     "lint": "Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.",
     "trace": "Follow a conversation from instance to instance, and its acknowledgement back.",
+    "stuck": "Explain why messages wait in a transmission queue.",
     "compare": "Show which conversations change between two catalogs, and why.",
     "certificates": "Create a certificate authority, and certificates signed by it for instances.",
     "serve": "Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.",

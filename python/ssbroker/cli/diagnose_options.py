@@ -1,4 +1,4 @@
-"""Options that `lint`, `trace` and `compare` share, and the instances that they name."""
+"""Options that `lint`, `trace`, `stuck` and `compare` share, and the instances that they name."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ def instance_name(path: Path) -> str:
         return resolved.name if resolved.is_dir() else resolved.stem
 
 
-def require_start(instance: str | None, database: str | None, fleet: Fleet) -> None:
-    """Raises InputError if a conversation could start in several databases, and lists them."""
+def require_start(
+    instance: str | None, database: str | None, fleet: Fleet, *, subject: str = "where the conversation starts"
+) -> None:
+    """Raises InputError if `--from` may mean several databases, and lists them; `subject` is what to specify, for the message."""
     starts = [
         f"{name}/{each}"
         for name, catalog in fleet.items()
@@ -96,7 +98,7 @@ def require_start(instance: str | None, database: str | None, fleet: Fleet) -> N
     ]
     if len(starts) > 1:
         shown = ", ".join([*starts[:_SHOWN_STARTS_MAX], *(["..."] if len(starts) > _SHOWN_STARTS_MAX else [])])
-        raise InputError(f"--from: specify where the conversation starts: {shown}")
+        raise InputError(f"--from: specify {subject}: {shown}")
 
 
 _SHOWN_STARTS_MAX: Final = 10

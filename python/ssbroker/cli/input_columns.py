@@ -62,18 +62,31 @@ _ID_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("conversation_handle", pa.string(), nullable=False),
 )
 
+_CONVERSATION_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("database", pa.string()),
+    pa.field("to_service_name", pa.string(), nullable=False),
+    pa.field("to_broker_instance", pa.string()),
+    pa.field("is_initiator", pa.bool_(), nullable=False),
+)
+
 CONVERSATION_COLUMNS: Final = InputColumns(
-    schema=make_schema(
-        *_ID_FIELDS,
-        pa.field("database", pa.string()),
-        pa.field("to_service_name", pa.string(), nullable=False),
-        pa.field("to_broker_instance", pa.string()),
-        pa.field("is_initiator", pa.bool_(), nullable=False),
-    ),
+    schema=make_schema(*_ID_FIELDS, *_CONVERSATION_FIELDS),
     added=tuple(schemas.DECISIONS.names),
     operation="routing",
 )
 """The input of `route` and `compare`."""
+
+
+QUEUE_COLUMNS: Final = InputColumns(
+    schema=make_schema(
+        *_CONVERSATION_FIELDS,
+        pa.field("from_service_name", pa.string()),
+        pa.field("transmission_status", pa.string()),
+    ),
+    added=(),
+    operation="the explanation",
+)
+"""The file of `stuck --queue`."""
 
 
 SESSION_KEY_COLUMNS: Final = InputColumns(

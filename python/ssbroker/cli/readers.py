@@ -249,7 +249,7 @@ def _check_header(header: list[str], input_columns: InputColumns, *, file: Path)
     """Rejects a first line without a known column: it is a row, or has another separator."""
     known = input_columns.schema.names
     if not set(header) & set(known):
-        _reject_misspelled(header, input_columns, file)
+        reject_misspelled(header, input_columns, file)
         expected = f"a header line with comma-separated columns such as {', '.join(known)}"
         shown = ",".join(header)[:_SHOWN_CHARACTERS_MAX]
         raise MalformedDataError(
@@ -535,11 +535,12 @@ def _columns_present(block: bytes, file: Path, input_columns: InputColumns) -> l
     with contextlib.suppress(ValueError, RecursionError):  # invalid JSON is reported when the block is parsed
         first = json.loads(next((line for line in block.split(b"\n") if line.strip()), b"{}"))
         if isinstance(first, dict):
-            _reject_misspelled([*first, *present], input_columns, file)
+            reject_misspelled([*first, *present], input_columns, file)
     return present
 
 
-def _reject_misspelled(names: list[str], input_columns: InputColumns, file: Path) -> None:
+def reject_misspelled(names: list[str], input_columns: InputColumns, file: Path) -> None:
+    """Refuses an extra column that looks like a misspelling of one that the command reads and the file lacks."""
     try:
         reject_misspelled_columns(names, expected=input_columns.schema.names)
     except SchemaError as error:

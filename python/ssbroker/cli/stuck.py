@@ -1,0 +1,253 @@
+"""`ssbroker stuck`: explains why messages wait in an export of `sys.transmission_queue`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+import typer
+from rich.console import Console
+
+from ssbroker._arguments import parse_timestamp
+from ssbroker._arrow import with_column
+from ssbroker._compat import cast
+from ssbroker._text import count_of, one_line
+from ssbroker.cli.chunks import all_chunks
+from ssbroker.cli.diagnose_options import (
+    CatalogsArgument,
+    FleetOption,
+    instance_paths,
+    load_fleet,
+    parse_start,
+    require_start,
+)
+from ssbroker.cli.errors import error_in_file
+from ssbroker.cli.input_columns import QUEUE_COLUMNS
+from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, of_output, parse_now
+from ssbroker.cli.readers import common_schema, conform, expand_patterns, logical_type, open_inputs, reject_misspelled
+from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+from ssbroker.cli.terminal import print_prose
+from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files
+from ssbroker.exceptions import InputError, SchemaError
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Fleet
+
+pc: Any = pyarrow.compute  # the stubs know no columns of several chunks
+
+EXAMPLES = """Examples:
+
+Explain the messages that wait in the database Sales of NORTH:
+
+  ssbroker stuck --fleet instances/ --queue queue.csv --from NORTH/Sales
+
+Explain those of several databases, which a column database names, and write a row for each message:
+
+  ssbroker stuck --fleet instances/ --queue queue.csv --from NORTH -o why.csv
+"""
+
+
+def stuck(
+    *,
+    catalogs: CatalogsArgument,
+    queue: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC.",
+        ),
+    ],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="INSTANCE/DATABASE",
+            help="Instance and database of the queue; either can be omitted if there is only one, and the database if a column names it.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Also write a row for each message to this file. Its suffix determines the format, unless --format is given.",
+        ),
+    ] = None,
+    format: FormatOption = None,  # noqa: A002
+    fleet: FleetOption = False,
+    at: AtOption = None,
+    pending_request: PendingRequestOption = "continue",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON array with an object for each message, in the order of FILE.")
+    ] = False,
+    variable: VariableOption = None,
+    encoding: EncodingOption = None,
+    lenient: LenientOption = False,
+) -> None:
+    """Explain why messages wait in a transmission queue.
+
+    Each message is traced to its end and back. If the routes are correct, its transmission_status names the cause.
+
+    Exit status: 0 if no problem is found, 1 if one is found for any message, 2 if an option or an input is invalid.
+    """
+    from ssbroker.diagnose import STUCK  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.stuck_messages import explain_messages  # noqa: PLC0415 - the same
+
+    now = parse_now(at, option="--at")
+    files = expand_patterns([queue])
+    outputs = [] if output is None else [output]
+    formats = [of_output(path, format) for path in outputs]
+    refuse_overwriting(outputs, inputs=files, catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
+    options = parse_options(variable, encoding, lenient=lenient)
+    # LIFETIME counts from the current time, whatever the time of the check.
+    instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
+    instance, messages = _read(files, start, instances)
+    rows = explain_messages(instances, messages, instance=instance, at=now, pending_request=pending_request)
+    table = pa.Table.from_pylist(rows, schema=STUCK)
+    for path, file_format in zip(outputs, formats, strict=True):
+        with replacing_files([path]) as (part,), OutputFile(part, file_format, STUCK, output=path) as output_file:
+            for batch in table.to_batches():
+                output_file.write(output_file.encode(batch))
+    if as_json:
+        typer.echo(json.dumps(table.to_pylist(), indent=2, ensure_ascii=False))
+    else:
+        print_messages(rows, _enqueue_times(messages), instance, Console())
+    if any(map(_has_problem, rows)):
+        raise typer.Exit(1)
+
+
+def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
+    """Returns the instance of the queue, and the columns of the files that are used, with the database of each message."""
+    from ssbroker.diagnose.stuck_messages import valid_messages  # noqa: PLC0415 - keeps --help fast
+
+    inputs = open_inputs(files, QUEUE_COLUMNS, keep_json_lines=False, threads=1, progress=False)
+    given = common_schema(inputs, QUEUE_COLUMNS)
+    reject_misspelled(given.names, QUEUE_COLUMNS, files[0])
+    schema = pa.schema([field for field in given if field.name in {*QUEUE_COLUMNS.schema.names, _ENQUEUE_TIME}])
+    if "to_service_name" not in schema.names:
+        expected = "the columns of sys.transmission_queue"
+        raise SchemaError(f"{files[0]}: to_service_name: the column is missing; expected {expected}", expected=expected)
+    instance, database = _parse_queue(start, fleet, has_databases="database" in schema.names)
+    messages = []
+    for chunk, _ in all_chunks(inputs):
+        batch = conform(chunk.load().batch, schema)
+        try:
+            part = _with_database(pa.Table.from_batches([batch]), database)
+            messages.append(valid_messages(fleet[instance], part))
+        except (InputError, SchemaError) as error:
+            error.args = (str(error).removeprefix("queue."),)
+            raise error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file) from error
+    return instance, pa.concat_tables(messages)
+
+
+def _parse_queue(start: str | None, fleet: Fleet, *, has_databases: bool) -> tuple[str, str | None]:
+    """Returns the instance and the database of the queue; None if the files alone name databases."""
+    from ssbroker.diagnose.catalog_tables import MSDB  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.trace import resolve_database  # noqa: PLC0415 - the same
+
+    instance, database = parse_start(start, fleet)
+    if not has_databases:
+        require_start(instance, database, fleet, subject="where the messages wait")
+    is_in_files = has_databases and database is None
+    with as_options(instance="--from", database="--from"):
+        instance, found = resolve_database(fleet, instance, MSDB if is_in_files else database)
+    return instance, None if is_in_files else found
+
+
+def _with_database(messages: pa.Table, database: str | None) -> pa.Table:
+    """Adds the database of `--from` where the file names none; refuses rows that name another one."""
+    number = messages.schema.get_field_index("database")
+    if number < 0:
+        return messages.append_column("database", pa.array([database] * messages.num_rows, pa.string()))
+    if database is None or logical_type(messages.schema.field(number).type) != pa.string():
+        return messages
+    named = cast(messages.column(number), pa.string())
+    row = pc.index(pc.not_equal(named, database), True).as_py()
+    if row >= 0:
+        value = named[row].as_py()
+        problem = f"{value!r:.80} is not the database of --from, {database!r:.80}"
+        raise InputError(
+            f"database, row {row}: {problem}; omit the database in --from, or correct the row",
+            column="database",
+            row=row,
+            value=value,
+        )
+    return with_column(messages, number, pa.field("database", pa.string()), pc.fill_null(named, database))
+
+
+_ENQUEUE_TIME: Final = "enqueue_time"
+
+
+def _enqueue_times(messages: pa.Table) -> list[datetime | None]:
+    """Returns when each message was enqueued; None if the file does not say it as a time."""
+    if _ENQUEUE_TIME not in messages.schema.names:
+        return [None] * messages.num_rows
+    column = messages[_ENQUEUE_TIME]
+    if pa.types.is_timestamp(column.type):  # Python has no nanoseconds
+        column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False)
+    return [_time_of(value) for value in column.to_pylist()]
+
+
+def _time_of(value: object) -> datetime | None:
+    with suppress(ValueError):
+        return parse_timestamp(str(value))
+    return None
+
+
+def _has_problem(row: dict[str, Any]) -> bool:
+    return row["cause"] is not None or not row["is_sound"]
+
+
+_SHOWN_GROUPS_MAX: Final = 15
+_NO_PROBLEM: Final = (
+    "no problem found: the routes are correct, and there is no transmission_status; "
+    "a message also waits here until the target acknowledges it"
+)
+
+
+def print_messages(
+    rows: Sequence[dict[str, Any]], times: Sequence[datetime | None], instance: str, console: Console
+) -> None:
+    """Prints equal rows of `explain_messages` together, the most frequent first; `times` is when each message was enqueued."""
+    groups: defaultdict[tuple[tuple[str, Any], ...], list[datetime | None]] = defaultdict(list)
+    for row, time in zip(rows, times, strict=True):
+        groups[tuple(row.items())].append(time)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for group, enqueued in ordered[:_SHOWN_GROUPS_MAX]:
+        _print_group(dict(group), enqueued, instance, console)
+    if hidden := [len(enqueued) for _, enqueued in ordered[_SHOWN_GROUPS_MAX:]]:
+        number = f"{count_of(sum(hidden), 'message')} with {count_of(len(hidden), 'other cause')}"
+        print_prose(console, f"and {number}; --json lists all messages\n")
+    found = sum(map(_has_problem, rows))
+    whole = count_of(len(rows), "message")
+    result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."
+    print_prose(console, result if rows else "The transmission queue is empty.")
+
+
+def _print_group(row: dict[str, Any], times: list[datetime | None], instance: str, console: Console) -> None:
+    from ssbroker.diagnose.check_context import quoted_name  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.findings import CODES  # noqa: PLC0415 - the same
+
+    oldest = min((time for time in times if time is not None), default=None)
+    age = "" if oldest is None else f", the oldest from {oldest:%Y-%m-%d %H:%M:%S} UTC"
+    where = f"{instance}/{row['database']} for {quoted_name(row['to_service_name'])}"
+    colour = "green" if not _has_problem(row) else "yellow" if row["is_sound"] else "red"
+    print_prose(console, f"{count_of(len(times), 'message')} in {where}{age}", colour)
+    print_prose(console, f"  => {row['end']}")
+    if row["transmission_status"]:
+        print_prose(console, f"  transmission_status: {one_line(row['transmission_status'])}")
+    if row["code"] is not None:
+        print_prose(console, f"  {row['code']}: {CODES[row['code']].title}\n  {CODES[row['code']].why}")
+    if cause := row["cause"] if _has_problem(row) else _NO_PROBLEM:
+        print_prose(console, f"  - {cause}")
+    if row["remedy"] is not None:
+        print_prose(console, f"{'    ' if cause else '  - '}{row['remedy']}", "dim")
+    print_prose(console, "")

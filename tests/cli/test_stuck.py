@@ -1,0 +1,267 @@
+"""`ssbroker stuck`: the messages of an exported `sys.transmission_queue`, and why they wait."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.cli import chunks
+from ssbroker.diagnose import CODES, STUCK, Fleet, stuck
+from tests.cli.conftest import NOW, NOW_TEXT, Run
+from tests.cli.formats import SUFFIXES, read, write
+
+NORTH = """-- ssbroker: addresses=TCP://north:4022
+CREATE DATABASE Sales; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001
+CREATE DATABASE Billing; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000002
+USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;
+CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';
+CREATE ROUTE Prices WITH SERVICE_NAME = N'//Prices', ADDRESS = N'TCP://prices:4022';
+"""
+SOUTH = """-- ssbroker: addresses=TCP://south:4022
+CREATE DATABASE Stores; -- ssbroker: service_broker_guid=570c4000-0000-4000-8000-000000000003
+USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]);
+"""
+HEADER = (
+    "conversation_handle,to_service_name,to_broker_instance,from_service_name,service_contract_name,enqueue_time,"
+    "message_sequence_number,message_type_name,is_conversation_error,is_end_of_dialog,message_body,transmission_status,priority\r\n"
+)
+REFUSED = (
+    "Connection attempt failed with error: '10061(No connection could be made because the target machine actively "
+    "refused it.)'."
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two instances, of which SOUTH has no route for replies."""
+    made = tmp_path / "fleet"
+    made.mkdir()
+    (made / "NORTH.sql").write_text(NORTH)
+    (made / "SOUTH.sql").write_text(SOUTH)
+    return made
+
+
+def row(service: str, *, status: str = "NULL", broker_id: str = "", time: str = "2026-11-20 08:15:00.123") -> str:
+    """A row as SSMS writes it."""
+    handle = "6F9619FF-8B86-D011-B42D-00C04FC964FF"
+    return f'{handle},{service},{broker_id},//Sales,DEFAULT,{time},0,DEFAULT,0,0,0x6F6E65,"{status}",5\r\n'
+
+
+def queue_file(folder: Path, *rows: str, encoding: str = "utf-8-sig", header: str = HEADER) -> Path:
+    """An export beside the folder of instances."""
+    path = folder.parent / "queue.csv"
+    path.write_text(header + "".join(rows), encoding=encoding, newline="")
+    return path
+
+
+def explained(folder: Path, *services: str, **columns: list[Any]) -> list[dict[str, Any]]:
+    """What the function returns for messages of NORTH/Sales."""
+    queue = {"database": ["Sales"] * len(services), "to_service_name": [*services], **columns}
+    return stuck(Fleet.load(folder, now=NOW), pa.table(queue), instance="NORTH", at=NOW).to_pylist()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_export_of_sql_server_is_explained_as_it_is(folder: Path, run: Run, encoding: str) -> None:
+    """Columns that are not used stay in the file, and the database is that of `--from`."""
+    queue = queue_file(
+        folder,
+        row("//Stock", time="2026-11-20 09:00:00.000"),
+        row("//Prices", status=REFUSED, broker_id="NULL"),
+        row("//Stock", time="2026-11-20 08:30:00.250"),
+        row("//Nowhere"),
+        encoding=encoding,
+    )
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--at", NOW_TEXT)
+    stock, prices, nowhere = explained(
+        folder, "//Stock", "//Prices", "//Nowhere", transmission_status=[None, REFUSED, None]
+    )
+    assert (found.status, found.err) == (1, "")
+    assert found.out.split("\n\n") == [
+        (
+            '2 messages in NORTH/Sales for "//Stock", the oldest from 2026-11-20 08:30:00 UTC\n'
+            "  => DELIVERED to SOUTH/Stores; return path: DELAYED: waits in SOUTH (service_not_found)\n"
+            f"  SSB017: {CODES['SSB017'].title}\n  {CODES['SSB017'].why}\n"
+            f"  - {stock['cause']}\n    {stock['remedy']}"
+        ),
+        (
+            '1 message in NORTH/Sales for "//Prices", the oldest from 2026-11-20 08:15:00 UTC\n'
+            f"  => {prices['end']}\n  transmission_status: {REFUSED}\n"
+            f"  - {prices['cause']}\n    {prices['remedy']}"
+        ),
+        (
+            '1 message in NORTH/Sales for "//Nowhere", the oldest from 2026-11-20 08:15:00 UTC\n'
+            f"  => {nowhere['end']}\n  - {nowhere['remedy']}"
+        ),
+        "A problem was found for 4 of 4 messages.\n",
+    ]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_json_and_output_equal_the_function(
+    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 7)
+    services = ["//Stock", "//Prices", "//Nowhere"] * 10
+    columns = {
+        "to_broker_instance": ["", None, "570c4000-0000-4000-8000-000000000003"] * 10,
+        "transmission_status": ["", REFUSED, None] * 10,
+    }
+    queue = write(pa.table({"to_service_name": services, **columns}), tmp_path / f"in{suffix}")
+    output = tmp_path / f"out{suffix}"
+    given = ("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--at", NOW_TEXT)
+    found = run(*given, "--json", "-o", output)
+    expected = explained(folder, *services, **columns)
+    if suffix == ".csv":  # an empty cell is null
+        expected = [{**each, "transmission_status": each["transmission_status"] or None} for each in expected]
+    assert (found.status, found.err) == (1, "")
+    assert json.loads(found.out) == expected
+    assert read(output) == expected
+    assert list(expected[0]) == STUCK.names
+
+
+def test_messages_without_a_problem(folder: Path, run: Run) -> None:
+    """They may wait because they were sent a moment ago."""
+    with (folder / "SOUTH.sql").open("a") as script:
+        script.write("CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';\n")
+    queue = queue_file(folder, row("//Stock"), row("//Stock"))
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales")
+    assert (found.status, found.err) == (0, "")
+    assert "  => DELIVERED to SOUTH/Stores\n  - no problem found: the routes are correct, and" in found.out
+    assert found.out.endswith("\nNo problem was found for 2 messages.\n")
+    queue = queue_file(folder, row("//Stock"), row("//Stock", status=REFUSED))
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales")
+    assert (found.status, found.err) == (1, "")
+    assert found.out.endswith("\nA problem was found for 1 of 2 messages.\n")
+
+
+@pytest.mark.parametrize(("name", "text"), [("queue.csv", HEADER), ("queue.jsonl", "")])
+def test_empty_queue(folder: Path, run: Run, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    given = ("stuck", "--fleet", folder, "--queue", tmp_path / name, "--from", "NORTH/Sales")
+    found = run(*given, "-o", tmp_path / "out.parquet")
+    assert (found.status, found.out, found.err) == (0, "The transmission queue is empty.\n", "")
+    assert read(tmp_path / "out.parquet") == []
+    assert run(*given, "--json").out == "[]\n"
+
+
+def test_column_names_the_databases(folder: Path, run: Run) -> None:
+    """Then `--from` is needed for the instance only, and not if there is only one."""
+    header = "database,to_service_name\n"
+    queue = queue_file(folder, "Sales,//Stock\n", "Billing,//Stock\n", header=header)
+    found = run("stuck", folder / "NORTH.sql", "--queue", queue)
+    assert (found.status, found.err) == (1, "")
+    assert '1 message in NORTH/Sales for "//Stock"\n' in found.out
+    assert '1 message in NORTH/Billing for "//Stock"\n' in found.out
+    assert (
+        '1 message in NORTH/Sales for "//Stock"\n'
+        in run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH").out
+    )
+    queue = queue_file(folder, "Sales,//Stock\n", "NULL,//Stock\n", header=header)
+    found = run("stuck", folder / "NORTH.sql", "--queue", queue, "--from", "Sales")
+    assert '2 messages in NORTH/Sales for "//Stock"\n' in found.out
+
+
+def test_several_files_are_one_queue(folder: Path, run: Run, tmp_path: Path) -> None:
+    exports = tmp_path / "exports"
+    exports.mkdir()
+    for number in (1, 2):
+        (exports / f"{number}.csv").write_text("to_service_name\n//Nowhere\n")
+    for given in (exports, exports / "*.csv"):
+        found = run("stuck", folder / "SOUTH.sql", "--queue", given)
+        assert '2 messages in SOUTH/Stores for "//Nowhere"\n' in found.out
+
+
+def test_enqueue_time_may_be_a_timestamp_or_anything_else(folder: Path, run: Run, tmp_path: Path) -> None:
+    times = pa.array([1_795_162_500_000_000_001, None], pa.timestamp("ns", "UTC"))
+    for column, shown in (
+        (times, f", the oldest from {datetime.fromtimestamp(1_795_162_500, UTC):%Y-%m-%d %H:%M:%S} UTC\n"),
+        (times.cast(pa.int64()), "\n"),
+        (pa.array(["Nov 20 2026  8:15AM", "NULL"]), "\n"),
+    ):
+        queue = write(
+            pa.table({"to_service_name": ["//Nowhere"] * 2, "enqueue_time": column}), tmp_path / "queue.parquet"
+        )
+        found = run("stuck", folder / "SOUTH.sql", "--queue", queue)
+        assert found.out.startswith(f'2 messages in SOUTH/Stores for "//Nowhere"{shown}')
+
+
+def test_rare_causes_are_counted(folder: Path, run: Run) -> None:
+    queue = queue_file(folder, *(f"//{number}\n" for number in range(20)), "//19\n", header="to_service_name\n")
+    found = run("stuck", folder / "SOUTH.sql", "--queue", queue)
+    assert found.out.startswith('2 messages in SOUTH/Stores for "//19"\n')
+    assert "\nand 5 messages with 5 other causes; --json lists all messages\n" in found.out
+    assert len(json.loads(run("stuck", folder / "SOUTH.sql", "--queue", queue, "--json").out)) == 21
+
+
+@pytest.mark.parametrize(
+    ("start", "text", "message"),
+    [
+        (None, "to_service_name\n//A\n", "--from: specify where the messages wait: NORTH/Sales, NORTH/Billing, SOUTH/"),
+        (None, "database,to_service_name\nSales,//A\n", "--from: specify one of NORTH, SOUTH\n"),
+        ("NORTH/Stores", "to_service_name\n", "--from: unknown database 'Stores' in NORTH; expected one of Billing, "),
+        (
+            "NORTH/Sales",
+            "database,to_service_name\nSales,//A\nBilling,//A\n",
+            "{queue}: database, row 1: 'Billing' is not the database of --from, 'Sales'; omit the database in --from, or ",
+        ),
+        (
+            "NORTH",
+            "database,to_service_name\nSales,//A\nStores,//A\n",
+            "{queue}: database, row 1: 'Stores' is not a database of the catalog; expected one of ",
+        ),
+        (
+            "NORTH",
+            "database,to_service_name\nSales,//A\nNULL,//A\n",
+            "{queue}: database, row 1: null is not allowed here; expected the database in which the message waits\n",
+        ),
+        (
+            "NORTH/Sales",
+            "to_service_name,to_broker_instance\n//A,\n//A,\n//A,\n//A,6F9619FF\n",
+            "{queue}: to_broker_instance, row 3: '6F9619FF' is not a valid GUID; expected ",
+        ),
+        (
+            "NORTH/Sales",
+            "to_broker_instance\n",
+            "{queue}: to_service_name: the column is missing; expected the columns of sys.transmission_queue\n",
+        ),
+        (
+            "NORTH/Sales",
+            "to_service_name,Transmission Status\n",
+            "{queue}: transmission_status: expected a column with exactly this name, ",
+        ),
+        ("NORTH/Sales", row("//A"), "{queue}: no known column in the first line, '6F9619FF-"),
+        ("NORTH/Sales", "", "{queue}: the file is empty; expected a header line with the column names\n"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, start: str | None, text: str, message: str
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 2)
+    queue = queue_file(folder, header=text, encoding="utf-8")
+    given = () if start is None else ("--from", start)
+    refused = run("stuck", "--fleet", folder, "--queue", queue, *given, "-o", folder.parent / "out.csv")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith(f"ssbroker: {message.format(queue=queue)}")
+    assert refused.err.count("\n") == 1
+    assert not (folder.parent / "out.csv").exists()
+
+
+def test_column_with_a_wrong_type_is_refused(folder: Path, run: Run, tmp_path: Path) -> None:
+    for name, message in (("transmission_status", "expected text, got int64"), ("database", "expected text")):
+        queue = write(pa.table({"to_service_name": ["//A"], name: [5]}), tmp_path / "queue.parquet")
+        refused = run("stuck", folder / "NORTH.sql", "--queue", queue, "--from", "Sales")
+        assert (refused.status, refused.out) == (2, "")
+        assert refused.err.startswith(f"ssbroker: {queue}: {name}: {message}")
+
+
+def test_output_replaces_neither_the_queue_nor_a_catalog(folder: Path, run: Run) -> None:
+    queue = queue_file(folder, row("//Stock"))
+    for output, reason in ((queue, "it is also an input"), (folder / "NORTH.sql", "it is part of the catalog")):
+        refused = run("stuck", "--fleet", folder, "--queue", queue, "-o", output, "--format", "csv")
+        assert (refused.status, reason in refused.err) == (2, True)
+    assert (folder / "NORTH.sql").read_text() == NORTH
