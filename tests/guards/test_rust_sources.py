@@ -68,6 +68,7 @@ UNSAFE: dict[str, str] = {
     "rust/python/src/memory.rs": "options of the allocator, which is C",
     "rust/python/src/sqlite.rs": "apsw's SQLite connection, and the entry point that SQLite calls",
     "rust/store/src/connection.rs": "the SQLite of another extension module, which is C",
+    "rust/store/src/file_locks.rs": "system calls of SQLite, which it calls instead of the system's",
     "rust/store/src/shared_memory.rs": "memory that is mapped from a file and shared with other processes",
     "rust/store/src/wal_vfs.rs": "the C structures of a SQLite virtual file system",
 }

@@ -8,6 +8,8 @@
 
 mod connection;
 mod error;
+#[cfg(target_os = "linux")]
+mod file_locks;
 mod metadata;
 mod receive;
 mod send;

@@ -33,6 +33,8 @@ const NAME_PREFIX: &str = "ssbroker-";
 ///
 #[must_use]
 pub fn register_wal_vfs(below: Option<&CStr>) -> Option<CString> {
+    #[cfg(target_os = "linux")]
+    crate::file_locks::replace_system_calls();
     // SAFETY: the SQLite API is initialized before anything is opened. What is registered is never freed.
     unsafe {
         let below = ffi::sqlite3_vfs_find(below.map_or(ptr::null(), CStr::as_ptr));
@@ -98,6 +100,11 @@ unsafe extern "C" fn open(
     // SAFETY: SQLite passes `szOsFile` bytes of memory for this file.
     let below = unsafe { prepare(file) };
     let code = call_below_vfs!(vfs, xOpen(name, below, flags, out), ffi::SQLITE_CANTOPEN);
+    #[cfg(target_os = "linux")]
+    if code == SQLITE_OK && flags & ffi::SQLITE_OPEN_MAIN_DB != 0 && !name.is_null() {
+        // SAFETY: SQLite passes the name of the file.
+        crate::file_locks::add_database(unsafe { CStr::from_ptr(name) });
+    }
     // SAFETY: the file has been prepared, and SQLite passes the name.
     unsafe { finish_open(file, name, flags, code == SQLITE_OK) };
     code
@@ -624,7 +631,11 @@ unsafe extern "C" fn shm_map(
     extend: c_int,
     out: *mut *mut c_void,
 ) -> c_int {
-    call_below!(file, xShmMap(region, size, extend, out), ffi::SQLITE_IOERR_SHMMAP)
+    let map = || call_below!(file, xShmMap(region, size, extend, out), ffi::SQLITE_IOERR_SHMMAP);
+    #[cfg(target_os = "linux")]
+    return crate::file_locks::mapping_index(map);
+    #[cfg(not(target_os = "linux"))]
+    map()
 }
 
 unsafe extern "C" fn shm_lock(file: *mut sqlite3_file, offset: c_int, count: c_int, flags: c_int) -> c_int {
