@@ -44,6 +44,7 @@ from ssbroker.cli.chunks import (
     rows_per_chunk,
 )
 from ssbroker.cli.errors import error_in_file, reading
+from ssbroker.cli.hive_partitions import PartitionedInput, partition_columns
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
 from ssbroker.cli.options import Format
 from ssbroker.cli.terminal import ProgressBar
@@ -674,14 +675,17 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
 def open_inputs(
     files: Sequence[Path], input_columns: InputColumns, *, keep_json_lines: bool, threads: int, progress: bool | None
 ) -> list[InputFile]:
-    """Opens the files; `keep_json_lines` copies lines of JSON to the output instead of parsing all their columns."""
+    """Opens the files, with the columns of their Hive partitions.
+
+    `keep_json_lines` copies lines of JSON to the output instead of parsing all their columns, unless partitions add columns to them.
+    """
     file_formats = []
     for file in files:
         with reading(file):
             file_formats.append(options.of_input(file))
     json_files = [file for file, found in zip(files, file_formats, strict=True) if found is Format.JSONL]
     json_schema = None
-    if json_files and not keep_json_lines:
+    if json_files and not (keep_json_lines and not any(map(partition_columns, json_files))):
         json_schema = infer_json_schema(json_files, input_columns, threads=threads, progress=progress)
     inputs: list[InputFile] = []
     for file, file_format in zip(files, file_formats, strict=True):
@@ -693,6 +697,8 @@ def open_inputs(
             inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
         else:
             inputs.append(ArrowInput(file, is_stream=file_format is Format.ARROWS))
+        if values := partition_columns(file):
+            inputs[-1] = PartitionedInput(inputs[-1], values, input_columns)
     return inputs
 
 

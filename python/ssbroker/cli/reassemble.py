@@ -31,6 +31,7 @@ from ssbroker.cli.chunks import (
     ordered_map,
 )
 from ssbroker.cli.errors import error_in_file, reading, writing
+from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import fragment_columns
 from ssbroker.cli.options import (
     Format,
@@ -669,6 +670,7 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     """
     _check_options(job)
     files = expand_patterns(job.fragments)
+    refuse_partitions(files)
     _check_files(files)
     refuse_overwriting([*job.tables.values()], inputs=[*files, *([job.session_keys] if job.session_keys else [])])
     input_columns = fragment_columns(session_key_column=job.session_key_column)

@@ -34,6 +34,7 @@ from ssbroker.cli.chunks import (
 )
 from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
 from ssbroker.cli.errors import error_in_file, reading
+from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
     AtOption,
@@ -559,6 +560,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     for output in (job.output, *([] if job.rejected is None else [job.rejected])):
         _check_output(output, job.format)
     files = expand_patterns(job.conversations)
+    refuse_partitions(files)
     file_format = _common_format(files)
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     if file_format is not Format.JSONL:  # Spark reads the columns of one file only

@@ -1,0 +1,81 @@
+"""Hive partitions: folders such as `day=2026-01-01`, whose name is a column of the files in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch
+from ssbroker.cli.input_columns import InputColumns, convert_csv
+from ssbroker.exceptions import InputError
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def partition_columns(file: Path) -> dict[str, str | None]:
+    """Returns the columns that the folders of a path as it is given name, with their values.
+
+    Examples:
+        >>> partition_columns(Path("in/day=2026-01-01/database=A%2FB/region=__HIVE_DEFAULT_PARTITION__/x=1.parquet"))
+        {'day': '2026-01-01', 'database': 'A/B', 'region': None}
+    """
+    pairs = (folder.partition("=") for folder in file.parts[:-1])
+    return {
+        unquote(name): None if value == _NULL else unquote(value) for name, equals, value in pairs if name and equals
+    }
+
+
+def refuse_partitions(files: Sequence[Path]) -> None:
+    """Raises for the first file in a partition, for readers that do not add the columns."""
+    for file in files:
+        for name in partition_columns(file):
+            raise InputError(
+                f"{file}: --spark does not read the column {name} of Hive partitions; omit --spark, or pass a DataFrame of "
+                "spark.read to ssbroker.spark",
+                value=str(file),
+            )
+
+
+@dataclass(frozen=True)
+class PartitionedInput:
+    """A file with the columns of its partitions, which are text; those that the command reads get the type that it reads."""
+
+    whole: InputFile
+    values: Mapping[str, str | None]
+    input_columns: InputColumns
+
+    @property
+    def file(self) -> Path:
+        """The path."""
+        return self.whole.file
+
+    @cached_property
+    def schema(self) -> pa.Schema | None:
+        """The columns of the file, followed by those of the partitions."""
+        return None if self.whole.schema is None else self._extended(empty_batch(self.whole.schema)).schema
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yields the rows in order."""
+        for chunk in self.whole.chunks():
+            yield replace(chunk, load=partial(self._load, chunk))
+
+    def _load(self, chunk: Chunk) -> LoadedChunk:
+        return LoadedChunk(batch=self._extended(chunk.load().batch))
+
+    def _extended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Appends the columns; a column that the file has too keeps the values of the file."""
+        columns: dict[str, Any] = {
+            name: pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+            for name, value in self.values.items()
+            if name not in batch.schema.names
+        }
+        added = convert_csv(pa.record_batch(columns), self.input_columns, file=self.file)
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, *added.columns], schema=pa.schema([*batch.schema, *added.schema])
+        )
