@@ -13,6 +13,7 @@ import pytest
 
 import ssbroker
 from ssbroker.cli import chunks, readers
+from ssbroker.cli.memory import memory_bytes
 from ssbroker.cli.reassemble import LatestAcknowledgements
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
@@ -34,6 +35,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes chunks small, so that a few dozen rows are many of them."""
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 3_000)
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the default limit independent of the machine."""
+    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 4 << 30)
 
 
 def outputs(folder: Path, suffix: str) -> dict[str, Path]:
@@ -181,7 +188,76 @@ def test_limit_options(tmp_path: Path, run: Run, option: str, value: str, argume
     assert read(written["messages"]) == rows_as_text(found.messages)
     assert read(written["rejected"]) == rows_as_text(found.rejected)
     assert "limit_exceeded" in {row["reason"] for row in rows_as_text(found.rejected)}
-    assert "limit_exceeded: raise one of the limits that --help lists\n" in result.out
+    default = "--max-pending-bytes (now 1.0 GiB) or "
+    advice = f"{'' if option == '--max-pending-bytes' else default}{option} (now {value})"
+    exceeded = sum(row["reason"] == "limit_exceeded" for row in rows_as_text(found.rejected))
+    assert result.status == 1
+    assert result.err == f"ssbroker: warning: {exceeded} fragments exceeded a limit; raise {advice}\n"
+    quiet = run("reassemble", given, *options(written), option, value, "--quiet")
+    assert (quiet.status, quiet.out, quiet.err) == (1, "", "")
+
+
+def test_the_default_limit_is_a_share_of_the_memory(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A complete file of conversations with one message each, of which none is complete until the end."""
+    sent = pa.table(
+        {
+            "conversation_id": pa.array([number.to_bytes(16) for number in range(1000)], pa.binary(16)),
+            "is_initiator": [True] * 1000,
+            "message_sequence_number": [0] * 1000,
+            "message_body": [bytes(300)] * 1000,
+        }
+    )
+    parts = ssbroker.fragment(sent, max_fragment_bytes=200)
+    given = write(
+        pa.concat_tables([parts.take(list(range(first, 2000, 2))) for first in (0, 1)]), tmp_path / "in.parquet"
+    )
+    arguments = ("reassemble", given, "-o", tmp_path / "out.parquet", "--json")
+
+    monkeypatch.setattr("ssbroker.cli.reassemble._PENDING_BYTES_MIN", 1 << 16)
+    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 16 << 20)
+    enough = run(*arguments)
+    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 1 << 20)
+    too_small = run(*arguments)
+    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: None)
+    unknown = run(*arguments)
+
+    assert [result.status for result in (enough, too_small, unknown)] == [0, 1, 1]
+    assert json.loads(enough.out)["messages"]["rows"] == 1000
+    assert too_small.err.endswith(" exceeded a limit; raise --max-pending-bytes (now 256.0 KiB)\n")
+    assert unknown.err.endswith(" exceeded a limit; raise --max-pending-bytes (now 64.0 KiB)\n")
+
+
+def test_only_the_memory_is_limited_by_default(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of `Reassembler` are for endless streams."""
+    made: list[dict[str, Any]] = []
+
+    class Recorder(ssbroker.Reassembler):
+        def __init__(self, **given: Any) -> None:
+            made.append(given)
+            super().__init__(**given)
+
+    monkeypatch.setattr("ssbroker.cli.reassemble.Reassembler", Recorder)
+    given = write(damaged_fragments(5), tmp_path / "in.parquet")
+    run("reassemble", given, "-o", tmp_path / "out.parquet", "--max-sequence-distance", "9")
+    assert made == [
+        {
+            "max_pending_bytes": 1 << 30,
+            "max_pending_messages": None,
+            "max_fragments_per_message": None,
+            "max_sequence_distance": 9,
+            "session_keys": None,
+        }
+    ]
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [tmp_path / name for name in ("memory.max", "memory.limit_in_bytes")]
+    monkeypatch.setattr("ssbroker.cli.memory._CONTAINER_LIMITS", limits)
+    whole = memory_bytes()
+    limits[0].write_text("max\n")
+    assert memory_bytes() == whole
+    limits[1].write_text("4096\n")
+    assert memory_bytes() == 4096
 
 
 def test_limit_none(tmp_path: Path, run: Run) -> None:
@@ -266,7 +342,9 @@ def test_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
     files = ("-o", tmp_path / "out.parquet", "--rejected", tmp_path / "no.parquet", "--state", state)
 
     assert run("reassemble", empty, *files, "--any-order", "--max-fragments-per-message", "3").status == 0
-    assert run("reassemble", given, *files).status == 0
+    continued = run("reassemble", given, *files)
+    assert continued.status == 1
+    assert f"{state} keeps the limits of its first run: run again without it, with a larger" in continued.err
 
     found = ssbroker.Reassembler(in_order=False, max_fragments_per_message=3).push(table)
     assert read(tmp_path / "out.parquet") == rows_as_text(found.messages)

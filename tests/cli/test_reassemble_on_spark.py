@@ -50,7 +50,10 @@ def test_spark_equals_the_local_run(tmp_path: Path, run: Run, run_on_spark: Spar
     results = [run_on_spark(*call) for call in calls]
 
     assert [result.noise for result in results] == ["", "", "", ""]
-    assert [result.status for result in results] == [0, 0, 2, 0]
+    assert [result.status for result in results] == [0, 1, 2, 0]
+    assert results[1].err.endswith(
+        " exceeded a limit; raise --max-pending-bytes or --max-fragments-per-message (now 2) or --max-message-bytes\n"
+    )
     assert results[3].err.startswith(
         "ssbroker: warning: 1 complete message waits for numbers that are not in the input"
     )

@@ -33,6 +33,7 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import fragment_columns
+from ssbroker.cli.memory import memory_bytes
 from ssbroker.cli.options import (
     Format,
     FormatOption,
@@ -186,8 +187,6 @@ class ReassembleSummary:
         sentences = []
         if counts.reasons:
             sentences.append(f"{count_of(counts.reasons.total(), 'fragment')} rejected{self._destination('rejected')}")
-        if counts.reasons[_LIMIT_REASON]:
-            sentences.append("limit_exceeded: raise one of the limits that --help lists")
         if counts.incomplete or counts.waiting:
             saved = f"; saved in {self.state}" if self.state else ""
             sentences.append(f"{self._pending()}{self._destination('incomplete')}{saved}")
@@ -299,13 +298,13 @@ def reassemble(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Maximum memory for pending messages, in bytes or with a unit. Default: 256MiB.",
+            help="Maximum memory for pending messages, in bytes or with a unit; half of it is for conversations without a complete message. Default: a quarter of the memory of the machine or container, at least 256MiB.",
             **_LIMIT_OPTION,
         ),
     ] = None,
     max_pending_messages: Annotated[
         str | None,
-        typer.Option(metavar="COUNT", help="Maximum number of pending messages. Default: 1048576.", **_LIMIT_OPTION),
+        typer.Option(metavar="COUNT", help="Maximum number of pending messages. Default: none.", **_LIMIT_OPTION),
     ] = None,
     max_message_bytes: Annotated[
         str | None,
@@ -315,15 +314,13 @@ def reassemble(
     ] = None,
     max_fragments_per_message: Annotated[
         str | None,
-        typer.Option(
-            metavar="COUNT", help="Maximum number of fragments of a message. Default: 1048576.", **_LIMIT_OPTION
-        ),
+        typer.Option(metavar="COUNT", help="Maximum number of fragments of a message. Default: none.", **_LIMIT_OPTION),
     ] = None,
     max_sequence_distance: Annotated[
         str | None,
         typer.Option(
             metavar="COUNT",
-            help="Maximum distance in sequence numbers from the first missing message. Default: 1048576.",
+            help="Maximum distance in sequence numbers from the first missing message. Default: none.",
             **_LIMIT_OPTION,
         ),
     ] = None,
@@ -343,6 +340,8 @@ def reassemble(
     """Reassemble messages: verify their signatures, and write each complete message once, in order.
 
     The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
+
+    Exit status: 0 if no fragment exceeded a limit, 1 if any did, 2 if an option or an input is invalid.
     """
     if session_keys is not None and session_key_column is not None:
         raise OptionError("--session-keys and --session-key-column cannot be used together: specify one of them")
@@ -369,7 +368,7 @@ def reassemble(
         state=state,
         threads=threads,
     )
-    started_at = time.perf_counter()
+    started_at, is_continued = time.perf_counter(), state is not None and state.exists()
     if spark:
         counts, files = reassemble_on_spark(job)
     else:
@@ -385,8 +384,37 @@ def reassemble(
         typer.echo(json.dumps(summary.to_dict(), indent=2, ensure_ascii=False))
     elif not quiet:
         summary.print(Console())
-    if counts.blocked and state is None and not quiet:
+    exceeded = counts.reasons[_LIMIT_REASON]
+    if counts.blocked and state is None and not quiet and not exceeded:
         _warn_of_blocked(counts.blocked, on_spark=spark)
+    if exceeded:
+        if not quiet:
+            given = {name: text for name, (text, _) in limits.items() if text is not None}
+            _warn_of_limits(exceeded, _limit_advice(given, state=state if is_continued else None, on_spark=spark))
+        raise typer.Exit(1)
+
+
+def _warn_of_limits(fragments: int, advice: str) -> None:
+    typer.echo(f"ssbroker: warning: {count_of(fragments, 'fragment')} exceeded a limit; {advice}", err=True)
+
+
+def _limit_advice(given: Mapping[str, str], *, state: Path | None, on_spark: bool) -> str:
+    """Says which limit to raise, given the limits of the command line, and the state from which the run continued.
+
+    Examples:
+        >>> _limit_advice({"max_message_bytes": "1MiB", "max_pending_bytes": "1GiB"}, state=None, on_spark=False)
+        'raise --max-pending-bytes (now 1GiB) or --max-message-bytes (now 1MiB)'
+    """
+    if state is not None:
+        return f"{state} keeps the limits of its first run: run again without it, with a larger --max-pending-bytes"
+    names = dict.fromkeys(("max_pending_bytes", *given, *(("max_message_bytes",) if on_spark else ())))
+    values = {"max_pending_bytes": "" if on_spark else format_bytes(_default_pending_bytes()), **given}
+    options = [
+        f"--{name.replace('_', '-')}" + (f" (now {values[name]})" if values.get(name) else "")
+        for name in names
+        if values.get(name, "").lower() != "none"
+    ]
+    return f"raise {' or '.join(options) or '--max-message-bytes'}"
 
 
 def _warn_of_blocked(messages: int, *, on_spark: bool) -> None:
@@ -628,10 +656,21 @@ def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[Reas
     return counts, files
 
 
+_MEMORY_SHARE: Final = 4
+_PENDING_BYTES_MIN: Final = 256 << 20
+_FILE_LIMITS: Final = dict.fromkeys(("max_pending_messages", "max_fragments_per_message", "max_sequence_distance"))
+"""Files end, so the memory alone is limited; those of the reassembler are for endless streams."""
+
+
+def _default_pending_bytes() -> int:
+    return max(_PENDING_BYTES_MIN, (memory_bytes() or 0) // _MEMORY_SHARE)
+
+
 def _make_reassembler(job: ReassembleJob) -> Reassembler:
     keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
     if job.state is None or not job.state.exists():
-        return Reassembler(**job.options, session_keys=keys)
+        limits: dict[str, Any] = {"max_pending_bytes": _default_pending_bytes(), **_FILE_LIMITS, **job.options}
+        return Reassembler(**limits, session_keys=keys)
     if job.options:
         given = ", ".join(
             "--any-order" if name == "in_order" else f"--{name.replace('_', '-')}" for name in job.options
