@@ -82,3 +82,24 @@ def test_file_name_that_is_not_utf8(catalog: Path, conversation_file: Path, run:
     message = refused(run, "route", catalog, "--conversations", renamed, "-o", catalog.parent / "out.csv")
     assert r"\udcff.csv' is not valid UTF-8; expected names in UTF-8" in message
     assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, renamed.name])
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"),
+    [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")],
+    ids=["Delta", "Iceberg"],
+)
+@pytest.mark.parametrize("given", ["table/day=1", "table/**/*.csv", "table/day=1/in.csv"])
+def test_tables_with_removed_files(
+    catalog: Path, conversation_file: Path, run: Run, mark: str, name: str, given: str
+) -> None:
+    folder = catalog.parent
+    for file in (f"table/{mark}", "table/day=1/in.csv"):
+        (folder / file).parent.mkdir(parents=True)
+    (folder / "table" / mark).touch()
+    conversation_file.rename(folder / "table" / "day=1" / "in.csv")
+    wanted = f"{folder / 'table'}: the folder is a {name} table"
+    output = ("-o", folder / "out.csv")
+    assert wanted in refused(run, "route", catalog, "--conversations", folder / given, *output)
+    assert wanted in refused(run, "reassemble", folder / given, *output)
+    assert wanted in refused(run, "compare", catalog, catalog, "--conversations", folder / given)

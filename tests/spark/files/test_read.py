@@ -133,3 +133,18 @@ def test_wide_rows_are_read_in_small_batches(tmp_path: Path, bodies: int) -> Non
     sizes = [batch.num_rows for split in splits for batch in read_split(split, max_rows=1 << 16)]
     assert sum(sizes) == 80
     assert max(sizes) <= 64
+
+
+@pytest.mark.parametrize(
+    ("mark", "name"),
+    [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")],
+    ids=["Delta", "Iceberg"],
+)
+def test_tables_with_removed_files_are_refused(tmp_path: Path, mark: str, name: str) -> None:
+    (tmp_path / mark).parent.mkdir()
+    (tmp_path / mark).touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.parquet").touch()
+    for source in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
+        with pytest.raises(InputError, match=f"the folder is a {name} table, .*; read it with a reader for {name}"):
+            list_files(source)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
+from ssbroker._table_formats import refuse_table_formats
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
@@ -177,7 +178,7 @@ def list_files(source: Source) -> list[Path]:
     """Returns the Parquet files of a source as absolute paths, those of a folder in the order of their names.
 
     Folders are searched recursively; names that start with `_` or `.` are skipped. Raises `InputError` for missing paths, URIs, folders
-    without Parquet files, and Hive partitions.
+    without Parquet files, Hive partitions, and Delta and Iceberg tables.
 
     Examples:
         >>> import tempfile
@@ -191,6 +192,7 @@ def list_files(source: Source) -> list[Path]:
     found = [file for path in paths for file in _find_files(local_path(path, name="source"))]
     if not found:
         raise InputError("source: expected at least one file, got none")
+    refuse_table_formats(found)
     return found
 
 

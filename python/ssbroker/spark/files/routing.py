@@ -112,7 +112,7 @@ def route_files(
         The files, the row count and the decisions counted. `_manifest.json` in the folder also states the catalog's fingerprint and the time.
 
     Raises:
-        InputError: A path in `source` does not exist, or a path is a URI.
+        InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.
         MalformedDataError: A file is not a valid Parquet file.
         SchemaError: A column is missing, has an unsupported type or the name of a decision column.
         OptionError: An option has an invalid value.

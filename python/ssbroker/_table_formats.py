@@ -1,0 +1,34 @@
+"""Delta and Iceberg tables, whose folders also contain files that are not part of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from ssbroker.exceptions import InputError
+
+_MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
+
+
+def refuse_table_formats(files: Iterable[Path]) -> None:
+    """Raises `InputError` if a file is in the folder of a Delta or Iceberg table: its metadata says which files have been removed.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(folder, "_delta_log").mkdir()
+        ...     try:
+        ...         refuse_table_formats([Path(folder, "day=1", "part-0.parquet")])
+        ...     except InputError as error:
+        ...         print(str(error).removeprefix(folder))
+        : the folder is a Delta table, and some of its files may have been removed from it; read it with a reader for Delta, and pass the DataFrame or write a Parquet file
+    """
+    for folder in dict.fromkeys(parent for file in files for parent in file.parents):
+        for name, mark in _MARKS.items():
+            if next(folder.glob(mark), None) is not None:
+                raise InputError(
+                    f"{folder}: the folder is a {name} table, and some of its files may have been removed from it; "
+                    f"read it with a reader for {name}, and pass the DataFrame or write a Parquet file",
+                    value=str(folder),
+                )
