@@ -185,19 +185,22 @@ Rows: TypeAlias = ArrowArrayExportable | ArrowStreamExportable | Sequence[Mappin
 """A table: an Arrow object, or a list of dicts."""
 
 
-def as_arrow(value: Any, *, name: str) -> Any:
+def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> Any:
     """Returns an object with Arrow capsules as it is, a list of dicts or a DataFrame of pandas or Spark as a table.
 
-    The table has the names of all dicts as columns. Missing values of pandas are null.
+    The table has the names of all dicts as columns. Missing values of pandas are null. If the names of the columns to read are given, the
+    others are null in tables of dicts and pandas, because their values may have no Arrow type.
 
     Examples:
         >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
         [{'name': 'Orders', 'route_id': None}, {'name': 'Stock', 'route_id': 7}]
+        >>> as_arrow([{"name": "Orders", "note": "-"}, {"name": "Stock", "note": 7}], name="routes", read=["name"]).to_pylist()
+        [{'name': 'Orders', 'note': None}, {'name': 'Stock', 'note': None}]
     """
     if qualified_type(value) == _PANDAS_FRAME:
-        return _from_pandas(value, name=name)
+        return _from_pandas(value, name=name, read=read)
     if isinstance(value, list):
-        return _from_rows(value, name=name)
+        return _from_rows(value, name=name, read=read)
     refuse_spark_frame(value, name=name)
     if qualified_type(value) in _SPARK_FRAMES and hasattr(type(value), "toArrow"):
         return value.toArrow()  # Spark's `__arrow_c_stream__` fails on timestamps
@@ -215,47 +218,68 @@ def refuse_spark_frame(value: object, *, name: str) -> None:
         )
 
 
-def _from_pandas(frame: Any, *, name: str) -> Any:
+def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
     """Converts a DataFrame, in which a column without values often holds NaN, and one without rows is often of type float64."""
     duplicates = frame.columns[frame.columns.duplicated()]
     if len(duplicates):
         first = str(duplicates[0])
         raise SchemaError(f"{first}: expected unique column names, got two columns with this name", column=first)
-    without_values = _NULLABLE_COLUMNS if len(frame) else frozenset(_SCHEMAS[name].names if name in _SCHEMAS else ())
-    if hasattr(frame, "__arrow_c_stream__") and not any(
-        column in frame and str(getattr(frame[column], "dtype", "")) == "float64" for column in without_values
-    ):
-        return frame
+    names = list(frame.columns)
+    converted = frame if read is None else frame[[column for column in names if column in read]]
     with _arrow_errors(frame, name=name):
-        table = pa.Table.from_pandas(frame)
+        try:
+            table = pa.Table.from_pandas(converted)
+        except (pa.ArrowException, OverflowError) as error:
+            raise _unconverted_column(converted, name=name) or error from error
+    if len(converted.columns) < len(names):  # the index, if it has a name, is a column of the table only
+        found = {each: table.column(each) for each in table.column_names}
+        nulls: Any = pa.nulls(len(frame))
+        table = pa.table({each: found.get(each, nulls) for each in dict.fromkeys([*map(str, names), *found])})
+    without_values = _NULLABLE_COLUMNS if len(frame) else frozenset(_SCHEMAS[name].names if name in _SCHEMAS else ())
     for number, field in enumerate(table.schema):
         column = table.column(number)
         if field.name in without_values and pa.types.is_floating(field.type) and column.null_count == len(column):
-            nulls: Any = pa.nulls(len(column))
+            nulls = pa.nulls(len(column))
             table = with_column(table, number, pa.field(field.name, pa.null()), pa.chunked_array([nulls]))
     return table
 
 
-def _from_rows(rows: list[Any], *, name: str) -> pa.Table:
+def _unconverted_column(frame: Any, *, name: str) -> SchemaError | None:
+    """Returns the error of the first column whose values have no common Arrow type."""
+    for column in frame.columns:
+        try:
+            pa.Array.from_pandas(frame[column])
+        except (pa.ArrowException, OverflowError) as error:
+            return _mixed_column_error(column, error, name=name)
+    return None
+
+
+def _mixed_column_error(column: object, error: Exception, *, name: str) -> SchemaError:
+    return SchemaError(f"{column!s:.80}: the values in {name} have no common Arrow type: {error}", column=str(column))
+
+
+def _from_rows(rows: list[Any], *, name: str, read: Collection[str] | None) -> pa.Table:
     if not rows and name in _SCHEMAS:
         return pa.table({column: pa.nulls(0) for column in _SCHEMAS[name].names})
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
+            hint = "; pyarrow.Table.from_batches(...) makes a table" if isinstance(row, pa.RecordBatch) else ""
             raise SchemaError(
-                f"{name}, row {number}: expected a dict in the list, got {_type_name(row)}",
+                f"{name}, row {number}: expected a dict in the list, got {_type_name(row)}{hint}",
                 expected="a dict",
                 actual=_type_name(row),
             )
     columns: dict[str, Any] = {}
     for column in dict.fromkeys(itertools.chain.from_iterable(rows)):
+        if read is not None and column not in read:
+            columns[str(column)] = pa.nulls(len(rows))
+            continue
         values = [row.get(column) for row in rows]
         cells = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
         try:
             columns[str(column)] = pa.array(cells)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise SchemaError(
-                f"{name}: the values of {str(column)!r:.80} have no common Arrow type: {error}", column=str(column)
-            ) from error
+            raise _mixed_column_error(column, error, name=name) from error
     return pa.table(columns)
 
 
@@ -296,9 +320,9 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     )
 
 
-def as_table(value: object, *, name: str) -> pa.Table:
-    """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages."""
-    value = as_arrow(value, name=name)
+def as_table(value: object, *, name: str, read: Collection[str] | None = None) -> pa.Table:
+    """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages, and `read` as for `as_arrow`."""
+    value = as_arrow(value, name=name, read=read)
     if isinstance(value, pa.Table):
         table = value
     elif isinstance(value, pa.RecordBatch):

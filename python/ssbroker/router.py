@@ -380,7 +380,7 @@ class Router:
             >>> row["order"], row["outcome"], row["reason"]
             (17, 'DELAYED', 'no_route')
         """
-        table = as_table(conversations, name=_INPUT)
+        table = as_table(conversations, name=_INPUT, read=_READ_COLUMNS)
         dataframes.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
         if errors == "raise":
             return dataframes.with_columns(conversations, table, self.route(table, now=now))
@@ -390,7 +390,7 @@ class Router:
         return Routed(rows, dataframes.in_kind_of(conversations, rejected))
 
     def _route_stream(self, conversations: Rows, now_us: int, rejected: list[pa.RecordBatch] | None) -> pa.Table:
-        given = as_arrow(conversations, name=_INPUT)
+        given = as_arrow(conversations, name=_INPUT, read=_READ_COLUMNS)
         if not hasattr(given, "__arrow_c_stream__"):
             raise not_arrow_error(conversations, name=_INPUT)
         decided: list[pa.RecordBatch] = []

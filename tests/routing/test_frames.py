@@ -185,13 +185,56 @@ def test_an_existing_column_of_decisions_is_an_error() -> None:
         ([ROWS[0], 5], "conversations, row 1: expected a dict in the list, got int"),
         (
             [ROWS[0], {"to_service_name": 5}],
-            "conversations: the values of 'to_service_name' have no common Arrow type: ",
+            "to_service_name: the values in conversations have no common Arrow type: ",
         ),
     ],
 )
 def test_lists_of_other_values_are_errors(rows: Any, message: str) -> None:
     with pytest.raises(ssbroker.SchemaError, match=f"^{message}"):
         ROUTER.route(rows)
+
+
+MIXED = ["n/a", 3.5]
+
+
+@pytest.mark.parametrize("mixed", [MIXED, [2**70, 1]], ids=["mixed", "large"])
+def test_columns_that_routing_does_not_read_may_have_any_values(mixed: list[Any]) -> None:
+    rows = [row | {"note": note} for row, note in zip(ROWS, mixed, strict=False)]
+    wanted = ROUTER.route(ROWS[:2], now=NOW)
+    frame = pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=object) for name in rows[0]})
+    indexed = frame.set_index(pd.Index(["a", "b"], name="key"))
+    assert ROUTER.route(rows, now=NOW) == ROUTER.route(frame, now=NOW) == ROUTER.route(indexed, now=NOW) == wanted
+    decided = ROUTER.with_decisions(indexed, now=NOW)
+    assert decided["note"].to_list() == [row["note"] for row in ROUTER.with_decisions(rows, now=NOW)] == mixed
+    assert decided.index.equals(indexed.index)
+    assert decided["outcome"].to_list() == wanted["outcome"].to_pylist()
+    routed, rejected = ROUTER.with_decisions(frame.assign(to_service_name=[None, "//a"]), now=NOW, errors="reject")
+    assert (routed["note"].to_list(), rejected["row"].to_list()) == (mixed[1:], [0])
+
+
+def test_a_frame_without_a_column_that_routing_reads_names_its_columns() -> None:
+    with pytest.raises(ssbroker.SchemaError, match='to_service_name: the column is missing; .*has the column "note"'):
+        ROUTER.route(pd.DataFrame({"note": MIXED}))
+
+
+@pytest.mark.parametrize(
+    ("use", "column"),
+    [
+        (ROUTER.route, "database"),
+        (ROUTER.with_decisions, "database"),
+        (ssbroker.reassemble, "note"),
+        (ssbroker.Catalog, "note"),
+    ],
+)
+def test_a_needed_column_of_several_types_is_named(use: Any, column: str) -> None:
+    columns = {"database": ["Sales"] * 2, "to_service_name": ["//a"] * 2, column: MIXED}
+    frame = pd.DataFrame(columns)
+    for rows in (frame, frame.to_dict("records")):
+        with pytest.raises(
+            ssbroker.SchemaError, match=f"^{column}: the values in .* have no common Arrow type"
+        ) as caught:
+            use(rows)
+        assert caught.value.column == column
 
 
 @pytest.mark.parametrize(
