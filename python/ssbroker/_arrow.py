@@ -129,8 +129,8 @@ def guid_text(column: Any) -> Any:
 
 
 _ACCEPTED: Final = (
-    "an Arrow object (with __arrow_c_stream__ or __arrow_c_array__): a pyarrow Table, RecordBatch or RecordBatchReader, "
-    "a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
+    "an Arrow object (with __arrow_c_stream__ or __arrow_c_array__): a pyarrow Table, RecordBatch, RecordBatchReader, "
+    "Dataset or Scanner, a Polars or pandas DataFrame, a DuckDB relation; or a list of dicts"
 )
 _ACCEPTED_COLUMN: Final = "one column: a pyarrow Array or ChunkedArray, a Polars Series, or a table with one column"
 _SPARK_FRAMES: Final = (
@@ -148,6 +148,10 @@ _HINTS: Final = {
     **dict.fromkeys(_SPARK_FRAMES, "use ssbroker.spark"),
     "builtins.dict": "pass a list of dicts, one for each row, or pyarrow.table(...)",
 }
+_DATASETS: Final = "pyarrow._dataset."
+_ITERATOR_HINT: Final = (
+    "pyarrow.RecordBatchReader.from_batches(schema, batches) makes a stream of an iterator of record batches"
+)
 _PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
 _SCHEMAS: Final = {
     "routes": schemas.ROUTES,
@@ -181,12 +185,28 @@ class ArrowStreamExportable(Protocol):
         """Returns the stream capsule."""
 
 
-Rows: TypeAlias = ArrowArrayExportable | ArrowStreamExportable | Sequence[Mapping[str, Any]]
+class ArrowDataset(Protocol):
+    """A pyarrow Dataset."""
+
+    def scanner(self) -> Any:
+        """Returns a scanner of all rows."""
+
+
+class ArrowScanner(Protocol):
+    """A pyarrow Scanner."""
+
+    def to_reader(self) -> Any:
+        """Returns the rows as a stream."""
+
+
+Stream: TypeAlias = ArrowStreamExportable | ArrowDataset | ArrowScanner | Sequence[Mapping[str, Any]]
+"""A table that is not a single record batch."""
+Rows: TypeAlias = ArrowArrayExportable | Stream
 """A table: an Arrow object, or a list of dicts."""
 
 
 def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> Any:
-    """Returns an object with Arrow capsules as it is, a list of dicts or a DataFrame of pandas or Spark as a table.
+    """Returns an object with Arrow capsules as it is, a dataset as a stream, and a list of dicts or a DataFrame of pandas or Spark as a table.
 
     The table has the names of all dicts as columns. Missing values of pandas are null. If the names of the columns to read are given, the
     others are null in tables of dicts and pandas, because their values may have no Arrow type.
@@ -201,6 +221,9 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
         return _from_pandas(value, name=name, read=read)
     if isinstance(value, list):
         return _from_rows(value, name=name, read=read)
+    if qualified_type(value).startswith(_DATASETS):
+        value = value.scanner() if hasattr(value, "scanner") else value
+        value = value.to_reader() if hasattr(value, "to_reader") else value
     refuse_spark_frame(value, name=name)
     if qualified_type(value) in _SPARK_FRAMES and hasattr(type(value), "toArrow"):
         return value.toArrow()  # Spark's `__arrow_c_stream__` fails on timestamps
@@ -437,7 +460,7 @@ def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
 
 
 def not_arrow_error(value: object, *, name: str) -> SchemaError:
-    hint = _HINTS.get(qualified_type(value))
+    hint = _HINTS.get(qualified_type(value), _ITERATOR_HINT if isinstance(value, Iterator) else None)
     return SchemaError(
         f"{name}: expected {_ACCEPTED}, got {_type_name(value)}{f'; {hint}' if hint else ''}",
         expected=_ACCEPTED,

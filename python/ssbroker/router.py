@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, overload
@@ -17,8 +17,8 @@ from ssbroker import _notebook as notebook
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import (
     ArrowArrayExportable,
-    ArrowStreamExportable,
     Rows,
+    Stream,
     as_arrow,
     as_batch,
     as_column,
@@ -278,7 +278,7 @@ class Router:
     @overload
     def route(
         self,
-        conversations: ArrowStreamExportable | Sequence[Mapping[str, Any]],
+        conversations: Stream,
         *,
         now: datetime | None = None,
         errors: Literal["raise"] = "raise",
@@ -292,7 +292,7 @@ class Router:
     @overload
     def route(
         self,
-        conversations: ArrowStreamExportable | Sequence[Mapping[str, Any]],
+        conversations: Stream,
         *,
         now: datetime | None = None,
         errors: Literal["reject"],
@@ -304,7 +304,7 @@ class Router:
         The column `conversation_id` may be missing if `tie_break` is not `hash`, or if no conversation has several equal candidates.
 
         Args:
-            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, DataFrame or list of dicts.
+            conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, dataset, DataFrame or list of dicts.
             now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
             errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
                 `reject` the row and route the others.

@@ -115,6 +115,8 @@ FORMS: list[Callable[[pa.Table], Any]] = [
     pandas_with_guids,
     pa.Table.to_reader,
     batched_reader,
+    ds.dataset,
+    lambda table: ds.dataset(table).scanner(),
     lambda table: ds.dataset(table).scanner().to_reader(),
     lambda table: ds.dataset(table).to_table(),
     lambda table: table.to_batches()[0],
@@ -133,6 +135,8 @@ NAMES = [
     "pandas with bytes",
     "reader",
     "reader of many batches",
+    "dataset",
+    "scanner",
     "scanner's reader",
     "dataset's table",
     "record batch",
@@ -175,17 +179,24 @@ def test_extra_columns_of_other_libraries_are_kept() -> None:
     "value",
     [
         pl.LazyFrame({"name": ["a"]}),
-        ds.dataset(ROUTES),
-        ds.dataset(ROUTES).scanner(),
         pd.Series(["a"]),
         ROUTES.to_pydict(),
+        iter(ROUTES.to_batches()),
     ],
-    ids=["lazy frame", "dataset", "scanner", "series", "dict"],
+    ids=["lazy frame", "series", "dict", "iterator"],
 )
 def test_lazy_frames_and_other_objects_are_rejected(value: Any) -> None:
     with pytest.raises(ssbroker.SchemaError, match="expected an Arrow object") as caught:
         Catalog(value)
     assert type(value).__name__ in str(caught.value)
+
+
+def test_errors_about_batches_name_what_makes_a_stream_or_table_of_them() -> None:
+    batches = ROUTES.to_batches()
+    with pytest.raises(ssbroker.SchemaError, match=r"got generator; pyarrow\.RecordBatchReader\.from_batches"):
+        Catalog(batch for batch in batches)  # type: ignore[arg-type]
+    with pytest.raises(ssbroker.SchemaError, match=r"got pyarrow\.lib\.RecordBatch; pyarrow\.Table\.from_batches"):
+        Catalog(batches)  # type: ignore[arg-type]
 
 
 def test_a_frame_that_arrow_cannot_represent_is_rejected() -> None:

@@ -213,7 +213,7 @@ def test_columns_that_routing_does_not_read_may_have_any_values(mixed: list[Any]
 
 
 def test_a_frame_without_a_column_that_routing_reads_names_its_columns() -> None:
-    with pytest.raises(ssbroker.SchemaError, match='to_service_name: the column is missing; .*has the column "note"'):
+    with pytest.raises(ssbroker.SchemaError, match=r'to_service_name: the column is missing; .*has the column "note"'):
         ROUTER.route(pd.DataFrame({"note": MIXED}))
 
 
