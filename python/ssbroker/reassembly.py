@@ -60,13 +60,19 @@ class Reassembly:
     def __repr__(self) -> str:
         return (
             f"Reassembly(messages={self.messages.num_rows}, rejected={self.rejected.num_rows}, "
-            f"acknowledgements={self.acknowledgements.num_rows})"
+            f"acknowledgements={self.acknowledgements.num_rows}, pending={self._pending_now().num_rows})"
         )
+
+    def _pending_now(self) -> pa.Table:
+        """Returns the pending messages without keeping them, so that showing a result does not determine `pending`."""
+        kept: pa.Table | None = self.__dict__.get("pending")
+        return self._read_pending() if kept is None else kept
 
     def _repr_html_(self) -> str:
         reasons = notebook.grid(("reason", "fragments"), notebook.counts(self.rejected["reason"]))
         return notebook.section(
-            f"Reassembly: {quantity(self.messages.num_rows, 'message')}, {quantity(self.rejected.num_rows, 'rejected fragment')}",
+            f"Reassembly: {quantity(self.messages.num_rows, 'message')}, {quantity(self.rejected.num_rows, 'rejected fragment')}, "
+            f"{quantity(self._pending_now().num_rows, 'pending message')}",
             notebook.collapsible("Messages", notebook.table(self.messages), is_open=True),
             notebook.collapsible("Rejected", reasons),
             notebook.collapsible("Acknowledgements", notebook.table(self.acknowledgements)),

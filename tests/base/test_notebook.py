@@ -190,9 +190,9 @@ def test_characters_that_reorder_text_are_shown_as_escapes() -> None:
 def test_a_reassembly_shows_messages_and_why_fragments_were_rejected() -> None:
     table = fragments(b"x" * 16, b"<b>")
     result = ssbroker.reassemble(pa.concat_tables([table, table.slice(length=1)]))
-    assert repr(result) == "Reassembly(messages=2, rejected=1, acknowledgements=1)"
+    assert repr(result) == "Reassembly(messages=2, rejected=1, acknowledgements=1, pending=0)"
     text = shown(result)
-    assert "2 messages, 1 rejected fragment" in text
+    assert "2 messages, 1 rejected fragment, no pending messages" in text
     assert "16 bytes" in text, "a body of 16 bytes is not a GUID"
     assert "00000000-0000-0000-0000-000000000000" in text
     assert re.search(r"duplicate\s+1", text)

@@ -63,6 +63,8 @@ def test_pending_of_a_result_is_read_on_first_access() -> None:
     reassembler = Reassembler()
     early = reassembler.push(rows(0))
     read = reassembler.push(rows(1))
+    assert repr(read) == "Reassembly(messages=0, rejected=0, acknowledgements=1, pending=1)"
+    assert repr(early).endswith("pending=1)")
     assert read.pending["received_fragments"].to_pylist() == [2]
     reassembler.push(rows(2))
     assert read.pending.num_rows == 1

@@ -40,6 +40,9 @@ class SparkComparison:
     moments: tuple[datetime, datetime]
     """The times at which routes expire in `before` and in `after`."""
 
+    def __repr__(self) -> str:
+        return "SparkComparison(DataFrames: rows)"
+
     def comparison(self) -> Comparison:
         """Runs the job: Spark counts the conversations that have the same columns and decisions, and the counts are collected on the driver.
 

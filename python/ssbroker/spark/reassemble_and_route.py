@@ -30,7 +30,7 @@ _DIRECTION_COLUMNS: Final = ("conversation_id", "is_initiator")
 """The columns of messages that routing reads."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pipeline(SparkReassembly):
     """The result of reassembling and routing fragments: three DataFrames of one computation.
 

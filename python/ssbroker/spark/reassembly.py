@@ -174,6 +174,9 @@ class SparkReassembly:
     _columns: FragmentColumns
     _needs_gap_filter: bool
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(DataFrames: messages, rejected, incomplete)"
+
     @property
     def messages(self) -> DataFrame:
         """The complete messages, in order: columns `schemas.MESSAGES`, then the extra columns of fragment 0."""

@@ -23,3 +23,7 @@ __all__ = [
     "run_messages",
     "run_seeds",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -239,7 +239,7 @@ class ReassembledFiles:
     """
 
     path: Path
-    files: tuple[str, ...]
+    files: tuple[str, ...] = field(repr=False)
     messages: int
     rejected: dict[str, int]
     incomplete: int

@@ -6,7 +6,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -55,7 +55,7 @@ class RoutedFiles:
     """
 
     path: Path
-    files: tuple[str, ...]
+    files: tuple[str, ...] = field(repr=False)
     rows: int
     outcomes: dict[str, int]
     reasons: dict[str, int]

@@ -113,6 +113,9 @@ class Stream:
     rows: DataFrame
     kinds: StreamKinds
 
+    def __repr__(self) -> str:
+        return "Stream(DataFrames: rows, messages, rejected, acknowledgements, expired)"
+
     @property
     def messages(self) -> DataFrame:
         """The complete messages, see `StreamKinds.messages`."""

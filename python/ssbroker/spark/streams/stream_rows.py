@@ -57,6 +57,9 @@ class StreamKinds:
     _labels: Labels | None
     _acknowledgements: bool
 
+    def __repr__(self) -> str:
+        return "StreamKinds(messages, rejected, acknowledgements, expired)"
+
     def messages(self, rows: DataFrame) -> DataFrame:
         """Selects the complete messages, in order; with a catalog, those that have a route or can no longer wait for one.
 
