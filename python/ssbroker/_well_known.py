@@ -21,6 +21,8 @@ BROKER_SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
 ERROR: Final = f"{BROKER_SCHEMA}/Error"
 END_DIALOG: Final = f"{BROKER_SCHEMA}/EndDialog"
 DIALOG_TIMER: Final = f"{BROKER_SCHEMA}/DialogTimer"
+SYSTEM_MESSAGE_TYPES: Final = (ERROR, END_DIALOG, DIALOG_TIMER)
+"""The types of messages that the broker sends."""
 SYSTEM_SERVICE: Final = f"{BROKER_SCHEMA}/ServiceBroker"
 """The service of a database that requests routes from the configuration service."""
 CONFIGURATION_NOTICE: Final = f"{BROKER_SCHEMA}/BrokerConfigurationNotice"

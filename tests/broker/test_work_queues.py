@@ -14,6 +14,7 @@ import ssbroker
 from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
 from ssbroker._well_known import ERROR
 from ssbroker.broker import work_queue
+from ssbroker.broker.dialogs import job_conversations
 from tests.broker.conftest import START, Clock
 
 
@@ -253,6 +254,50 @@ def test_dialogs_of_other_services_stay_open(instance: Instance, sales: Database
         t.end_conversation(job.message.conversation_handle)
     with sales.transaction() as t:
         assert t.receive("Replies").num_rows == 1
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_nothing_is_left_after_a_job_that_another_method_takes(
+    sales: Database, instance: Instance, *, is_ended: bool
+) -> None:
+    """The job may end the conversation itself, as it does for other senders."""
+    queue = sales.queue("Jobs")
+    for name, options in ((None, {}), ("Jobs", {}), ("Jobs", {"top": 1})):
+        queue.put(b"one")
+        with queue.take() if name is None else sales.take(name, **options) as job, job.transaction() as t:
+            if is_ended:
+                assert job.message is not None
+                t.end_conversation(job.message.conversation_handle)
+        assert rows(instance) == 0
+
+
+def test_a_conversation_stays_while_it_has_messages(sales: Database, instance: Instance) -> None:
+    sales.queue("Jobs")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("Jobs", "Jobs", contract="//ssbroker/queue")
+        for body in (b"one", b"two"):
+            t.send(dialog, body)
+    for body in (b"one", b"two"):
+        with sales.take("Jobs", top=1, timeout=0) as job:
+            assert job.value == body
+    assert rows(instance) == 0
+
+
+def test_a_failure_at_the_end_of_a_job_loses_no_message(
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(b"one")
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_conversations, "end_with_job", fail)
+        with pytest.raises(ZeroDivisionError), queue.take():
+            pass
+    assert queue.count() == 1
+    with instance.database("Queues").transaction() as t:
+        assert t.receive_one("Jobs") is None  # leased until its lease ends
 
 
 def test_a_queue_is_created_once(instance: Instance, queue: WorkQueue) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
 from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.dialogs import job_conversations
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.object_names import queue_key
@@ -70,7 +71,6 @@ class Job:
         "_has_entered",
         "_is_over",
         "_lease",
-        "_on_acknowledge",
         "_options",
         "_queue",
         "_span",
@@ -86,7 +86,6 @@ class Job:
         lease: float,
         timeout: float | None,
         top: int | None,
-        on_acknowledge: Callable[[Work, Sequence[Message]], None] | None = None,
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
@@ -95,7 +94,6 @@ class Job:
             _microseconds(lease, name="lease"),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
-        self._on_acknowledge: Final = on_acknowledge
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
@@ -369,8 +367,6 @@ class Job:
 
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self.messages])
-        if self._on_acknowledge is not None:
-            self._on_acknowledge(work, self.messages)
 
     def _give_back(self, failed_with: str | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
@@ -412,7 +408,7 @@ class Job:
 
 
 class _JobTransaction(Transaction):
-    """A transaction that acknowledges the messages of a job."""
+    """A transaction that acknowledges the messages of a job, and ends their conversations if `put` began them."""
 
     __slots__ = ("_job",)
 
@@ -434,6 +430,13 @@ class _JobTransaction(Transaction):
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None:
+            try:
+                with work_of(self) as work:  # at the end, so that the block can use the conversations
+                    job_conversations.end_with_job(work, self._job.messages)
+            except BaseException as failure:
+                super().__exit__(type(failure), failure, failure.__traceback__)
+                raise
         super().__exit__(exc_type, error, trace)
         if error is None:
             self._job._is_over = True  # noqa: SLF001

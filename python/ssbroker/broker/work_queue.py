@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
@@ -13,19 +12,17 @@ from ssbroker._arguments import epoch_microseconds, utc_datetime
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_handling, single_message
+from ssbroker.broker.dialogs import dialog_lifecycle, job_conversations, lease, poison_message_handling, single_message
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message import DialogPlan
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
-from ssbroker.broker.received_message import Message
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.store import conversation_endpoints, leases, queues
-from ssbroker.store.conversation_endpoints import ConversationEndpoint
+from ssbroker.store import conversation_endpoints, queues
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
 
@@ -39,7 +36,8 @@ class WorkQueue:
 
     It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that workers in many
     threads and processes take messages at the same time; the conversation ends with the job. Messages are taken in the order in which they
-    were put, and the views of the instance show them.
+    were put, and the views of the instance show them. `Transaction.receive` can take them too, but leaves their conversations open until
+    `Transaction.end_conversation`.
 
     Examples:
         >>> import tempfile
@@ -177,7 +175,7 @@ class WorkQueue:
             ...         bool(job)
             False
         """
-        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, on_acknowledge=self._end)
+        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None)
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.
@@ -263,7 +261,9 @@ class WorkQueue:
                     return removed
                 last, _ = found[-1]
                 for endpoint_id in dict.fromkeys(endpoint_id for _, endpoint_id in found):
-                    removed += self._remove_job(work, conversation_endpoints.by_id(work.connection, endpoint_id))
+                    removed += job_conversations.remove_job(
+                        work, conversation_endpoints.by_id(work.connection, endpoint_id)
+                    )
 
     def drop(self) -> None:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
@@ -284,7 +284,7 @@ class WorkQueue:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
                 if single_message.is_of_work_queue(work.objects, endpoint):
-                    _clean_up(work, endpoint)
+                    job_conversations.clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
         self._context.instance.listener.changed(self._context)
@@ -395,24 +395,6 @@ class WorkQueue:
         target = conversation_endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
         return None if target is None else target.conversation_group_id
 
-    def _end(self, work: Work, messages: Sequence[Message]) -> None:
-        """Ends both sides of conversations that `put` has begun; leaves those of other senders open."""
-        if single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in messages}):
-            return
-        for handle in {each.conversation_handle for each in messages}:
-            self._remove_job(work, conversation_endpoints.by_handle(work.connection, handle.bytes))
-
-    def _remove_job(self, work: Work, target: ConversationEndpoint | None) -> bool:
-        """Removes both endpoints and the message of a conversation that `put` has begun; returns False for others."""
-        if target is None or target.is_initiator or not single_message.is_of_work_queue(work.objects, target):
-            return False
-        initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
-        if initiator is None:  # another instance has a service with this name
-            return False
-        for endpoint in (target, initiator):
-            _clean_up(work, endpoint)
-        return True
-
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.
 
@@ -423,11 +405,6 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
-
-
-def _clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
-    dialog_lifecycle.clean_up(work, endpoint)
-    leases.remove(work.connection, endpoint.conversation_group_id)
 
 
 def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:

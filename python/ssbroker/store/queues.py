@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.store import leases, views
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
@@ -103,6 +104,11 @@ def count_messages(connection: Connection, queue_id: int) -> int:
     return int(connection.execute(_COUNT, (queue_id, READY)).get)
 
 
+def has_sent_messages(connection: Connection, endpoint_id: int) -> bool:
+    """Whether a message of a conversation can be received that is not a system message."""
+    return connection.execute(_HAS_SENT, (endpoint_id, READY, *SYSTEM_MESSAGE_TYPES)).fetchone() is not None
+
+
 def next_messages(
     connection: Connection, queue_id: int, *, after: int, until: int, limit: int
 ) -> list[tuple[int, int]]:
@@ -149,6 +155,9 @@ _HAS_READY_OF: Final = """
 _HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle", _NOT_LEASED)
 _HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id", _NOT_LEASED)
 _COUNT: Final = "SELECT count(*) FROM ssb_queued_messages WHERE queue_id = ? AND status = ?"
+_HAS_SENT: Final = """
+    SELECT 1 FROM ssb_queued_messages JOIN ssb_message_types USING (message_type_id)
+    WHERE endpoint_id = ? AND status = ? AND name NOT IN (?, ?, ?) LIMIT 1"""
 _NEXT: Final = """
     SELECT queuing_order, endpoint_id FROM ssb_queued_messages
     WHERE queue_id = ? AND queuing_order > ? AND queuing_order <= ? ORDER BY queuing_order LIMIT ?"""

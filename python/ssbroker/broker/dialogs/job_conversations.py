@@ -1,0 +1,41 @@
+"""Conversations of work queues: those that `put` began end with their job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ssbroker._well_known import WORK_QUEUE_CONTRACT
+from ssbroker.broker.dialogs import dialog_lifecycle, single_message
+from ssbroker.broker.received_message import Message
+from ssbroker.broker.unit_of_work import Work
+from ssbroker.store import conversation_endpoints, leases, queues
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
+
+
+def end_with_job(work: Work, messages: Iterable[Message]) -> None:
+    """Ends both sides of conversations that `put` began, after the last message; leaves those of other senders open."""
+    found = [each for each in messages if each.service_contract_name == WORK_QUEUE_CONTRACT]
+    if not found or single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}):
+        return
+    for handle in {each.conversation_handle for each in found}:
+        target = conversation_endpoints.by_handle(work.connection, handle.bytes)
+        if target is not None and not queues.has_sent_messages(work.connection, target.endpoint_id):
+            remove_job(work, target)
+
+
+def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
+    """Removes both endpoints and the message of a conversation that `put` began; returns False for others."""
+    if target is None or target.is_initiator or not single_message.is_of_work_queue(work.objects, target):
+        return False
+    initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
+    if initiator is None:  # another instance has a service with this name
+        return False
+    for endpoint in (target, initiator):
+        clean_up(work, endpoint)
+    return True
+
+
+def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Removes an endpoint with its messages, and the lease of its conversation group."""
+    dialog_lifecycle.clean_up(work, endpoint)
+    leases.remove(work.connection, endpoint.conversation_group_id)
