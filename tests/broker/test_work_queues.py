@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import pytest
 
 import ssbroker
 from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
-from ssbroker._well_known import ERROR
 from ssbroker.broker import work_queue
 from ssbroker.broker.dialogs import job_conversations
 from tests.broker.conftest import START, Clock
@@ -160,14 +161,19 @@ def test_jobs_survive_a_change_of_the_identity(instance: Instance, clock: Clock,
 
 
 @pytest.mark.rule("I5")
-def test_a_job_that_was_not_delivered_ends_with_the_identity(instance: Instance, queue: WorkQueue) -> None:
+def test_a_job_that_was_not_delivered_ends_with_the_identity(
+    instance: Instance, queue: WorkQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is addressed to the old broker id."""
     database = instance.database("Queues")
     database.set_broker("DISABLE_BROKER")
     queue.put(b"one")
     database.set_broker("NEW_BROKER")
-    with queue.take(timeout=0) as job:
-        assert [message.message_type_name for message in job.messages] == [ERROR]
+    assert values(queue) == []
+    assert rows(instance) == 0
+    (line,) = caplog.messages
+    assert "a conversation of the work queue service 'Jobs' ended with an error: " in line
+    assert " (-9719); conversation_id " in line
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 10_000])
@@ -298,6 +304,127 @@ def test_a_failure_at_the_end_of_a_job_loses_no_message(
     assert queue.count() == 1
     with instance.database("Queues").transaction() as t:
         assert t.receive_one("Jobs") is None  # leased until its lease ends
+
+
+def sent_from_shop(sales: Database, *bodies: bytes) -> uuid.UUID:
+    """Sends messages to a work queue from another service."""
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("//Shop", "Jobs", contract="//ssbroker/queue")
+        for body in bodies:
+            t.send(dialog, body)
+    return dialog
+
+
+def open_endpoints(instance: Instance) -> int:
+    return sum(row["state"] != "CD" for row in instance.view("sys.conversation_endpoints").to_pylist())
+
+
+def test_the_end_of_a_conversation_is_no_job(instance: Instance, sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    queue.put({"n": 1}, codec="json")
+    with sales.transaction() as t:
+        message = t.receive_one("Jobs")
+        assert message is not None
+        t.end_conversation(message.conversation_handle)
+    assert values(queue) == []
+    assert open_endpoints(instance) == queue.count() == 0
+    assert instance.view("sys.dm_broker_leases").num_rows == 0
+
+
+@pytest.mark.parametrize("error", [None, (12, "out of stock")])
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_the_end_of_a_sender_ends_the_conversation(
+    instance: Instance, sales: Database, when: str, error: tuple[int, str] | None
+) -> None:
+    """Its messages are processed nevertheless, also if an earlier attempt failed."""
+    queue = sales.queue("Jobs")
+    dialog = sent_from_shop(sales, b"one", b"two")
+
+    def end(now: str) -> None:
+        if when == now:
+            with sales.transaction() as t:
+                t.end_conversation(dialog, error=error)
+
+    end("before")
+    with pytest.raises(ZeroDivisionError), queue.take(timeout=0) as job:
+        raise ZeroDivisionError
+    with queue.take(timeout=0) as job:
+        end("during")
+        assert [message.message_body for message in job.messages] == [b"one", b"two"]
+    end("after")
+    queue.put(b"next")
+    assert values(queue) == [b"next"]
+    assert open_endpoints(instance) == queue.count() == 0
+    assert instance.view("sys.dm_broker_leases").num_rows == 0
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_job_may_end_the_conversation_that_its_sender_ends(
+    instance: Instance, sales: Database, *, is_first: bool
+) -> None:
+    queue = sales.queue("Jobs")
+    dialog = sent_from_shop(sales, b"one")
+    if is_first:
+        with sales.transaction() as t:
+            t.end_conversation(dialog)
+    with queue.take(timeout=0) as job, job.transaction() as t:
+        assert job.message is not None
+        t.end_conversation(job.message.conversation_handle)
+    if not is_first:
+        with sales.transaction() as t:
+            t.end_conversation(dialog)
+    assert values(queue) == []
+    assert open_endpoints(instance) == 0
+
+
+def test_a_timer_is_no_job_and_ends_nothing(instance: Instance, sales: Database, clock: Clock) -> None:
+    queue = sales.queue("Jobs")
+    dialog = sent_from_shop(sales, b"one")
+    with queue.take(timeout=0) as job, job.transaction() as t:
+        assert job.message is not None
+        t.begin_conversation_timer(job.message.conversation_handle, 60)
+    clock.advance(seconds=60)
+    instance.run_due()
+    assert queue.count() == 1
+    assert values(queue) == []
+    assert queue.count() == 0
+    with sales.transaction() as t:
+        t.send(dialog, b"two")
+    assert values(queue) == [b"two"]
+
+
+def test_a_lease_of_the_database_gets_all_messages(sales: Database) -> None:
+    sales.queue("Jobs")
+    dialog = sent_from_shop(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    with sales.take("Jobs", timeout=0) as job:
+        assert [message.message_body for message in job.messages] == [b"one", None]
+
+
+def test_a_waiting_worker_is_not_woken_by_the_end_of_a_conversation(tmp_path: Path) -> None:
+    with Instance.open(tmp_path / "broker", create=True) as instance:
+        database = instance.create_database("Shop")
+        queue = database.queue("Jobs")
+        database.create_queue("Replies")
+        database.create_service("//Shop", queue="Replies")
+        dialog = sent_from_shop(database, b"one")
+        assert values(queue) == [b"one"]
+        got: list[Any] = []
+
+        def work() -> None:
+            with queue.take() as job:
+                got.append(job.value)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        with database.transaction() as t:
+            t.end_conversation(dialog)
+        while open_endpoints(instance):
+            threading.Event().wait(0.01)
+        queue.put(b"two")
+        thread.join(30.0)
+        assert got == [b"two"]
 
 
 def test_a_queue_is_created_once(instance: Instance, queue: WorkQueue) -> None:

@@ -70,6 +70,7 @@ class Job:
         "_context",
         "_has_entered",
         "_is_over",
+        "_is_work_queue",
         "_lease",
         "_options",
         "_queue",
@@ -86,6 +87,7 @@ class Job:
         lease: float,
         timeout: float | None,
         top: int | None,
+        is_work_queue: bool = False,
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
@@ -94,6 +96,7 @@ class Job:
             _microseconds(lease, name="lease"),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
+        self._is_work_queue: Final = is_work_queue
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
@@ -343,7 +346,7 @@ class Job:
 
     def _claim(self) -> Claim | None:
         top, lease = self._options
-        return leasing.claim(self._context, self._queue, top=top, microseconds=lease)
+        return leasing.claim(self._context, self._queue, top=top, microseconds=lease, is_work_queue=self._is_work_queue)
 
     def _return_claim(self, claimed: Claim | None) -> None:
         """Gives back messages whose task was cancelled before it got them."""

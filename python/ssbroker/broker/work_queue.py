@@ -153,7 +153,12 @@ class WorkQueue:
         await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
-        """Returns a job with the next message, as `Database.take` does. At the end of the job, its conversation ends too.
+        """Returns a job with the next message, as `Database.take` does. At the end of the job, the conversation that `put` began ends.
+
+        Conversations of other senders stay open, because they may have more messages, until the sender ends them. A worker that expects
+        no more messages ends them in the transaction of the job: `t.end_conversation(job.message.conversation_handle)`.
+
+        A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it removes DialogTimer.
 
         Args:
             lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
@@ -175,7 +180,7 @@ class WorkQueue:
             ...         bool(job)
             False
         """
-        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None)
+        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, is_work_queue=True)
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.

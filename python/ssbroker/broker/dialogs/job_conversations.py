@@ -1,15 +1,45 @@
-"""Conversations of work queues: those that `put` began end with their job."""
+"""Conversations of work queues: those that `put` began end with their job, and others when their sender has ended them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ssbroker._well_known import WORK_QUEUE_CONTRACT
+from ssbroker._well_known import DIALOG_TIMER, ERROR, WORK_QUEUE_CONTRACT
+from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, single_message
+from ssbroker.broker.dialogs.message import read_failure
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.store import conversation_endpoints, leases, queues
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
+from ssbroker.store.objects import Queue
+from ssbroker.store.session import ReceivedRow
+
+
+def process_system_messages(database: DatabaseContext, work: Work, queue: Queue, rows: Iterable[ReceivedRow]) -> None:
+    """Processes all messages of a conversation group, which are system messages: ends the conversations that the remote endpoint has ended."""
+    messages = [Message(row) for row in rows]
+    for each in messages:
+        endpoint = conversation_endpoints.by_handle(work.connection, each.conversation_handle.bytes)
+        if each.message_type_name == DIALOG_TIMER:
+            work.connection.statements.acknowledge([each.queuing_order], is_retained=queue.is_retention_enabled)
+        elif endpoint is not None and endpoint.state != ConversationState.CD:
+            if each.message_type_name == ERROR:
+                _log_error(database, each)
+            dialog_lifecycle.end(work, endpoint, None)
+    leases.remove(work.connection, messages[0].conversation_group_id.bytes)
+
+
+def _log_error(database: DatabaseContext, message: Message) -> None:
+    error = read_failure(message.message_body)
+    text = "unknown error" if error is None else f"{error.description} ({error.code})"
+    log_failure(
+        database,
+        f"a conversation of the work queue service {message.service_name!r} ended with an error",
+        BrokerError(f"{text}; conversation_id {message.conversation_id}"),
+    )
 
 
 def end_with_job(work: Work, messages: Iterable[Message]) -> None:

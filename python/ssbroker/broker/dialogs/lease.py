@@ -6,8 +6,9 @@ import os
 import uuid
 from typing import Final, NamedTuple
 
+from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import poison_message_handling, receive
+from ssbroker.broker.dialogs import job_conversations, poison_message_handling, receive
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
@@ -18,6 +19,8 @@ from ssbroker.store.session import ReceivedRow
 
 _GROUP: Final = 2
 """The position of the conversation group in a received row."""
+_TYPE: Final = 6
+"""The position of the name of the message type."""
 
 
 class Claim(NamedTuple):
@@ -27,29 +30,43 @@ class Claim(NamedTuple):
     lease: Lease
 
 
-def claim(database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int) -> Claim | None:
+def claim(
+    database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int, is_work_queue: bool = False
+) -> Claim | None:
     """Leases the conversation group that RECEIVE would take next; None if there are no messages.
 
-    The commit is not durable by itself: a power cut that undoes it also ends the process that holds the lease, and the messages are free.
+    The reader of a work queue gets no system messages: a group that has no others is processed here, and the next one is leased.
+
+    The commits are not durable by themselves. A power cut that undoes them also ends the process that holds the lease, and the messages are
+    free; system messages are processed again.
     """
     while True:
         with database_transaction(database, is_durable=False) as work:
             queue = receive.enabled_queue(work, queue_name)
             now = work.now()
-            if not leases.ended(work.connection, now=now):
-                return _claim_next(work, queue, top=top, microseconds=microseconds, now=now)
-        with database_transaction(database) as work:  # a failure may disable the queue, and must stay counted
-            release_ended(work, now=work.now())
+            has_ended_leases = bool(leases.ended(work.connection, now=now))
+            if not has_ended_leases:
+                rows = _read_next_group(work, queue, top=top, now=now)
+                wanted = [row for row in rows if row[_TYPE] not in SYSTEM_MESSAGE_TYPES] if is_work_queue else rows
+                if wanted:
+                    return Claim(wanted, _lease(work, queue, wanted[0][_GROUP], microseconds=microseconds, now=now))
+                if not rows:
+                    return None
+                job_conversations.process_system_messages(database, work, queue, rows)
+        if has_ended_leases:
+            with database_transaction(database) as work:  # a failure may disable the queue, and must stay counted
+                release_ended(work, now=work.now())
 
 
-def _claim_next(work: Work, queue: Queue, *, top: int | None, microseconds: int, now: int) -> Claim | None:
+def _read_next_group(work: Work, queue: Queue, *, top: int | None, now: int) -> list[ReceivedRow]:
     rows = work.connection.statements.read_next_group(
         work.native_snapshot, queue.queue_id, top=top, bytes_max=receive.BYTES_MAX, now=now
     )
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=not rows, is_named=False, is_leased=True))
-    if not rows:
-        return None
-    group = rows[0][_GROUP]
+    return rows
+
+
+def _lease(work: Work, queue: Queue, group: bytes, *, microseconds: int, now: int) -> Lease:
     before = leases.of_group(work.connection, group)
     lease = Lease(
         group,
@@ -63,7 +80,7 @@ def _claim_next(work: Work, queue: Queue, *, top: int | None, microseconds: int,
     )
     leases.store(work.connection, lease)
     work.effects.set_due(lease.until)
-    return Claim(rows, lease)
+    return lease
 
 
 def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
