@@ -82,7 +82,9 @@ def test_a_job_without_messages_is_false(sales: Database) -> None:
     with take(sales) as job:
         assert not job
         assert job.messages == ()
-        assert job.message is None
+        for use in (lambda: job.message, lambda: job.value, lambda: job.attempt, job.retry):
+            with pytest.raises(BrokerError, match="the job has no messages; check `if job:` first"):
+                use()
         with pytest.raises(BrokerError, match="the job has no messages"), job.transaction():
             pass
         with pytest.raises(BrokerError, match="if job:"):
@@ -99,7 +101,6 @@ def test_effects_and_acknowledgement_are_one_commit(instance: Instance, sales: D
             raise ZeroDivisionError
         assert queued(instance) == [b"one"]
         with job.transaction() as t:
-            assert job.message is not None
             t.connection.execute("INSERT INTO done VALUES (?)", (job.message.message_body,))
             t.send(job.message.conversation_handle, b"answer")
             t.end_conversation(job.message.conversation_handle)
@@ -120,7 +121,6 @@ def test_no_other_receiver_gets_messages_of_the_group(instance: Instance, sales:
         with sales.transaction() as t:
             assert t.receive_one(QUEUE) is None
             assert t.get_conversation_group(QUEUE) is None
-            assert job.message is not None
             assert t.receive_one(QUEUE, conversation_handle=job.message.conversation_handle) is None
             assert t.receive_one(QUEUE, conversation_group_id=job.conversation_group_id) is None
         with take(sales) as other:
@@ -273,8 +273,7 @@ def test_the_end_of_the_conversation_ends_the_lease(instance: Instance, sales: D
         take(sales) as job,
         sales.transaction() as t,
     ):
-        if job.message is not None:
-            t.end_conversation(job.message.conversation_handle)
+        t.end_conversation(job.message.conversation_handle)
     assert leases(instance) == [("READY", 1, 0)]
     send(sales, b"two")
     with take(sales) as job:
@@ -289,7 +288,6 @@ def test_a_moved_conversation_is_processed_once(sales: Database) -> None:
         with sales.transaction() as t:
             group = t.get_conversation_group(QUEUE)
             assert group is not None
-            assert job.message is not None
             t.move_conversation(job.message.conversation_handle, group)
         assert {*received(sales)} == {b"one", b"two"}
 
@@ -564,8 +562,22 @@ def test_activated_procedures_work_in_parallel(tmp_path: Path) -> None:
 def test_a_job_is_entered_once_and_used_while_it_runs(sales: Database) -> None:
     send(sales, b"one")
     job = take(sales)
-    with pytest.raises(BrokerError, match="has not been entered"):
-        job.extend(1)
+    uses: list[Callable[[], object]] = [
+        lambda: bool(job),
+        lambda: job.messages,
+        lambda: job.message,
+        lambda: job.value,
+        lambda: job.attempt,
+        lambda: job.lease_ends_at,
+        lambda: job.conversation_group_id,
+        lambda: job.extend(1),
+        job.retry,
+        lambda: job.transaction().__enter__(),
+    ]
+    for use in uses:
+        with pytest.raises(BrokerError, match=r"^the job is not open: use it inside its `with` block$"):
+            use()
+    assert repr(job) == f"<Job of queue {QUEUE!r}, not open>"
     with job:
         assert "leased until 2026-11-21 00:01:00 UTC" in repr(job)
     with pytest.raises(BrokerError, match="only once"), job:

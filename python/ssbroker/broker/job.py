@@ -43,7 +43,8 @@ class Job:
     exception, or its process is killed and the lease ends, the messages are given back and received again. What must happen exactly once
     is done in `transaction`, which acknowledges the messages in the same commit.
 
-    A job is false if no message arrived before the timeout.
+    A job is false if no message arrived before the timeout. Outside its block, before the messages are taken, it has no value and raises
+    `BrokerError`.
 
     In a coroutine, use `async with`, also for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
     messages, none are taken; if it is cancelled in the block, they are given back.
@@ -59,7 +60,7 @@ class Job:
         ...         _ = t.connection.execute("CREATE TABLE invoices (body)")
         ...         t.send(t.begin_dialog("//Orders", "//Orders"), b"two chairs")
         ...     with sales.take("Orders", lease=60) as job:
-        ...         invoice = job.message.message_body.upper()  # slow work, which blocks nobody
+        ...         invoice = job.value.upper()  # slow work, which blocks nobody
         ...         with job.transaction() as t:
         ...             _ = t.connection.execute("INSERT INTO invoices VALUES (?)", (invoice,))
         ...     instance.view("dbo.Orders").num_rows
@@ -72,11 +73,11 @@ class Job:
         "_is_over",
         "_is_work_queue",
         "_lease",
+        "_messages",
         "_options",
         "_queue",
         "_span",
         "_timeout",
-        "messages",
     )
 
     def __init__(
@@ -101,8 +102,7 @@ class Job:
         self._has_entered = False
         self._is_over = True
         self._span: AbstractContextManager[None] | None = None
-        self.messages: tuple[Message, ...] = ()
-        """The messages in reading order; empty if none arrived before the timeout."""
+        self._messages: tuple[Message, ...] = ()
 
     def __enter__(self) -> Self:
         deadline = self._begin()
@@ -163,9 +163,21 @@ class Job:
         return bool(self.messages)
 
     @property
-    def message(self) -> Message | None:
-        """The first of the messages; None if there are none."""
-        return self.messages[0] if self.messages else None
+    def messages(self) -> tuple[Message, ...]:
+        """The messages in reading order; empty if none arrived before the timeout."""
+        self._check_entered()
+        return self._messages
+
+    @property
+    def message(self) -> Message:
+        """The first of the messages.
+
+        Raises:
+            BrokerError: The job has no messages.
+        """
+        if not self.messages:
+            raise BrokerError(_NO_MESSAGES)
+        return self._messages[0]
 
     @property
     def value(self) -> Any:
@@ -176,8 +188,6 @@ class Job:
             InputError: The body cannot be decoded; `message.message_body` has its bytes.
         """
         message = self.message
-        if message is None:
-            raise BrokerError(_NO_MESSAGES)
         body = message.message_body
         if body is None or message.message_type_name != JSON:
             return body
@@ -361,15 +371,15 @@ class Job:
         if claimed is not None:
             self._lease = claimed.lease
             self._is_over = False
-            self.messages = tuple(map(Message, claimed.messages))
+            self._messages = tuple(map(Message, claimed.messages))
             tracing = self._context.instance.tracing
             if tracing is not None:
-                identities, attempt = identities_of(self.messages), claimed.lease.attempts
+                identities, attempt = identities_of(self._messages), claimed.lease.attempts
                 self._span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
                 self._span.__enter__()
 
     def _acknowledge(self, work: Work) -> None:
-        leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self.messages])
+        leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
     def _give_back(self, failed_with: str | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
@@ -382,17 +392,18 @@ class Job:
                 self._context, "a job could not be given back; it is received again when its lease ends", failure
             )
 
+    def _check_entered(self) -> None:
+        if not self._has_entered:
+            raise BrokerError("the job is not open: use it inside its `with` block")
+
     def _check(self) -> None:
         if self._is_over:
-            if not self._has_entered:
-                raise BrokerError(
-                    "the job has not been entered; use it in a `with` block: `with database.take(...) as job:`"
-                )
             if not self.messages:
                 raise BrokerError(_NO_MESSAGES)
             raise BrokerError("the job is over; take another one")
 
     def _held_lease(self) -> Lease:
+        self._check_entered()
         if self._lease is None:
             raise BrokerError(_NO_MESSAGES)
         return self._lease
@@ -406,8 +417,10 @@ class Job:
         self._context.__reduce__()
 
     def __repr__(self) -> str:
+        if not self._has_entered:
+            return f"<Job of queue {self._queue!r}, not open>"
         state = "over" if self._is_over else f"leased until {self.lease_ends_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"<Job of queue {self._queue!r}, {count_of(len(self.messages), 'message')}, {state}>"
+        return f"<Job of queue {self._queue!r}, {count_of(len(self._messages), 'message')}, {state}>"
 
 
 class _JobTransaction(Transaction):

@@ -33,7 +33,6 @@ def process(queue: WorkQueue) -> list[Any]:
         with queue.take(timeout=0) as job:
             if not job:
                 return found
-            assert job.message is not None
             found.append((job.value, job.message.priority, job.message.message_sequence_number))
 
 
@@ -138,10 +137,8 @@ def with_another_dialog(_instance: Instance, database: Database, queue: WorkQueu
 
 def with_a_timer(_instance: Instance, database: Database, queue: WorkQueue) -> object:
     queue.put(b"one")
-    with queue.take() as job:
-        assert job.message is not None
-        with database.transaction() as t:
-            t.begin_conversation_timer(job.message.conversation_handle, 60)
+    with queue.take() as job, database.transaction() as t:
+        t.begin_conversation_timer(job.message.conversation_handle, 60)
     return None
 
 
