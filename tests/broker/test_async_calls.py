@@ -87,9 +87,13 @@ def test_a_job_is_put_taken_and_committed(instance: Instance, queue: WorkQueue, 
             assert job.attempt == 2
         async with queue.take(timeout=0) as job:
             assert not job
+        await queue.aput(b"three")
+        async with queue.take() as job:
+            await job.afail("no such planet")
 
     run(main)
     assert done(instance) == [b"one"]
+    assert instance.view("sys.dm_broker_failures")["error"].to_pylist() == ["no such planet"]
 
 
 def test_a_waiting_take_leaves_the_event_loop_free(queue: WorkQueue, run: Run) -> None:

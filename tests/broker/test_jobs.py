@@ -389,10 +389,83 @@ def test_five_failures_disable_the_queue(instance: Instance, sales: Database) ->
     assert (is_on(instance), told) == (True, [])
     fail(sales)
     assert (is_on(instance), len(told)) == (False, 1)
-    with pytest.raises(BrokerError, match=r"9617.*five failures in a row.*: ZeroDivisionError"), take(sales):
+    with (
+        pytest.raises(BrokerError, match=r"9617.*Poison message handling disabled it.*: ZeroDivisionError"),
+        take(sales),
+    ):
         pass
     (row,) = instance.view("sys.dm_broker_failures").to_pylist()
     assert row["conversation_handle"] == instance.view(f"dbo.{QUEUE}")["conversation_handle"][0].as_py()
+
+
+@pytest.mark.parametrize(("failures", "is_freed"), [(0, False), (4, False), (0, True), (3, True)])
+def test_a_job_that_fails_for_good_disables_the_queue(
+    instance: Instance, sales: Database, clock: Clock, failures: int, *, is_freed: bool
+) -> None:
+    told: list[Event] = []
+    instance.subscribe(told.append, QueueDisabled)
+    send(sales, b"poison")
+    for _ in range(failures):
+        fail(sales)
+    with take(sales) as job:
+        if is_freed:
+            clock.advance(seconds=LEASE)
+            instance.run_due()
+        job.fail("no such planet")
+        for use in (job.fail, job.retry):
+            with pytest.raises(BrokerError, match="the job is over"):
+                use()
+    assert (is_on(instance), len(told)) == (False, 1)
+    assert queued(instance) == [b"poison"]
+    with pytest.raises(BrokerError, match=r"9617.*, with a message of conversation .*: no such planet$"), take(sales):
+        pass
+    sales.alter_queue(QUEUE, status=True)
+    with take(sales) as job:
+        assert (bodies(job), job.attempt) == ([b"poison"], failures + 2)
+
+
+def test_a_job_that_fails_for_good_moves_its_messages(instance: Instance, sales: Database) -> None:
+    sales.create_queue("Failed")
+    sales.alter_queue(QUEUE, on_poison="move", poison_queue="Failed")
+    send(sales, b"one", b"two")
+    send(sales, b"other")
+    with take(sales) as job:
+        job.fail()
+    assert (queued(instance), is_on(instance)) == ([b"other"], True)
+    assert instance.view("sys.dm_broker_failures")["error"].to_pylist() == ["the job failed"]
+    assert sales.requeue(QUEUE) == 2
+    with take(sales) as job:
+        assert (bodies(job), job.attempt) == ([b"one", b"two"], 1)
+
+
+def test_without_poison_message_handling_a_job_that_fails_for_good_is_given_back(
+    instance: Instance, sales: Database
+) -> None:
+    sales.alter_queue(QUEUE, poison_message_handling=False)
+    send(sales, b"one")
+    with take(sales) as job:
+        job.fail()
+    assert leases(instance) == [("READY", 1, 0)]
+    assert received(sales) == [b"one"]
+
+
+def test_a_lost_job_does_not_fail_for_good(instance: Instance, sales: Database, clock: Clock) -> None:
+    send(sales, b"one")
+    with pytest.raises(LeaseLostError), take(sales) as job:
+        clock.advance(seconds=LEASE)
+        with take(sales) as other:
+            with pytest.raises(LeaseLostError):
+                job.fail()
+            assert bodies(other) == [b"one"]
+    assert is_on(instance)
+
+
+@pytest.mark.parametrize("reason", [None, 5, "\ud800"])
+def test_the_reason_of_a_failure_is_text(sales: Database, reason: Any) -> None:
+    send(sales, b"one")
+    with take(sales) as job, pytest.raises(OptionError, match=r"^reason: expected a string"):
+        job.fail(reason)
+    assert received(sales) == []
 
 
 def test_lost_leases_count_as_failures(instance: Instance, sales: Database, clock: Clock) -> None:

@@ -323,8 +323,12 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
                 raise ZeroDivisionError
     shown = run("status", folder).out
     assert "Sales dbo.Jobs off 1 0 0" in " ".join(shown.split())
-    (line,) = (line for line in shown.splitlines() if line.startswith("queue dbo.Jobs, in Sales: It was disabled at "))
-    assert "after five failures in a row. The last failure, with a message of conversation " in line
+    (line,) = (
+        line
+        for line in shown.splitlines()
+        if line.startswith("queue dbo.Jobs, in Sales: Poison message handling disabled it at ")
+    )
+    assert " UTC. The last failure, with a message of conversation " in line
     assert ": ZeroDivisionError" in line
     script = folder.parent / "on.sql"
     script.write_text(f"USE Sales\n{line.partition('To enable it again: ')[2]}\n")

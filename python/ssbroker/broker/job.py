@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from ssbroker._arguments import EPOCH, integer_argument, timeout_seconds
+from ssbroker._arguments import EPOCH, integer_argument, is_utf8_text, timeout_seconds
 from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
@@ -346,6 +346,61 @@ class Job:
             >>> asyncio.run(main())
         """
         await async_calls.complete(partial(self.retry, after=after))
+
+    def fail(self, reason: str = "the job failed") -> None:
+        """Ends the job as its fifth failure would, without further attempts: the queue moves its messages to another queue or is disabled.
+
+        Which of them happens is the `on_poison` of the queue. A queue without poison message handling gives the messages back.
+
+        Args:
+            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+            OptionError: `reason` is not a string.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs", on_poison="move")
+            ...     queue.put(b"a chair for Mars")
+            ...     with queue.take() as job:
+            ...         job.fail("no such planet")
+            ...     queue.count(), instance.queue("Jobs_failed").count()
+            (0, 1)
+        """
+        self._check()
+        if not is_utf8_text(reason):
+            raise OptionError(f"reason: expected a string that can be encoded as UTF-8, got {reason!r:.80}")
+        with database_transaction(self._context) as work:
+            leasing.fail_for_good(work, self._held_lease(), reason)
+        self._is_over = True
+
+    async def afail(self, reason: str = "the job failed") -> None:
+        """Ends the job as its fifth failure would, as `fail` does, without blocking the event loop.
+
+        Args:
+            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.
+
+        Raises:
+            LeaseLostError: The lease ended and another receiver took the messages.
+            BrokerError: The job is over.
+            OptionError: `reason` is not a string.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...         queue = instance.queue("Jobs", on_poison="move")
+            ...         await queue.aput(b"a chair for Mars")
+            ...         async with queue.take() as job:
+            ...             await job.afail("no such planet")
+            >>> asyncio.run(main())
+        """
+        await async_calls.complete(partial(self.fail, reason))
 
     def _begin(self) -> float | None:
         """Begins the block; returns until when to wait for messages."""

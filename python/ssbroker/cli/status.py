@@ -101,7 +101,7 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
     for row in found["moved"]:
         groups = f"{row['groups']} conversation group{'s' * (row['groups'] > 1)}"
         yield cell(
-            f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']} after five failures; last failure "
+            f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']}; last failure "
             f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
         )
 

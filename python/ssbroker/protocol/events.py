@@ -412,7 +412,7 @@ class ConversationGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDisabled(Event):
-    """A queue was disabled after five failures in a row (poison message handling).
+    """Poison message handling disabled a queue, after five failures in a row or `Job.fail`.
 
     Attributes:
         queue: The queue's name.
@@ -431,7 +431,7 @@ class QueueDisabled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationMoved(Event):
-    """A conversation group was moved to another queue after five failures (poison message handling).
+    """Poison message handling moved a conversation group to another queue, after five failures or `Job.fail`.
 
     Attributes:
         queue: The queue in which the messages failed.

@@ -151,11 +151,16 @@ def release_ended(work: Work, *, now: int) -> None:
         leases.remove_unused(work.connection)
 
 
-def fail(work: Work, lease: Lease, error: str) -> None:
+def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False) -> None:
     """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
-    counted = poison_message_handling.count_failure(work, lease, error)
+    counted = poison_message_handling.count_failure(work, lease, error, is_last=is_last)
     if counted is not None:
         _make_available(work, counted)
+
+
+def fail_for_good(work: Work, lease: Lease, error: str) -> None:
+    """Ends a lease with a failure that handles the messages as poisoned."""
+    fail(work, _stored_lease(work, lease), error, is_last=True)
 
 
 def _stored_lease(work: Work, lease: Lease) -> Lease:

@@ -54,10 +54,13 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
                 queues.reset_rollbacks(work.connection, [queue_id])
 
 
-def count_failure(work: Work, lease: Lease, error: str) -> Lease | None:
-    """Counts a failed job; returns its lease with the new count, or None if its messages have been moved to another queue."""
+def count_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -> Lease | None:
+    """Counts a failed job; returns its lease with the new count, or None if its messages have been moved to another queue.
+
+    `is_last` means that the messages are poisoned, whatever the count.
+    """
     count = lease.failures + 1
-    if count < FAILURES_UNTIL_POISONED:
+    if count < FAILURES_UNTIL_POISONED and not is_last:
         return lease._replace(failures=count)
     group = lease.conversation_group_id
     handle = poison_messages.first_ready_handle(work.connection, group)
@@ -119,7 +122,7 @@ def describe_failure(failure: Failure) -> str:
     at = EPOCH + timedelta(microseconds=failure.failed_at)
     handle = failure.conversation_handle
     last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
-    return f"It was disabled at {at:%Y-%m-%d %H:%M:%S} UTC after five failures in a row. The last failure{last}: {failure.error}"
+    return f"Poison message handling disabled it at {at:%Y-%m-%d %H:%M:%S} UTC. The last failure{last}: {failure.error}"
 
 
 def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:

@@ -89,7 +89,7 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
     return TransmissionStatus(
         11219,
         f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or by poison message "
-        "handling after five failures in a row (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
+        "handling (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
         f"ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
