@@ -73,10 +73,10 @@ def test_a_job_is_put_taken_and_committed(instance: Instance, queue: WorkQueue, 
     create_done(instance)
 
     async def main() -> None:
-        await queue.aput(b"one")
+        put = await queue.aput(b"one")
         await queue.aput({"two": 2}, codec="json")
         async with queue.take(lease=60) as job:
-            assert job.value == b"one"
+            assert (job.value, job.message.conversation_id) == (b"one", put)
             await job.aextend(120)
             async with job.transaction() as t:
                 t.connection.execute("INSERT INTO done VALUES (?)", (job.value,))

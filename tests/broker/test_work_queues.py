@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 import ssbroker
-from ssbroker import BrokerError, Database, InputError, Instance, LeaseLostError, OptionError, SchemaError, WorkQueue
+from ssbroker import (
+    BrokerError,
+    Database,
+    InputError,
+    Instance,
+    InvalidGuidError,
+    LeaseLostError,
+    OptionError,
+    SchemaError,
+    WorkQueue,
+)
 from ssbroker.broker import work_queue
 from ssbroker.broker.dialogs import job_conversations
 from tests.broker.conftest import START, Clock
@@ -198,6 +208,74 @@ def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytes
     assert values(queue) == [b"next"]
     assert failed.clear() == 1
     assert rows(instance) == 0
+
+
+def test_a_message_can_be_cancelled(instance: Instance, queue: WorkQueue) -> None:
+    """Whether it waits, is scheduled for later, or is part of an open transaction."""
+    kept = queue.put(b"kept")
+    waiting = queue.put(b"waiting")
+    later = queue.put(b"later", at=START + timedelta(days=1))
+    with instance.database("Queues").transaction() as t:
+        together = queue.put(b"together", transaction=t)
+    assert [queue.cancel(each) for each in (waiting, str(later), together.bytes)] == [True] * 3
+    assert [queue.cancel(each) for each in (waiting, later, together, uuid.uuid4())] == [False] * 4
+    with queue.take(timeout=0) as job:
+        assert (job.value, job.message.conversation_id) == (b"kept", kept)
+    assert rows(instance) == 0
+    with pytest.raises(InvalidGuidError, match=r"^conversation_id: "):
+        queue.cancel("kept")
+
+
+def test_a_message_that_is_taken_is_not_cancelled(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
+    put = queue.put(b"one")
+    with queue.take(timeout=0):
+        assert not queue.cancel(put)
+    assert not queue.cancel(put)
+    put = queue.put(b"two")
+    with queue.take(timeout=0) as job:
+        job.retry(after=60)
+    assert queue.cancel(put)
+    put = queue.put(b"three")
+    with pytest.raises(LeaseLostError), queue.take(timeout=0, lease=60):
+        clock.advance(seconds=60)
+        assert queue.cancel(put)
+    put = queue.put(b"four")
+    with instance.database("Queues").transaction() as t:
+        assert t.receive_one("Jobs") is not None
+    assert not queue.cancel(put)
+
+
+def test_a_message_that_has_failed_is_cancelled(instance: Instance) -> None:
+    queue = instance.queue("Jobs", on_poison="move")
+    put = queue.put(b"one")
+    with queue.take(timeout=0) as job:
+        job.fail()
+    assert not instance.queue("Other").cancel(put)
+    assert queue.cancel(put)
+    assert instance.queue("Jobs_failed").count() == rows(instance) == 0
+    assert instance.view("sys.dm_broker_failures").num_rows == 0
+
+
+@pytest.mark.parametrize("change", ["ALTER QUEUE Jobs WITH STATUS = {}", "ALTER DATABASE Queues SET {}_BROKER"])
+def test_a_message_that_was_not_delivered_is_cancelled(instance: Instance, queue: WorkQueue, change: str) -> None:
+    off, on = ("OFF", "ON") if "STATUS" in change else ("DISABLE", "ENABLE")
+    instance.execute(f"USE Queues; {change.format(off)}")
+    put = queue.put(b"one")
+    kept = queue.put(b"two")
+    assert queue.cancel(put)
+    assert not queue.cancel(put)
+    instance.execute(f"USE Queues; {change.format(on)}")
+    instance.run_due()
+    with queue.take(timeout=0) as job:
+        assert (job.value, job.message.conversation_id) == (b"two", kept)
+    assert rows(instance) == 0
+
+
+def test_messages_of_others_are_not_cancelled(instance: Instance, sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    sent_from_shop(sales, b"one")
+    ids = {uuid.UUID(bytes=each) for each in instance.view("sys.conversation_endpoints")["conversation_id"].to_pylist()}
+    assert [queue.cancel(each) for each in ids] == [False]
 
 
 def test_messages_of_others_are_not_removed(instance: Instance, sales: Database) -> None:

@@ -277,7 +277,7 @@ class Database:
             ...     queue = sales.queue("Jobs")
             ...     with sales.transaction() as t:
             ...         _ = t.connection.execute("CREATE TABLE orders (article)")
-            ...         queue.put(b"ship it", transaction=t)
+            ...         _ = queue.put(b"ship it", transaction=t)
             ...     instance.view("dbo.Jobs")["message_body"].to_pylist()
             [b'ship it']
         """

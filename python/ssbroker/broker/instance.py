@@ -319,7 +319,7 @@ class Instance:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"resize cat.png")
+            ...     _ = queue.put(b"resize cat.png")
             ...     with queue.take() as job:
             ...         print(job.value)
             b'resize cat.png'

@@ -258,7 +258,7 @@ class Job:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"two chairs")
+            ...     _ = queue.put(b"two chairs")
             ...     with queue.take(lease=60) as job:
             ...         job.extend(600)
         """
@@ -310,7 +310,7 @@ class Job:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"two chairs")
+            ...     _ = queue.put(b"two chairs")
             ...     with queue.take() as job:
             ...         job.retry(after=30)
             ...     with queue.take(timeout=0) as job:
@@ -365,7 +365,7 @@ class Job:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs", on_poison="move")
-            ...     queue.put(b"a chair for Mars")
+            ...     _ = queue.put(b"a chair for Mars")
             ...     with queue.take() as job:
             ...         job.fail("no such planet")
             ...     queue.count(), instance.queue("Jobs_failed").count()

@@ -89,7 +89,7 @@ def metrics(instance: Instance) -> Metrics:
         >>> registry = CollectorRegistry()
         >>> with tempfile.TemporaryDirectory() as folder, ssbroker.Instance.open(folder, create=True) as instance:
         ...     registry.register(ssbroker.metrics(instance))
-        ...     instance.queue("Jobs").put(b"two chairs")
+        ...     _ = instance.queue("Jobs").put(b"two chairs")
         ...     labels = {"database": "Queues", "queue": "dbo.Jobs", "status": "ready"}
         ...     registry.get_sample_value("ssbroker_queue_messages", labels) == 1
         True

@@ -50,7 +50,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
         >>> with tempfile.TemporaryDirectory() as folder, ssbroker.Instance.open(folder, create=True) as instance:
         ...     traces = ssbroker.traces(instance, tracer_provider=provider)
         ...     queue = instance.queue("Jobs")
-        ...     queue.put(b"two chairs")
+        ...     _ = queue.put(b"two chairs")
         ...     with queue.take() as job:
         ...         pass
         ...     traces.close()

@@ -8,13 +8,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
-from ssbroker._arguments import epoch_microseconds, utc_datetime
+from ssbroker._arguments import epoch_microseconds, guid_bytes, utc_datetime
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, job_conversations, lease, poison_message_handling, single_message
 from ssbroker.broker.dialogs import send as sending
-from ssbroker.broker.dialogs.single_message import DialogPlan
+from ssbroker.broker.dialogs.single_message import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
@@ -44,7 +44,7 @@ class WorkQueue:
         >>> from ssbroker import Instance
         >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
         ...     queue = instance.queue("Jobs")
-        ...     queue.put({"resize": "cat.png"}, codec="json")
+        ...     _ = queue.put({"resize": "cat.png"}, codec="json")
         ...     with queue.take() as job:
         ...         print(job.value["resize"])
         cat.png
@@ -85,7 +85,7 @@ class WorkQueue:
         codec: Codec | None = None,
         at: datetime | None = None,
         transaction: Transaction | None = None,
-    ) -> None:
+    ) -> uuid.UUID:
         """Adds a message. When the call returns, the message is on the disk, unless it belongs to a transaction.
 
         Args:
@@ -94,6 +94,9 @@ class WorkQueue:
             at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
             transaction: An open transaction of the same database, such as that of another job: the message is put when it commits. None
                 commits at once.
+
+        Returns:
+            The conversation id of the message, which its job has as `job.message.conversation_id`; `cancel` takes it.
 
         Raises:
             SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
@@ -106,8 +109,8 @@ class WorkQueue:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"tomorrow", at=datetime.now(UTC) + timedelta(days=1))
-            ...     queue.put(b"now")
+            ...     _ = queue.put(b"tomorrow", at=datetime.now(UTC) + timedelta(days=1))
+            ...     _ = queue.put(b"now")
             ...     with queue.take() as job:
             ...         print(job.value)
             b'now'
@@ -116,22 +119,24 @@ class WorkQueue:
         due = None if at is None else epoch_microseconds(utc_datetime(at, name="at"))
         if transaction is None:
             with Transaction(self._context) as t:
-                self._send(t, message_type, content, due)
-            return
+                return self._send(t, message_type, content, due)
         if transaction_database_context(transaction) is not self._context:
             other = transaction_database_context(transaction).name
             raise OptionError(
                 f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {other!r}"
             )
-        self._send(transaction, message_type, content, due)
+        return self._send(transaction, message_type, content, due)
 
-    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | None = None) -> None:
+    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | None = None) -> uuid.UUID:
         """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still put.
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
             at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
+
+        Returns:
+            The conversation id of the message, as `put` does.
 
         Raises:
             SchemaError: Without codec, `body` is not bytes.
@@ -150,7 +155,7 @@ class WorkQueue:
             >>> asyncio.run(main())
             cat.png
         """
-        await async_calls.complete(partial(self.put, body, codec=codec, at=at))
+        return await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
         """Returns a job with the next message, as `Database.take` does. At the end of the job, the conversation that `put` began ends.
@@ -199,7 +204,7 @@ class WorkQueue:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs", on_poison="move")
-            ...     queue.put(b"resize cat.png")
+            ...     _ = queue.put(b"resize cat.png")
             ...     for _ in range(5):
             ...         try:
             ...             with queue.take() as job:
@@ -214,6 +219,36 @@ class WorkQueue:
         """
         return poison_message_handling.requeue(self._context, self._name, conversation_handle)
 
+    def cancel(self, conversation_id: uuid.UUID | str | bytes) -> bool:
+        """Removes a message that `put` has added, unless a worker has taken it.
+
+        Args:
+            conversation_id: What `put` returned.
+
+        Returns:
+            Whether the message was removed. False if a job has it now, or if it was taken or removed before.
+
+        Raises:
+            InvalidGuidError: `conversation_id` is not a GUID.
+
+        Examples:
+            >>> import tempfile
+            >>> from datetime import UTC, datetime, timedelta
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     reminder = queue.put(b"remind them", at=datetime.now(UTC) + timedelta(days=1))
+            ...     queue.cancel(reminder), queue.cancel(reminder)
+            (True, False)
+        """
+        wanted = guid_bytes(conversation_id, name="conversation_id")
+        with Transaction(self._context) as transaction, work_of(transaction) as work:
+            initiator = conversation_endpoints.by_conversation(work.connection, wanted, is_initiator=True)
+            service = work.objects.services.get(self._service)
+            if initiator is None or service is None or initiator.service_id != service.service_id:
+                return False
+            return job_conversations.cancel_job(work, initiator)
+
     def count(self) -> int:
         """Returns the number of messages, including those that are leased or scheduled for later.
 
@@ -227,7 +262,7 @@ class WorkQueue:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"resize cat.png")
+            ...     _ = queue.put(b"resize cat.png")
             ...     queue.count()
             1
         """
@@ -251,7 +286,7 @@ class WorkQueue:
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     queue.put(b"resize cat.png")
+            ...     _ = queue.put(b"resize cat.png")
             ...     queue.clear(), queue.count()
             (1, 0)
         """
@@ -362,19 +397,19 @@ class WorkQueue:
             )
         self._set_poison_handling(connection, self._context.objects(connection), on_poison, poison_queue)
 
-    def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> None:
+    def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:
             plan = self._dialog_plan(work.objects)
-            group = None if plan is None else single_message.send_first(work, plan, message_type, content)
-            if group is None:
-                group = self._send_in_steps(work, message_type, content)
-            if due is None or due <= work.now():
-                return
-            if group is None:
-                raise BrokerError(
-                    f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled; enable it with SET ENABLE_BROKER"
-                )
-            lease.schedule(work, group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
+            sent = None if plan is None else single_message.send_first(work, plan, message_type, content)
+            if sent is None:
+                sent = self._send_in_steps(work, message_type, content)
+            if due is not None and due > work.now():
+                if sent.group is None:
+                    raise BrokerError(
+                        f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled; enable it with SET ENABLE_BROKER"
+                    )
+                lease.schedule(work, sent.group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
+        return uuid.UUID(bytes=sent.conversation_id)
 
     def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
         if self._planned_for is not objects:
@@ -382,8 +417,8 @@ class WorkQueue:
             self._planned_for = objects
         return self._plan
 
-    def _send_in_steps(self, work: Work, message_type: str, content: bytes | None) -> bytes | None:
-        """Begins a dialog and sends; returns the conversation group of the target, or None if the message has not been delivered."""
+    def _send_in_steps(self, work: Work, message_type: str, content: bytes | None) -> FirstMessage:
+        """Begins a dialog and sends, by the general path."""
         endpoint = dialog_lifecycle.begin(
             work,
             self._service,
@@ -398,7 +433,7 @@ class WorkQueue:
         state = sending.check_may_send(work, endpoint, (message_type,), now=work.now())
         sending.send(work, [(endpoint, state, [(message_type, content)])])
         target = conversation_endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
-        return None if target is None else target.conversation_group_id
+        return FirstMessage(endpoint.conversation_id, None if target is None else target.conversation_group_id)
 
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy: a queue belongs to an open instance of this process.

@@ -38,6 +38,12 @@ def of_group(connection: Connection, group: bytes) -> Lease | None:
     return None if row is None else Lease._make(row)
 
 
+def of_job(connection: Connection, group: bytes, *, now: int) -> Lease | None:
+    """Returns the lease of the job that has a conversation group now; None if there is none."""
+    lease = of_group(connection, group)
+    return lease if lease is not None and lease.lease_id is not None and lease.is_held(now) else None
+
+
 def store(connection: Connection, lease: Lease) -> None:
     """Inserts or replaces the lease of a conversation group."""
     connection.execute("REPLACE INTO ssb_group_leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", lease)

@@ -53,7 +53,7 @@ class Observer:
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-        ...     instance.queue("Jobs").put(b"two chairs")
+        ...     _ = instance.queue("Jobs").put(b"two chairs")
         ...     [(row["queue"], row["ready"]) for row in Observer(instance).state()["queues"] if row["ready"]]
         [('dbo.Jobs', 1)]
     """

@@ -12,7 +12,7 @@ from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.conversation_states import ConversationState
-from ssbroker.store import conversation_endpoints, leases, queues
+from ssbroker.store import conversation_endpoints, leases, queues, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 from ssbroker.store.session import ReceivedRow
@@ -63,6 +63,24 @@ def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
     for endpoint in (target, initiator):
         clean_up(work, endpoint)
     return True
+
+
+def cancel_job(work: Work, initiator: ConversationEndpoint) -> bool:
+    """Removes a conversation that `put` began, if its message waits and no job has it; returns whether it did."""
+    if not single_message.is_of_work_queue(work.objects, initiator):
+        return False
+    target = conversation_endpoints.by_conversation(work.connection, initiator.conversation_id, is_initiator=False)
+    if target is None:
+        is_waiting = transmission_queue.has_outgoing(work.connection, initiator.endpoint_id)
+        if is_waiting:
+            clean_up(work, initiator)
+        return is_waiting
+    if leases.of_job(work.connection, target.conversation_group_id, now=work.now()) is not None:
+        return False
+    is_waiting = queues.has_sent_messages(work.connection, target.endpoint_id) or transmission_queue.has_parked(
+        work.connection, target.endpoint_id
+    )
+    return is_waiting and remove_job(work, target)
 
 
 def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -47,7 +47,7 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
                 conversation_endpoints.by_handle(work.connection, named_handle) if named_handle else next_endpoint
             )
             group = None if endpoint is None else endpoint.conversation_group_id
-            if group is not None and _active_lease(work, group) is not None:
+            if group is not None and leases.of_job(work.connection, group, now=work.now()) is not None:
                 group = None
             handle = named_handle or (next_endpoint and next_endpoint.conversation_handle)
             if _handle_poison_message(work, queue_id, group, handle, error):
@@ -92,7 +92,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
         groups = [endpoint.conversation_group_id]
     ready = 0
     for group in groups:
-        lease = _active_lease(work, group)
+        lease = leases.of_job(work.connection, group, now=work.now())
         if lease is not None:
             if handle is not None:
                 raise BrokerError(
@@ -102,12 +102,6 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
         poison_messages.forget_moved_group(work.connection, group)
         ready += _requeue_group(work, group)
     return ready
-
-
-def _active_lease(work: Work, group: bytes) -> Lease | None:
-    """Returns the lease of the job that has a group now; None if there is none."""
-    lease = leases.of_group(work.connection, group)
-    return lease if lease is not None and lease.lease_id is not None and lease.is_held(work.now()) else None
 
 
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:

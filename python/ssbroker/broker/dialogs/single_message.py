@@ -48,8 +48,16 @@ def plan(objects: Objects, service_name: str, contract_name: str) -> DialogPlan 
     return DialogPlan(objects, service, contract, queue, priority)
 
 
-def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> bytes | None:
-    """Begins a dialog and sends its first message; returns the conversation group of the target, or None if the general path must do it."""
+class FirstMessage(NamedTuple):
+    """The first message of a dialog."""
+
+    conversation_id: bytes
+    group: bytes | None
+    """The conversation group of the target; None if the message has not been delivered."""
+
+
+def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> FirstMessage | None:
+    """Begins a dialog and sends its first message; returns None if the general path must do it."""
     objects, service, contract, queue, priority = planned
     queued_type = message_validation.receivable_type(objects, contract, message_type, from_initiator=True)
     if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
@@ -94,7 +102,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
     effects.sent += 1
     effects.count_enqueued(1, is_remote=False, priority=priority)
     effects.arrived.add(queue.queue_id)
-    return target_group
+    return FirstMessage(conversation_id, target_group)
 
 
 def is_of_work_queue(objects: Objects, endpoint: ConversationEndpoint) -> bool:
