@@ -17,6 +17,7 @@ import pytest
 
 import ssbroker
 from ssbroker import BrokerError, Database, Instance, Job, LeaseLostError, OptionError
+from ssbroker.broker.database import database_context
 from ssbroker.protocol.events import Event, QueueDisabled
 from tests.broker.conftest import QUEUE, START, TARGET, Clock
 
@@ -666,6 +667,43 @@ def test_a_job_is_entered_once_and_used_while_it_runs(sales: Database) -> None:
 def test_options_are_checked(sales: Database, options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         sales.take(QUEUE, **options)  # type: ignore[arg-type]  # that is what is refused
+
+
+@pytest.mark.parametrize("lease", [0, -1, 0.0, float("nan"), float("inf"), True, "1", None])
+def test_a_lease_is_more_than_zero(sales: Database, lease: Any) -> None:
+    with pytest.raises(
+        OptionError, match=r"^lease: expected more than 0 and at most 366 days, in seconds; got .*"
+    ) as refused:
+        sales.take(QUEUE, lease=lease)
+    assert str(refused.value).endswith(repr(lease))
+
+
+def test_a_queue_is_taken_by_its_name(sales: Database) -> None:
+    given: Any
+    for given in (sales.queue("Jobs"), 5, ""):
+        with pytest.raises(BrokerError, match=r"^208: .* is not a valid name of a queue, such as Orders"):
+            sales.take(given)
+
+
+def test_a_waiting_job_is_false_when_the_instance_is_closed(tmp_path: Path) -> None:
+    instance = Instance.create(tmp_path / "shop", name="shop")
+    sales = instance.create_database("Sales")
+    sales.create_queue(QUEUE)
+    got: list[bool] = []
+
+    def work() -> None:
+        with sales.take(QUEUE) as job:
+            got.append(bool(job))
+
+    context = database_context(sales)
+    queue_id = context.objects().queues["dbo", QUEUE].queue_id
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not context.arrivals.waiting(queue_id):
+        threading.Event().wait(0.01)
+    instance.close()
+    thread.join(30.0)
+    assert got == [False]
 
 
 def test_an_unknown_or_disabled_queue_is_an_error(sales: Database) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,35 @@ def test_a_message_is_put_for_later(instance: Instance, queue: WorkQueue, clock:
     with queue.take() as job:
         assert (job.value, job.attempt) == (b"later", 1)
     assert rows(instance) == 0
+
+
+@pytest.mark.parametrize("is_in_a_transaction", [False, True])
+def test_a_message_is_put_with_a_delay(sales: Database, clock: Clock, *, is_in_a_transaction: bool) -> None:
+    queue = sales.queue("Jobs")
+    clock.advance(seconds=100)
+    with sales.transaction() if is_in_a_transaction else nullcontext() as t:
+        queue.put(b"later", at=timedelta(seconds=60), transaction=t)
+        queue.put(b"now", at=timedelta(0), transaction=t)
+        queue.put(b"before", at=-timedelta(days=1), transaction=t)
+    assert values(queue) == [b"now", b"before"]
+    clock.advance(seconds=59)
+    assert values(queue) == []
+    clock.advance(seconds=1)
+    assert values(queue) == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (timedelta.max, "at: expected a delay that ends before the year 10000, got datetime.timedelta"),
+        (60, r"at: expected a datetime, a timedelta or None, got 60 \(int\)"),
+        ("tomorrow", "at: expected a datetime, a timedelta or None, got 'tomorrow'"),
+    ],
+)
+def test_a_time_that_is_not_valid_is_refused(queue: WorkQueue, at: Any, expected: str) -> None:
+    with pytest.raises(OptionError, match=f"^{expected}"):
+        queue.put(b"lost", at=at)
+    assert queue.count() == 0
 
 
 def test_a_transaction_that_has_received_does_not_receive_what_it_puts_for_later(sales: Database) -> None:

@@ -227,14 +227,14 @@ class Database:
         Args:
             queue: The name of the queue; the default schema is `dbo`.
             lease: Seconds after which other receivers may take the messages, unless the job has ended or extended its lease.
-            timeout: Seconds to wait for a message; None waits until one arrives.
+            timeout: Seconds to wait for a message; None waits until one arrives or the instance is closed.
             top: The maximum number of messages; None means all messages of the conversation group that `receive` would take.
 
         Returns:
             The job, for one `with` block. It takes the messages when the block is entered; it is false if no message arrived.
 
         Raises:
-            BrokerError: When the block is entered: the queue does not exist (15151) or is disabled (9617).
+            BrokerError: `queue` is not a valid name (208). When the block is entered: the queue does not exist (15151) or is disabled (9617).
             OptionError: An option has an invalid value.
 
         Examples:

@@ -72,6 +72,7 @@ class Job:
         "_has_entered",
         "_is_over",
         "_is_work_queue",
+        "_key",
         "_lease",
         "_messages",
         "_options",
@@ -92,6 +93,7 @@ class Job:
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
+        self._key: Final = queue_key(queue)
         self._options: Final = (
             None if top is None else integer_argument(top, name="top", minimum=1, maximum=COUNT_MAX),
             _microseconds(lease, name="lease"),
@@ -420,7 +422,7 @@ class Job:
             self._give_back()
 
     def _wait_until(self, deadline: float | None) -> ReceiveWait:
-        return ReceiveWait(self._context, queue_key(self._queue), deadline=deadline)
+        return ReceiveWait(self._context, self._key, deadline=deadline)
 
     def _start(self, claimed: Claim | None) -> None:
         if claimed is not None:
@@ -517,8 +519,12 @@ class _JobTransaction(Transaction):
 
 def _microseconds(seconds: object, *, name: str, may_be_zero: bool = False) -> int:
     """Validates the duration of a lease or of a wait."""
-    duration = timeout_seconds(seconds, name=name)
-    if duration > _LEASE_MAX or not (duration or may_be_zero):
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= _LEASE_MAX
+        or not (seconds or may_be_zero)
+    ):
         least = "at least 0" if may_be_zero else "more than 0"
         raise OptionError(f"{name}: expected {least} and at most 366 days, in seconds; got {seconds!r:.80}")
-    return max(0 if may_be_zero else 1, round(duration * SECOND))
+    return max(0 if may_be_zero else 1, round(seconds * SECOND))

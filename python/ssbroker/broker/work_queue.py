@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
-from ssbroker._arguments import epoch_microseconds, guid_bytes, utc_datetime
+from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes, utc_datetime
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
@@ -83,7 +83,7 @@ class WorkQueue:
         body: Any,
         *,
         codec: Codec | None = None,
-        at: datetime | None = None,
+        at: datetime | timedelta | None = None,
         transaction: Transaction | None = None,
     ) -> uuid.UUID:
         """Adds a message. When the call returns, the message is on the disk, unless it belongs to a transaction.
@@ -91,7 +91,8 @@ class WorkQueue:
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
-            at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
+            at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
+                UTC.
             transaction: An open transaction of the same database, such as that of another job: the message is put when it commits. None
                 commits at once.
 
@@ -105,18 +106,18 @@ class WorkQueue:
 
         Examples:
             >>> import tempfile
-            >>> from datetime import UTC, datetime, timedelta
+            >>> from datetime import timedelta
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     _ = queue.put(b"tomorrow", at=datetime.now(UTC) + timedelta(days=1))
+            ...     _ = queue.put(b"tomorrow", at=timedelta(days=1))
             ...     _ = queue.put(b"now")
             ...     with queue.take() as job:
             ...         print(job.value)
             b'now'
         """
         message_type, content = _encoded(body, codec)
-        due = None if at is None else epoch_microseconds(utc_datetime(at, name="at"))
+        due = None if at is None else _due(at, now=self._context.instance.microseconds())
         if transaction is None:
             with Transaction(self._context) as t:
                 return self._send(t, message_type, content, due)
@@ -127,13 +128,14 @@ class WorkQueue:
             )
         return self._send(transaction, message_type, content, due)
 
-    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | None = None) -> uuid.UUID:
+    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | timedelta | None = None) -> uuid.UUID:
         """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still put.
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
-            at: The earliest time at which a worker gets the message; None means now. Times without a time zone are UTC.
+            at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
+                UTC.
 
         Returns:
             The conversation id of the message, as `put` does.
@@ -167,7 +169,7 @@ class WorkQueue:
 
         Args:
             lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
-            timeout: Seconds to wait for a message; None waits until one arrives.
+            timeout: Seconds to wait for a message; None waits until one arrives or the instance is closed.
 
         Returns:
             The job, for one `with` block. It is false if no message arrived.
@@ -233,11 +235,11 @@ class WorkQueue:
 
         Examples:
             >>> import tempfile
-            >>> from datetime import UTC, datetime, timedelta
+            >>> from datetime import timedelta
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
             ...     queue = instance.queue("Jobs")
-            ...     reminder = queue.put(b"remind them", at=datetime.now(UTC) + timedelta(days=1))
+            ...     reminder = queue.put(b"remind them", at=timedelta(days=1))
             ...     queue.cancel(reminder), queue.cancel(reminder)
             (True, False)
         """
@@ -445,6 +447,18 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
+
+
+def _due(at: object, *, now: int) -> int:
+    """Returns the time at which a worker may get a message, in microseconds since 1970; `at` is a time, or a delay from now."""
+    if isinstance(at, timedelta):
+        try:
+            at = EPOCH + timedelta(microseconds=now) + at
+        except OverflowError as error:
+            raise OptionError(f"at: expected a delay that ends before the year 10000, got {at!r}") from error
+    if not isinstance(at, datetime):
+        raise OptionError(f"at: expected a datetime, a timedelta or None, got {at!r:.80} ({type(at).__name__})")
+    return epoch_microseconds(utc_datetime(at, name="at"))
 
 
 def _encoded(body: object, codec: object) -> tuple[str, bytes | None]:
