@@ -254,7 +254,7 @@ class WorkQueue:
     def count(self) -> int:
         """Returns the number of messages, including those that are leased or scheduled for later.
 
-        Messages that were moved after failures are not counted. Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them.
+        Messages that were moved after failures are not counted. Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them. The message that ends the conversation of another sender is counted until the next `take`.
 
         Raises:
             BrokerError: The queue has been dropped (15151).
