@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ssbroker._well_known import DIALOG_TIMER, ERROR, WORK_QUEUE_CONTRACT
+from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, single_message
 from ssbroker.broker.dialogs.message import read_failure
@@ -19,17 +19,17 @@ from ssbroker.store.session import ReceivedRow
 
 
 def process_system_messages(database: DatabaseContext, work: Work, queue: Queue, rows: Iterable[ReceivedRow]) -> None:
-    """Processes all messages of a conversation group, which are system messages: ends the conversations that the remote endpoint has ended."""
+    """Removes the messages of a conversation group, which are all system messages, and ends the conversations that the remote endpoint has ended."""
     messages = [Message(row) for row in rows]
-    for each in messages:
-        endpoint = conversation_endpoints.by_handle(work.connection, each.conversation_handle.bytes)
-        if each.message_type_name == DIALOG_TIMER:
-            work.connection.statements.acknowledge([each.queuing_order], is_retained=queue.is_retention_enabled)
-        elif endpoint is not None and endpoint.state != ConversationState.CD:
-            if each.message_type_name == ERROR:
-                _log_error(database, each)
-            dialog_lifecycle.end(work, endpoint, None)
+    orders = [each.queuing_order for each in messages]
+    work.connection.statements.acknowledge(orders, is_retained=queue.is_retention_enabled)
     leases.remove(work.connection, messages[0].conversation_group_id.bytes)
+    for each in messages:
+        if each.message_type_name == ERROR:
+            _log_error(database, each)
+        endpoint = conversation_endpoints.by_handle(work.connection, each.conversation_handle.bytes)
+        if endpoint is not None and endpoint.state in (ConversationState.DI, ConversationState.ER):
+            dialog_lifecycle.end(work, endpoint, None)
 
 
 def _log_error(database: DatabaseContext, message: Message) -> None:
