@@ -206,7 +206,7 @@ def test_after_close_nothing_is_counted(instance: Instance) -> None:
     assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0
 
 
-def test_the_age_of_the_oldest_message_counts_from_its_arrival(
+def test_the_age_of_the_oldest_ready_message_counts_from_its_arrival(
     instance: Instance, sales: Database, metrics: Metrics, clock: Clock
 ) -> None:
     """Also of messages that other processes have put, in each queue, and after others were received."""
@@ -221,7 +221,9 @@ def test_the_age_of_the_oldest_message_counts_from_its_arrival(
     clock.advance(seconds=5)
     with queue.take() as job:
         job.retry(after=600)
-    assert numbers(metrics)[name % "Jobs"] == 35
+    assert numbers(metrics)[name % "Jobs"] == 5
+    status = "ssbroker_queue_messages[database=Sales,queue=dbo.Jobs,status=%s]"
+    assert [numbers(metrics)[status % each] for each in ("ready", "waiting", "leased")] == [1, 1, 0]
     clock.advance(seconds=600)
     with queue.take() as job:
         assert job.value == b"one"

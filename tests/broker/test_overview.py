@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import apsw
@@ -30,7 +32,11 @@ def pages_read(database: Database, query: Callable[[Connection], object]) -> int
     return number
 
 
-@pytest.mark.parametrize("query", [views.queue_counts, views.transmission_counts, views.conversation_counts])
+@pytest.mark.parametrize(
+    "query",
+    [partial(views.queue_counts, now=0), views.transmission_counts, views.conversation_counts],
+    ids=["queues", "transmission queue", "conversations"],
+)
 def test_no_body_is_read_to_count_messages(sales: Database, query: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)
@@ -85,3 +91,54 @@ def test_queues_are_shown_with_their_messages_by_status(instance: Instance, sale
         "dbo.Orders": (2, 0, 0),
         "dbo.Replies": (0, 0, 0),
     }
+
+
+def test_only_messages_that_can_be_received_now_are_ready(instance: Instance, sales: Database, clock: Clock) -> None:
+    queue = sales.queue("Jobs")
+    for body in (b"leased", b"retried", b"ready"):
+        queue.put(body)
+    queue.put(b"scheduled", at=clock.now + timedelta(days=1))
+    with queue.take(lease=60), queue.take() as job:
+        job.retry(after=600)
+        clock.advance(seconds=5)
+        assert counts(instance, "Jobs") == (1, 2, 1, 5)
+        with queue.take(timeout=0) as other:
+            assert other.value == b"ready"
+        assert counts(instance, "Jobs") == (0, 2, 1, None)
+        assert not queue.take(timeout=0)
+
+
+def test_the_age_of_a_scheduled_message_counts_from_its_time(instance: Instance, sales: Database, clock: Clock) -> None:
+    """Before and after the wait is freed, and still after a failure."""
+    queue = sales.queue("Jobs")
+    queue.put(b"tomorrow", at=clock.now + timedelta(days=1))
+    clock.advance(seconds=60)
+    assert counts(instance, "Jobs") == (0, 1, 0, None)
+    clock.advance(seconds=24 * 3600 - 60 + 7)
+    assert counts(instance, "Jobs") == (1, 0, 0, 7)
+    instance.run_due()
+    assert counts(instance, "Jobs") == (1, 0, 0, 7)
+    with pytest.raises(ZeroDivisionError), queue.take():
+        raise ZeroDivisionError
+    clock.advance(seconds=3)
+    assert counts(instance, "Jobs") == (1, 0, 0, 10)
+    with queue.take() as job:
+        job.retry(after=600)
+    clock.advance(seconds=601)
+    assert counts(instance, "Jobs") == (1, 0, 0, 1)
+
+
+def test_the_messages_of_a_lease_that_has_ended_are_ready(instance: Instance, sales: Database, clock: Clock) -> None:
+    queue = sales.queue("Jobs")
+    queue.put(b"slow")
+    with queue.take(lease=60):
+        clock.advance(seconds=61)
+        assert counts(instance, "Jobs") == (1, 0, 0, 61)
+        (row,) = overview_of(instance)["leases"]
+        assert (row["state"], row["groups"]) == ("READY", 1)
+
+
+def counts(instance: Instance, queue: str) -> tuple[int, int, int, int | None]:
+    """The numbers of ready, waiting and leased messages of a queue, and the age of the oldest ready one."""
+    (row,) = (row for row in overview_of(instance)["queues"] if row["queue"] == f"dbo.{queue}")
+    return row["ready"], row["waiting"], row["leased"], row["oldest_seconds"]

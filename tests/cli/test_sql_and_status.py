@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import apsw
@@ -275,10 +276,24 @@ def test_status_shows_undelivered_messages(run: Run, folder: Path) -> None:
     assert (result.status, result.err) == (0, "")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert lines[0] == "Instance shop"
-    assert "Sales dbo.Closed off 0 0 0" in lines
-    assert any(line.startswith("Sales dbo.Orders on 1 0 0 0:") for line in lines)
+    assert "Sales dbo.Closed off 0" in lines
+    assert any(line.startswith("Sales dbo.Orders on 1 0:") for line in lines)
     assert any(line.startswith("Sales CO CONVERSING 3 0:00:") for line in lines)
     assert any(line.startswith("Sales //Nowhere 2 1 0:00:") for line in lines)
+
+
+def test_status_counts_messages_apart_that_cannot_be_received_now(run: Run, folder: Path) -> None:
+    with Instance.open(folder, background=False) as instance:
+        queue = instance.database("Sales").queue("Jobs")
+        for _ in range(4):
+            queue.put(b"one")
+        queue.put(b"tomorrow", at=datetime.now(UTC) + timedelta(days=1))
+        with queue.take(), queue.take() as job:
+            job.retry(after=600)
+            shown = run("status", folder).out
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["database", "queue", "state", "ready", "oldest", "waiting", "leased"] in rows
+    assert next(row[3:4] + row[5:] for row in rows if row[1:2] == ["dbo.Jobs"]) == ["2", "2", "1"]
 
 
 def test_status_does_not_wrap_advice(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +317,8 @@ def test_status_as_json(run: Run, folder: Path) -> None:
         "is_receive_enabled": True,
         "is_enqueue_enabled": True,
         "ready": 1,
+        "waiting": 0,
+        "leased": 0,
         "incomplete": 0,
         "retained": 0,
         "problem": None,
@@ -322,7 +339,7 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
             with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
                 raise ZeroDivisionError
     shown = run("status", folder).out
-    assert "Sales dbo.Jobs off 1 0 0" in " ".join(shown.split())
+    assert "Sales dbo.Jobs off 1 0:00:" in " ".join(shown.split())
     (line,) = (
         line
         for line in shown.splitlines()

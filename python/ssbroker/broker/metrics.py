@@ -60,7 +60,7 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
         "Connections with other instances that could not be established, were refused, or broke.",
     ),
 }
-_MESSAGE_STATUSES: Final = ("ready", "incomplete", "retained")
+_MESSAGE_STATUSES: Final = ("ready", "waiting", "leased", "incomplete", "retained")
 SERVICES_MAX: Final = 1000
 """The services to count separately in metrics of the transmission queue; peers can choose service names."""
 _OTHERS: Final = "(others)"
@@ -227,7 +227,9 @@ class Metrics:
         for row in found["databases"]:
             enabled.add_metric([row["name"]], float(row["is_broker_enabled"] and row["state_desc"] == "ONLINE"))
         messages = GaugeMetricFamily(
-            "ssbroker_queue_messages", "Messages in a queue.", labels=["database", "queue", "status"]
+            "ssbroker_queue_messages",
+            "Messages in a queue; those scheduled for later or for a retry are waiting.",
+            labels=["database", "queue", "status"],
         )
         is_on = GaugeMetricFamily(
             "ssbroker_queue_enabled",
@@ -272,7 +274,7 @@ def _queue_states(rows: Rows) -> Iterator[Metric]:
     labels = ["database", "queue"]
     age = GaugeMetricFamily(
         "ssbroker_queue_oldest_seconds",
-        "Seconds since the oldest ready message of a queue arrived; 0 if there is none.",
+        "Seconds since the oldest ready message of a queue arrived, or became due; 0 if there is none.",
         labels=labels,
     )
     poisoned = GaugeMetricFamily(

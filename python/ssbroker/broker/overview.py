@@ -89,6 +89,8 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     "is_receive_enabled": bool(receives),
                     "is_enqueue_enabled": bool(enqueues),
                     "ready": ready,
+                    "waiting": waiting,
+                    "leased": leased,
                     "incomplete": incomplete,
                     "retained": retained,
                     "oldest_seconds": _seconds_since(oldest, now),
@@ -103,10 +105,12 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     receives,
                     enqueues,
                     ready,
+                    waiting,
+                    leased,
                     incomplete,
                     retained,
                     oldest,
-                ) in views.queue_counts(connection)
+                ) in views.queue_counts(connection, now=now)
             ],
             "moved": [
                 {
@@ -128,7 +132,7 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     "attempts": attempts,
                     "failures": failed,
                 }
-                for schema, queue, state, groups, attempts, failed in views.lease_counts(connection)
+                for schema, queue, state, groups, attempts, failed in views.lease_counts(connection, now=now)
             ],
             "conversations": [
                 {

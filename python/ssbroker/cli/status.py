@@ -89,7 +89,7 @@ def database_problems(found: dict[str, Any]) -> Iterator[Text]:
 
 def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the queues."""
-    rows = [_queue_row(row) for row in found["queues"]]
+    rows = [_queue_row(row, found["queues"]) for row in found["queues"]]
     return state_table("Queues", rows) if rows else Text("There are no queues.")
 
 
@@ -151,14 +151,21 @@ def _database_row(row: dict[str, Any]) -> dict[str, str]:
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
-def _queue_row(row: dict[str, Any]) -> dict[str, str]:
+def _queue_row(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, str]:
     return {
         "database": row["database"],
         "queue": row["queue"],
         "state": queue_state(row),
-        **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
+        "ready": str(row["ready"]),
         "oldest": age_text(row["oldest_seconds"]),
+        **other_counts(row, rows),
     }
+
+
+def other_counts(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns the cells for messages that cannot be received now; statuses that no queue has are left out."""
+    statuses = ("waiting", "leased", "incomplete", "retained")
+    return {name: str(row[name]) for name in statuses if any(each[name] for each in rows)}
 
 
 def queue_state(row: dict[str, Any]) -> str:

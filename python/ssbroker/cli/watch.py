@@ -23,6 +23,7 @@ from ssbroker.cli.status import (
     age_text,
     connection_row,
     database_problems,
+    other_counts,
     print_parts,
     queue_problems,
     queue_state,
@@ -249,7 +250,6 @@ def _queue_row(
     is_ascii: bool,
 ) -> dict[str, str]:
     key = (row["database"], row["queue"])
-    others = {name: str(row[name]) for name in ("incomplete", "retained") if any(each[name] for each in rows)}
     return {
         "database": row["database"],
         "queue": row["queue"],
@@ -258,7 +258,7 @@ def _queue_row(
         "change": _change(row["ready"], depths.get(key)),
         "history": depth_bars(history.get(key, []), is_ascii=is_ascii),
         "oldest": age_text(row["oldest_seconds"]),
-        **others,
+        **other_counts(row, rows),
     }
 
 

@@ -134,6 +134,11 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     )
 
 
+def set_ready_time(connection: Connection, group: bytes, ready_at: int) -> None:
+    """Counts the age of the messages of a conversation group from the end of their wait instead of their arrival."""
+    connection.execute(_SET_READY_TIME, (ready_at, group))
+
+
 @contextmanager
 def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     """Keeps queuing orders of deleted messages from being assigned again."""
@@ -154,6 +159,9 @@ _HAS_READY_OF: Final = """
     WHERE {0} = ?3 AND m.queue_id = ?1 AND m.status = 1 AND {1} LIMIT 1"""
 _HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle", _NOT_LEASED)
 _HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id", _NOT_LEASED)
+_SET_READY_TIME: Final = """
+    UPDATE ssb_queued_messages SET enqueue_time = max(enqueue_time, ?) WHERE status = 1 AND endpoint_id IN (
+        SELECT endpoint_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?)"""
 _COUNT: Final = "SELECT count(*) FROM ssb_queued_messages WHERE queue_id = ? AND status = ?"
 _HAS_SENT: Final = """
     SELECT 1 FROM ssb_queued_messages JOIN ssb_message_types USING (message_type_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
+from ssbroker.store import leases
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
@@ -144,17 +145,18 @@ def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
     return connection.execute(_QUEUE, (queue_id,)).fetchall()
 
 
-def queue_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns for each queue its id, schema, name and state, its numbers of messages, and when the oldest ready message arrived.
+def queue_counts(connection: Connection, *, now: int) -> list[tuple[Any, ...]]:
+    """Returns for each queue its id, schema, name and state, its numbers of messages, and when the first ready message became ready.
 
-    The state is whether it can be received from and sent to. The numbers are those of ready, early and retained messages.
+    The state is whether it can be received from and sent to. The numbers are those of ready, waiting, leased, early and retained
+    messages. A message is ready if it can be received now, and waits if it is scheduled for later or for a retry.
     """
-    return connection.execute(_QUEUES).fetchall()
+    return connection.execute(_QUEUES, (now,)).fetchall()
 
 
-def lease_counts(connection: Connection) -> list[tuple[Any, ...]]:
+def lease_counts(connection: Connection, *, now: int) -> list[tuple[Any, ...]]:
     """Returns the conversation groups with leases: schema and name of the queue, state, and sums of groups, attempts and failures."""
-    return connection.execute(_LEASES).fetchall()
+    return connection.execute(_LEASES, (now,)).fetchall()
 
 
 def moved_counts(connection: Connection) -> list[tuple[Any, ...]]:
@@ -187,11 +189,20 @@ def oldest_waiting(connection: Connection, service: str) -> tuple[Any, ...] | No
     return uuid.UUID(bytes=conversation), number, from_service, broker_instance, bool(is_initiator), status
 
 
-# Counts in indexes, because the rows contain the bodies.
+# Counts in indexes, because the rows contain the bodies. A wait that has ended may not have been freed yet.
+_IS_HELD: Final = leases.IS_HELD_SQL.format(now="?1")
 _QUEUES: Final = f"""
-    WITH queued AS (
-        SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
-            count(*) FILTER (WHERE status IN (0, 3)) AS retained, min(queuing_order) FILTER (WHERE status = 1) AS first
+    WITH held AS MATERIALIZED (
+        SELECT m.queue_id, m.queuing_order, lease_id IS NULL AS waits
+        FROM ssb_group_leases CROSS JOIN ssb_conversation_endpoints AS e USING (conversation_group_id)
+            CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
+        WHERE {_IS_HELD} AND m.status = 1
+    ), hidden AS (
+        SELECT queue_id, count(*) FILTER (WHERE waits) AS waiting, count(*) FILTER (WHERE NOT waits) AS leased FROM held GROUP BY queue_id
+    ), queued AS (
+        SELECT queue_id, count(*) FILTER (WHERE status = 1) AS complete, count(*) FILTER (WHERE status = 2) AS early,
+            count(*) FILTER (WHERE status IN (0, 3)) AS retained,
+            min(queuing_order) FILTER (WHERE status = 1 AND queuing_order NOT IN (SELECT queuing_order FROM held)) AS first
         FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
         SELECT q.queue_id, count(*) AS messages
@@ -199,13 +210,18 @@ _QUEUES: Final = f"""
             JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE}
         WHERE state IN ('SI', 'CO') GROUP BY q.queue_id
     )
-    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, ifnull(ready, 0),
+    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled,
+        ifnull(complete, 0) - ifnull(waiting, 0) - ifnull(leased, 0), ifnull(waiting, 0), ifnull(leased, 0),
         ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0),
-        (SELECT enqueue_time FROM ssb_queued_messages WHERE queuing_order = first)
-    FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN incomplete USING (queue_id) ORDER BY schema_name, name"""  # noqa: S608
+        (SELECT max(enqueue_time, ifnull((
+            SELECT min(until, ?1) FROM ssb_conversation_endpoints AS e JOIN ssb_group_leases USING (conversation_group_id)
+            WHERE e.endpoint_id = m.endpoint_id AND lease_id IS NULL), 0))
+        FROM ssb_queued_messages AS m WHERE queuing_order = first)
+    FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN hidden USING (queue_id) LEFT JOIN incomplete USING (queue_id)
+    ORDER BY schema_name, name"""  # noqa: S608
 _LEASES: Final = f"""
-    SELECT schema_name, name, {_LEASE_STATE} AS state, count(*), sum(attempts), sum(failures)
-    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, state ORDER BY schema_name, name, state"""  # noqa: S608
+    SELECT schema_name, name, CASE WHEN {_IS_HELD} THEN {_LEASE_STATE} ELSE 'READY' END AS state, count(*), sum(attempts), sum(failures)
+    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, 3 ORDER BY schema_name, name, 3"""  # noqa: S608
 # SQLite takes the error from the row that has the maximum.
 _MOVED: Final = """
     SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error

@@ -32,7 +32,7 @@ INTERVAL: Final = 1.0
 _BUSY_SHARE_MAX: Final = 0.05
 """The maximum fraction of the time that is spent on making states."""
 _SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
-    "queues": lambda row: -row["ready"] - row["incomplete"],
+    "queues": lambda row: -row["ready"] - row["waiting"] - row["leased"] - row["incomplete"],
     "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
     "conversations": lambda row: -row["count"],
     "leases": lambda row: -row["groups"],

@@ -12,7 +12,7 @@ from ssbroker.broker.dialogs import job_conversations, poison_message_handling, 
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.store import leases
+from ssbroker.store import leases, queues
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
 from ssbroker.store.session import ReceivedRow
@@ -141,6 +141,7 @@ def release_ended(work: Work, *, now: int) -> None:
     ended = leases.ended(work.connection, now=now)
     for lease in ended:
         if lease.lease_id is None:
+            queues.set_ready_time(work.connection, lease.conversation_group_id, min(lease.until, now))
             _make_available(work, lease)
             continue
         process = lease.process_id

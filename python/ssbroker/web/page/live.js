@@ -187,6 +187,8 @@ const queues = new Table(document.querySelector("#queues .content"), [
     build: (cell, row) => { row.spark = chart("depth"); cell.append(row.spark); },
     update: (cell, entry, row) => draw(row.spark, depths.get(entry.key) ?? [], 1, (most) => `Ready messages: max. ${number(most)}`) },
   { name: "Oldest age", value: ({ row }) => duration(row.oldest_seconds) },
+  { name: "Waiting", className: "number", value: ({ row }) => number(row.waiting) },
+  { name: "Leased", className: "number", value: ({ row }) => number(row.leased) },
   { name: "Incomplete", className: "number", value: ({ row }) => number(row.incomplete) },
   { name: "Retained", className: "number", value: ({ row }) => number(row.retained) },
   { name: "Failures", className: "reason", value: ({ row, moved }) => [row.problem ?? (isOn(row) ? "" : "disabled by a statement"), ...moved].filter(Boolean).join(" ") },
@@ -289,7 +291,7 @@ function showTotals(serving) {
     [waits, "undelivered message", waits ? "warning" : "fine"],
     [sum(state.conversations, "count"), "conversation", ""],
     [serving?.connections.length ?? 0, "connection", ""],
-    [sum(state.leases, "groups"), "leased conversation group", ""],
+    [sum(state.leases.filter((row) => row.state === "LEASED"), "groups"), "leased conversation group", ""],
     [off, "disabled queue", off ? "error" : "fine"],
   ];
   const list = byId("totals");
@@ -304,7 +306,7 @@ function showTotals(serving) {
 
 function showQueues() {
   const wanted = byId("filter").value.toLowerCase();
-  const isBusy = (row) => row.ready > 0 || row.incomplete > 0 || !isOn(row);
+  const isBusy = (row) => row.ready > 0 || row.waiting > 0 || row.leased > 0 || row.incomplete > 0 || !isOn(row);
   const name = (row) => `${row.database}: ${row.queue}`;
   const rows = state.queues.filter((row) => name(row).toLowerCase().includes(wanted));
   rows.sort((one, other) => isBusy(other) - isBusy(one) || name(one).localeCompare(name(other)));
