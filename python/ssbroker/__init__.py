@@ -13,7 +13,8 @@ from ssbroker.catalog import instance_folder as _instance_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ssbroker import diagnose, exceptions, schemas, spark, testing
+    from ssbroker import diagnose, exceptions, schemas, testing
+    from ssbroker import spark as spark  # exported
     from ssbroker.broker.database import Database
     from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
@@ -106,13 +107,13 @@ __all__ = [
     "metrics",
     "reassemble",
     "schemas",
-    "spark",
     "summarize",
     "testing",
     "tie_break_hash",
     "traces",
 ]
 
+# `spark` is not in `__all__`, because `from ssbroker import *` must work without PySpark.
 # Imported on first use: most programs need only some of them, and a Spark worker needs few.
 _MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
 _HOMES = {
@@ -140,7 +141,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in __all__ and name != "spark":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
         value: Any = _import_module("importlib.metadata").version(__name__)
@@ -154,7 +155,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     # `help` and `inspect` read every listed name, and accept no error but AttributeError.
-    return sorted(name for name in __all__ if name != "spark" or _find_spec("pyspark") is not None)
+    return sorted([*__all__, "spark"] if _find_spec("pyspark") is not None else __all__)
 
 
 class _RenamedModule(_ModuleType):

@@ -35,3 +35,26 @@ def test_the_extra_is_named(tmp_path: Path) -> None:
     assert done.stdout == 2 * message
     assert done.stderr == f"ssbroker: {message}"
     assert done.returncode == 2
+
+
+STAR_IMPORT = """
+import sys
+from importlib.metadata import requires
+from packaging.requirements import Requirement
+
+extras = {Requirement(line).name.replace("-", "_") for line in requires("ssbroker") if "extra ==" in line}
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in extras - {"packaging", "pyarrow"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from ssbroker import *
+print(sorted(extras & {"apsw", "pyspark"}), Instance.__name__, Router.__name__, "spark" in globals())
+"""
+
+
+def test_all_public_names_can_be_imported_without_extras() -> None:
+    done = subprocess.run([sys.executable, "-c", STAR_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("['apsw', 'pyspark'] Instance Router False\n", "")

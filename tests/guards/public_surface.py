@@ -30,7 +30,9 @@ def lines() -> Iterator[str]:
     for name in MODULES:
         module = import_module(name)
         yield f"[{name}]"
-        for public in sorted(getattr(module, "__all__", None) or _own_names(module)):
+        for public in (
+            dir(module) if name == "ssbroker" else sorted(getattr(module, "__all__", None) or _own_names(module))
+        ):
             yield from _described(public, getattr(module, public))
         yield ""
 

@@ -19,7 +19,8 @@ def test_the_public_surface_equals_the_snapshot() -> None:
 
 
 def test_dir_shows_public_names_only() -> None:
-    for module in (ssbroker, ssbroker.diagnose, ssbroker.spark, ssbroker.testing):
+    assert dir(ssbroker) == sorted([*ssbroker.__all__, "spark"])
+    for module in (ssbroker.diagnose, ssbroker.spark, ssbroker.testing):
         assert dir(module) == sorted(module.__all__)
 
 
