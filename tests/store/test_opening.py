@@ -13,6 +13,7 @@ import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.database_file import DatabaseFile
+from ssbroker.store.schema import DATABASE
 from tests.store.numbered_rows import MIGRATIONS, numbers, numbers_at, write
 from tests.unprivileged import nobody
 
@@ -222,3 +223,39 @@ def test_a_failed_migration_leaves_the_old_version(path: Path) -> None:
         DatabaseFile.open(path, (*MORE, "CREATE TABLE more (again)"))
     with closing(DatabaseFile.open(path, MORE)) as file:
         assert numbers(file) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("version", [0, 3, len(DATABASE) - 1, len(DATABASE) + 1, 20261129, -1])
+def test_a_version_that_another_program_has_changed_is_reported(tmp_path: Path, version: int) -> None:
+    """The file is not upgraded, and can be used when the version is set back."""
+    path = tmp_path / "x.sqlite"
+    DatabaseFile.create(path, DATABASE).close()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("user_version", version)
+        before = connection.execute("SELECT * FROM sqlite_schema").fetchall()
+    expected = rf"user_version is {version}, but the tables are those of version 8: another program.*user_version = 8$"
+    with pytest.raises(StorageError, match=expected):
+        DatabaseFile.open(path, DATABASE)
+    with closing(apsw.Connection(str(path))) as connection:
+        assert (connection.pragma("user_version"), connection.execute("SELECT * FROM sqlite_schema").fetchall()) == (
+            version,
+            before,
+        )
+        connection.pragma("user_version", len(DATABASE))
+    DatabaseFile.open(path, DATABASE).close()
+
+
+def test_an_application_id_that_another_program_has_changed_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    DatabaseFile.create(path, DATABASE).close()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("application_id", 17)
+    with pytest.raises(
+        StorageError,
+        match=r"x\.sqlite: PRAGMA application_id is 17 instead of 1397965426: another .* PRAGMA application_id = 1397965426$",
+    ):
+        DatabaseFile.open(path, DATABASE)
+    with closing(apsw.Connection(str(tmp_path / "other.sqlite"))) as connection:
+        connection.execute("CREATE TABLE a (b)")
+    with pytest.raises(StorageError, match="not a database file of an instance: PRAGMA application_id is 0 instead"):
+        DatabaseFile.open(tmp_path / "other.sqlite", DATABASE)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import LockTimeoutError, OutputError, StorageError
@@ -29,6 +29,9 @@ from ssbroker.store.sqlite import (
     storage_errors,
 )
 from ssbroker.store.write_lock import WriteLock, describe_lock_holder
+
+if TYPE_CHECKING:
+    import apsw
 
 Result = TypeVar("Result")
 
@@ -111,7 +114,11 @@ class DatabaseFile:
                     version = connection.pragma("user_version")
                     if 0 <= version < len(migrations):  # no other process was faster
                         with storage_errors(path, is_internal=True):
+                            _check_tables(connection, migrations, path)
                             _migrate(connection, migrations, version)
+            if not 0 <= version <= len(migrations):
+                with file.read() as connection:
+                    _check_tables(connection, migrations, path)
             _check_version(path, version, len(migrations))
         except BaseException:
             file.close()
@@ -314,6 +321,40 @@ def _check_version(path: Path, version: int, known: int) -> None:
             f"{path}: has format version {version}; this library supports versions up to {known}{remedy}",
             file=str(path),
         )
+
+
+def _check_tables(connection: Connection, migrations: tuple[str, ...], path: Path) -> None:
+    """Raises `StorageError` if the tables are those of another version than `PRAGMA user_version` states, which another program has changed."""
+    import apsw  # noqa: PLC0415  # an extra, loaded by now
+
+    version, found = connection.pragma("user_version"), _columns(connection)
+    actual = None
+    if not found:
+        return
+    with closing(apsw.Connection(":memory:")) as scratch:
+        for number, step in enumerate(migrations, start=1):
+            scratch.execute(step)
+            if _columns(scratch) == found:
+                if number == version:
+                    return
+                actual = number
+    if actual is not None:
+        or_newer = ", unless a newer ssbroker has upgraded the file" if version > len(migrations) else ""
+        raise StorageError(
+            f"{path}: PRAGMA user_version is {version}, but the tables are those of version {actual}: another program, such as a "
+            f"migration tool, has changed it{or_newer}. Set it back: PRAGMA user_version = {actual}",
+            file=str(path),
+        )
+
+
+def _columns(connection: apsw.Connection) -> set[tuple[str, str]]:
+    """Returns the tables of the library and their columns."""
+    return set(connection.execute(_COLUMNS))
+
+
+_COLUMNS: Final = """
+    SELECT t.name, c.name FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c
+    WHERE t.type = 'table' AND t.name GLOB 'ssb_*'"""
 
 
 def _migrate(connection: Connection, migrations: tuple[str, ...], version: int) -> None:

@@ -331,8 +331,12 @@ def _connection_class() -> type[Connection]:
 def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
     if create:
         check_empty(connection, path)
-    elif connection.pragma("application_id") != APPLICATION_ID:
-        raise StorageError(f"{path}: not a database file of an instance", file=str(path))
+    elif (found := connection.pragma("application_id")) != APPLICATION_ID:
+        change = f"PRAGMA application_id is {found} instead of {APPLICATION_ID}"
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_database'").get:
+            change += f": another program has changed it. Set it back: PRAGMA application_id = {APPLICATION_ID}"
+            raise StorageError(f"{path}: {change}", file=str(path))
+        raise StorageError(f"{path}: not a database file of an instance: {change}", file=str(path))
     if connection.readonly("main"):
         raise StorageError(f"{path}: is read-only", file=str(path))
 
