@@ -94,6 +94,27 @@ def test_another_instance_of_the_same_process_is_named(folder: Path) -> None:
     assert "that has sent messages. Open each folder once in a process" in found
 
 
+def test_another_instance_is_named_after_a_write_of_this_one(folder: Path) -> None:
+    """It keeps a connection, and its attempt to use it at once clears the entry of the holder."""
+    with (
+        Instance.open(folder, background=False) as holder,
+        Instance.open(folder, background=False, lock_timeout=0.05) as waiting,
+    ):
+        waiting.database("Sales").queue("Jobs").put(b"one")
+        with holder.database("Sales").transaction() as t:
+            t.connection.execute("CREATE TABLE orders (id)")
+            found = [error_of_writing_in(waiting) for _ in range(2)]
+            threads = [threading.Thread(target=lambda: found.append(error_of_writing_in(waiting))) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert len(found) == 4
+    for each in found:
+        assert re.search(r"Another Instance of this process (holds|has held) the lock", each)
+        assert "Open each folder once in a process" in each
+
+
 def test_another_instance_of_the_same_process_is_named_to_a_coroutine(folder: Path) -> None:
     async def send(instance: Instance) -> None:
         async with instance.database("Sales").transaction() as t:

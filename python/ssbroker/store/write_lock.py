@@ -89,17 +89,27 @@ class LockCall(IntFlag):
     SQL = 4
 
 
-def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None) -> str:
-    """Describes the holder of a write lock, as in `SharedMemory.holder`, and what to do; `thread` holds it if it is of this process."""
+def describe_lock_holder(
+    holder: tuple[int, int, int] | None, thread: int | None, *, is_other_instance: bool = False
+) -> str:
+    """Describes the holder of a write lock, and what to do.
+
+    Args:
+        holder: As in `SharedMemory.holder`. A failed attempt of this process may have cleared the entry of another `Instance`.
+        thread: The thread that holds it if the holder is this process.
+        is_other_instance: Whether another `Instance` of this process is known to hold it.
+    """
+    if is_other_instance and (holder is None or holder[0] != os.getpid()):
+        return f"Another Instance of this process holds the lock. {_OPEN_ONCE}"
     if holder is None or not _is_running(holder[0]):
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
     process_id, since, calls = holder
     who = f"Process {process_id}"
     advice = "Do slow work outside transactions: take messages with a lease, with Database.take"
-    if process_id == os.getpid() and thread in _threads_of_this_call():
+    if is_other_instance or (process_id == os.getpid() and thread in _threads_of_this_call()):
         # This thread, or the event loop that it makes calls for, has the lock of its own Instance, and waits for the lock of the file.
         who = "Another Instance of this process"
-        advice = "Open each folder once in a process, and share the Instance between its threads"
+        advice = _OPEN_ONCE
     elif process_id == os.getpid():
         names = {each.ident: each.name for each in threading.enumerate()}
         who = f"Thread {names.get(thread, 'unknown')!r} of this process"
@@ -112,6 +122,7 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None
     )
 
 
+_OPEN_ONCE: Final = "Open each folder once in a process, and share the Instance between its threads"
 _LOCK_CALLS: Final = {
     LockCall.RECEIVE: "received messages",
     LockCall.SEND: "sent messages",
