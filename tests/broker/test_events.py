@@ -15,6 +15,7 @@ from ssbroker.protocol.events import (
     Event,
     GroupStep,
     MessageUndeliverable,
+    QueueDisabled,
 )
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, received, send
@@ -216,3 +217,24 @@ def test_a_failing_log_handler_does_not_affect_a_commit(
         logger.setLevel(level)
     assert received(stock) == [b"two chairs"]
     assert "the log is full" in capsys.readouterr().err
+
+
+def test_a_function_may_take_only_the_kinds_that_it_subscribes_to(instance: Instance) -> None:
+    """Without errors of the type checker."""
+    seen: list[str | None] = []
+
+    def note_queue(event: QueueDisabled) -> None:
+        seen.append(event.queue)
+
+    def note_one(event: QueueDisabled | MessageUndeliverable) -> None:
+        seen.append(event.database)
+
+    def note_any(event: Event) -> None:
+        seen.append(event.NAME)
+
+    instance.subscribe(note_queue, QueueDisabled)
+    instance.subscribe(note_one, QueueDisabled, MessageUndeliverable)
+    instance.subscribe(note_any)
+    instance.subscribe(note_queue)  # type: ignore[arg-type]  # it gets all kinds
+    database_context(instance.create_database("Sales")).instance.events.emit(QueueDisabled(at=0, queue="Orders"))
+    assert seen == ["Orders", None, "Broker:Queue Disabled", "Orders"]

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self, overload
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, UnknownDatabaseError
-from ssbroker.protocol.events import Event, Subscriber
+from ssbroker.protocol.events import Event, First, Second, Subscriber, Third
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import database_registry
 from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
@@ -569,7 +569,28 @@ class Instance:
         """
         return self._background.catalog.router(tie_break=tie_break, pending_request=pending_request)
 
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
+    @overload
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(self, subscriber: Callable[[First], None], kind: type[First], /) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(
+        self, subscriber: Callable[[First | Second], None], kind: type[First], second: type[Second], /
+    ) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(
+        self,
+        subscriber: Callable[[First | Second | Third], None],
+        kind: type[First],
+        second: type[Second],
+        third: type[Third],
+        /,
+    ) -> Callable[[], None]: ...
+
+    def subscribe(self, subscriber: Callable[..., None], *kinds: type[Event]) -> Callable[[], None]:
         """Subscribes a function to events.
 
         The function is called in the thread that causes the event, after the transaction has committed.

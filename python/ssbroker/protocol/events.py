@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, overload
 
 from ssbroker._arguments import EPOCH
 from ssbroker.exceptions import OptionError
@@ -572,6 +572,9 @@ LOGGER: Final = logging.getLogger("ssbroker.events")
 LOGGER.addHandler(logging.NullHandler())
 
 Subscriber: TypeAlias = Callable[[Event], None]
+First = TypeVar("First", bound=Event)
+Second = TypeVar("Second", bound=Event)
+Third = TypeVar("Third", bound=Event)
 
 
 class EventLog:
@@ -600,11 +603,32 @@ class EventLog:
 
     def __init__(self) -> None:
         # Copy on write: a thread that is emitting keeps iterating over the tuple it started with.
-        self._subscribers: tuple[tuple[Subscriber, tuple[type[Event], ...]], ...] = ()
+        self._subscribers: tuple[tuple[Callable[..., None], tuple[type[Event], ...]], ...] = ()
         self._rate: Final[LogRate[tuple[str, int, str]]] = LogRate(others=lambda key: (*key[:2], "others"))
         self.counts: Counter[str] = Counter()
 
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
+    @overload
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(self, subscriber: Callable[[First], None], kind: type[First], /) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(
+        self, subscriber: Callable[[First | Second], None], kind: type[First], second: type[Second], /
+    ) -> Callable[[], None]: ...
+
+    @overload
+    def subscribe(
+        self,
+        subscriber: Callable[[First | Second | Third], None],
+        kind: type[First],
+        second: type[Second],
+        third: type[Third],
+        /,
+    ) -> Callable[[], None]: ...
+
+    def subscribe(self, subscriber: Callable[..., None], *kinds: type[Event]) -> Callable[[], None]:
         """Calls `subscriber` with each event of the given kinds.
 
         Args:
