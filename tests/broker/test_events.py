@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -238,3 +241,30 @@ def test_a_function_may_take_only_the_kinds_that_it_subscribes_to(instance: Inst
     instance.subscribe(note_queue)  # type: ignore[arg-type]  # it gets all kinds
     database_context(instance.create_database("Sales")).instance.events.emit(QueueDisabled(at=0, queue="Orders"))
     assert seen == ["Orders", None, "Broker:Queue Disabled", "Orders"]
+
+
+WITHOUT_LOGGING = """
+import sys
+from ssbroker import Instance
+
+with Instance.create(sys.argv[1], name="shop", background=False) as instance:
+    instance.subscribe(lambda event: 1 / 0)
+    queue = instance.queue("Jobs")
+    queue.put(b"poison")
+    for _ in range(5):
+        try:
+            with queue.take():
+                raise KeyError
+        except KeyError:
+            pass
+"""
+
+
+def test_errors_are_printed_without_any_setup_of_logging(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOGGING, str(tmp_path / "x")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert "Broker:Queue Disabled: database=Queues, queue=dbo.Jobs" in done.stderr
+    assert "Broker:Queue Disabled: a subscriber failed" in done.stderr
+    assert "ZeroDivisionError" in done.stderr

@@ -568,8 +568,6 @@ class LogRate(Generic[Source]):
 
 
 LOGGER: Final = logging.getLogger("ssbroker.events")
-# Without this handler, `logging` prints warnings to stderr if the application has not configured it.
-LOGGER.addHandler(logging.NullHandler())
 
 Subscriber: TypeAlias = Callable[[Event], None]
 First = TypeVar("First", bound=Event)
