@@ -154,6 +154,10 @@ class LockTimeoutError(StorageError, TimeoutError):
     """The database file stayed locked by other writers for longer than `lock_timeout`; nothing was changed."""
 
 
+class FileReplacedError(StorageError):
+    """A database file was moved, deleted or replaced while it was open, so that changes would be lost."""
+
+
 class BrokerError(SsbrokerError):
     """Service Broker rejected a call. Earlier changes of the transaction are kept, and the transaction can continue.
 
@@ -174,7 +178,7 @@ class LeaseLostError(BrokerError):
 
 
 class ProtocolError(SsbrokerError, RuntimeError):
-    """A protocol object was used in a state that does not allow the call; nothing was changed."""
+    """A server or a protocol object was used in a state that does not allow the call; nothing was changed."""
 
 
 class PeerError(SsbrokerError):

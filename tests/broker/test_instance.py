@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,18 @@ def test_concurrent_creations_of_a_database_create_it_once(instance: Instance) -
     assert made[::2] == [None] * 4
     assert sorted(map(str, made[1::2])) == ["1801", "1801", "1801", "None"]
     assert len(instance.databases) == 6
+
+
+@pytest.mark.parametrize(
+    "make", [partial(Instance.open, create=True), Instance.open, partial(Instance.create, name="x")]
+)
+def test_an_instance_in_memory_is_refused(
+    make: Callable[[str], Instance], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=r"folder: .* temporary folder.* clock= .* background=False"):
+        make(":memory:")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_inaccessible_folder_is_a_clear_error(open_to_all: Path) -> None:

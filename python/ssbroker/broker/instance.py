@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, overload
 
 import pyarrow as pa
 
-from ssbroker._arguments import boolean, timeout_seconds
+from ssbroker._arguments import boolean, path_argument, timeout_seconds
 from ssbroker._well_known import PORT
 from ssbroker.broker import async_calls, database_files, database_lifecycle, scripts, views
 from ssbroker.broker.activation import Procedure
@@ -138,7 +138,7 @@ class Instance:
             ...         [database.name for database in instance.databases]
             ['msdb']
         """
-        resolved_folder = database_files.resolve_path(folder, name="folder")
+        resolved_folder = _instance_folder(folder)
         _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
         file = database_files.create_msdb(
@@ -192,7 +192,7 @@ class Instance:
         boolean(create, name="create")
         if name is not None and not create:
             raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
-        resolved_folder = database_files.resolve_path(folder, name="folder")
+        resolved_folder = _instance_folder(folder)
         _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
         path = resolved_folder / MSDB_FILE
@@ -770,6 +770,16 @@ class Instance:
 
     def __repr__(self) -> str:
         return f"Instance({self.name!r}, folder={str(self.folder)!r})"
+
+
+def _instance_folder(folder: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path of an instance's folder; refuses names that SQLite takes for a database in memory."""
+    if os.fspath(path_argument(folder, name="folder")) == ":memory:":
+        raise OptionError(
+            "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as that of "
+            "tempfile.TemporaryDirectory(). For tests, clock= sets the time, and background=False starts no threads"
+        )
+    return database_files.resolve_path(folder, name="folder")
 
 
 def _check_options(clock: object, random: object, lock_timeout: object, *, background: object, vfs: object) -> None:

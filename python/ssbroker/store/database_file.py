@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ssbroker._arguments import timeout_seconds
-from ssbroker.exceptions import LockTimeoutError, OutputError, StorageError
+from ssbroker.exceptions import FileReplacedError, LockTimeoutError, OutputError, StorageError
 from ssbroker.store.commit_watch import CommitWatch
 from ssbroker.store.connection_pool import ConnectionPool
 from ssbroker.store.objects import NativeSnapshot
@@ -22,7 +22,6 @@ from ssbroker.store.session import Session, SessionContext
 from ssbroker.store.shared_memory import SHARED_MEMORY_SUFFIX, SharedMemory
 from ssbroker.store.sqlite import (
     Connection,
-    FileReplacedError,
     busy_handler,
     check_empty,
     file_identity,

@@ -13,7 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ssbroker import _core
-from ssbroker.exceptions import LockTimeoutError, MissingDependencyError, OptionError, SsbrokerError, StorageError
+from ssbroker.exceptions import (
+    FileReplacedError,
+    LockTimeoutError,
+    MissingDependencyError,
+    OptionError,
+    SsbrokerError,
+    StorageError,
+)
 from ssbroker.store.schema import APPLICATION_ID
 
 if TYPE_CHECKING:
@@ -210,7 +217,7 @@ _RELEASE_SECONDS: Final = 0.005
 
 
 class FileNotEmptyError(StorageError):
-    """The file to create already exists and is not empty."""
+    """The file to create already exists and is not empty; callers convert it."""
 
 
 def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> Connection:
@@ -368,10 +375,6 @@ def _journal_mode(connection: apsw.Connection, should_retry: Callable[[int], boo
         except apsw.BusyError:
             if not should_retry(0):
                 raise
-
-
-class FileReplacedError(StorageError):
-    """The path no longer leads to the file that was opened."""
 
 
 class FileIdentity:
