@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.endpoint_limits import EndpointLimits
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.tls import Trust
+    from ssbroker.broker.read_transaction import ReadTransaction
     from ssbroker.broker.received_message import Message
     from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Transaction
@@ -92,6 +93,7 @@ __all__ = [
     "PeerError",
     "ProtocolError",
     "ProtocolSettings",
+    "ReadTransaction",
     "Reassembler",
     "Reassembly",
     "Routed",
@@ -135,6 +137,7 @@ _HOMES = {
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.settings",
     "ObjectChange": "broker.ensure",
+    "ReadTransaction": "broker.read_transaction",
     "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),
     **dict.fromkeys(("RoutingSummary", "summarize"), "summary"),

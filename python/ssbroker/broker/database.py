@@ -31,6 +31,7 @@ from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.job import Job
 from ssbroker.broker.object_ddl import OnPoison, SentBy, ValidationName
 from ssbroker.broker.object_names import existing, queue_key
+from ssbroker.broker.read_transaction import ReadTransaction
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.broker.transaction import Transaction
@@ -171,7 +172,7 @@ class Database:
         """Returns a new transaction, which commits the application's own tables and its conversations together.
 
         Returns:
-            The transaction, for one `with` block. It locks the file at its first use.
+            The transaction, for one `with` block. It locks the file at its first use; `read` reads without a lock.
 
         Examples:
             >>> import tempfile
@@ -181,6 +182,30 @@ class Database:
             ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         """
         return Transaction(self._context)
+
+    def read(self) -> ReadTransaction:
+        """Returns a new read transaction on the application's own tables, which neither waits for writers nor blocks them.
+
+        Returns:
+            The read transaction, for one `with` or `async with` block, which yields an `apsw.Connection` on a snapshot of the last
+            commit. It does not see the changes of an open transaction, and cannot write.
+
+        Raises:
+            BrokerError: In the block: a statement would write, or begin or end a transaction.
+            StorageError: When the block is entered or a statement is executed: the file cannot be read, or is closed.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     with sales.transaction() as t:
+            ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+            ...     with sales.read() as connection:
+            ...         connection.execute("SELECT count(*) FROM orders").fetchone()
+            (0,)
+        """
+        return ReadTransaction(self._context)
 
     async def await_message(self, queue: str, *, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # as `take`, and without an exception
         """Waits until a queue has a message, without blocking the event loop. It takes no message, so cancellation loses none.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
@@ -23,6 +24,7 @@ _VERSION_STATEMENT: Final = re.compile(
     rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
     re.IGNORECASE | re.DOTALL,
 )
+_QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
 
 
 class GuardedConnection:
@@ -55,7 +57,36 @@ class GuardedConnection:
                 f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
                 "keep the version of your tables in a table"
             )
+        return self._note_statement(cursor, sql)
+
+    def _note_statement(self, cursor: Cursor | Connection, sql: str) -> bool:
+        """Records what the end of the guard must undo."""
         if cursor is not self._connection:  # equal if `with connection` creates a savepoint
             self._cursors.add(cursor)
         self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
         return True
+
+
+class ReadOnlyConnection(GuardedConnection):
+    """Guards a connection while the application reads: every other statement raises, and changes nothing.
+
+    Args:
+        connection: The connection.
+        check: Raises if the connection cannot be used in this process.
+    """
+
+    def __init__(self, connection: Connection, *, check: Callable[[], None]) -> None:
+        self._check: Final = check
+        super().__init__(connection)
+
+    def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        self._check()
+        found = _TRANSACTION_STATEMENT.match(sql)
+        if found is not None:
+            raise BrokerError(
+                f"{found['word'].upper()} is not allowed in a read transaction, which lasts as long as its `with` block"
+            )
+        is_readonly = cursor is self._connection or cast("Cursor", cursor).is_readonly
+        if not is_readonly or _QUERY_ONLY_STATEMENT.match(sql) is not None:
+            raise BrokerError(f"a read transaction cannot execute {sql.strip()!r:.80}; write in database.transaction()")
+        return self._note_statement(cursor, sql)

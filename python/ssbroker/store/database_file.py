@@ -141,6 +141,11 @@ class DatabaseFile:
         """Raises `StorageError` if the file was opened before a fork, or is closed."""
         self.connections.check()
 
+    def check_fork(self) -> None:
+        """Raises `StorageError` if the file was opened before a fork."""
+        if self.is_inherited:
+            self.check()
+
     def share_memory(self) -> SharedMemory | None:
         """Shares memory with other processes that have the file open, and returns it; None if the system does not support it."""
         try:
@@ -214,9 +219,13 @@ class DatabaseFile:
             raise
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """Runs a read transaction on a snapshot of the file; it does not block writers."""
-        with self._reader() as connection:
+    def read(self, *, is_internal: bool = True) -> Iterator[Connection]:
+        """Runs a read transaction on a snapshot of the file; it does not block writers.
+
+        Args:
+            is_internal: As for `storage_errors`; false if the application executes its own statements.
+        """
+        with self._reader(is_internal=is_internal) as connection:
             self.connections.block_commits(connection)
             try:
                 connection.execute("BEGIN")
@@ -296,10 +305,10 @@ class DatabaseFile:
         return f"could not be read: {self._read_error}" if is_recent else None
 
     @contextmanager
-    def _reader(self) -> Iterator[Connection]:
+    def _reader(self, *, is_internal: bool = True) -> Iterator[Connection]:
         """Provides a connection for reading, and records failures for `read_failure`."""
         try:
-            with storage_errors(self.path, waited=self.lock_timeout, is_internal=True):
+            with storage_errors(self.path, waited=self.lock_timeout, is_internal=is_internal):
                 connection = self.connections.take(wait=self.lock_timeout)
                 try:
                     yield connection
