@@ -7,13 +7,13 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ssbroker._arguments import timeout_seconds
-from ssbroker.exceptions import FileReplacedError, LockTimeoutError, OutputError, StorageError
+from ssbroker.exceptions import BrokerError, FileReplacedError, LockTimeoutError, OutputError, StorageError
 from ssbroker.store.commit_watch import CommitWatch
 from ssbroker.store.connection_pool import ConnectionPool
 from ssbroker.store.objects import NativeSnapshot
@@ -229,7 +229,8 @@ class DatabaseFile:
             self.connections.block_commits(connection)
             try:
                 connection.execute("BEGIN")
-                yield connection
+                with nullcontext() if is_internal else _refused_writes():
+                    yield connection
             finally:
                 self.connections.allow_commits(connection)
 
@@ -337,6 +338,17 @@ class DatabaseFile:
 
 _FILES: Final[weakref.WeakSet[DatabaseFile]] = weakref.WeakSet()
 """The files of all instances of this process."""
+
+
+@contextmanager
+def _refused_writes() -> Iterator[None]:
+    """Converts the error of a write that no statement makes, such as that of a blob."""
+    import apsw  # noqa: PLC0415  # an extra, loaded by now
+
+    try:
+        yield
+    except apsw.ReadOnlyError as error:
+        raise BrokerError("a read transaction cannot write; write in database.transaction()") from error
 
 
 def _check_version(path: Path, version: int, known: int) -> None:
