@@ -28,7 +28,7 @@ CRATES: dict[str, set[str]] = {
         "crc32c",
         "flatbuffers",
     },
-    "rust/store": {"rusqlite", "rustix", "ssbroker-core"},
+    "rust/store": {"libc", "rusqlite", "rustix", "ssbroker-core"},
     "rust/python": {
         "ssbroker-core",
         "ssbroker-md5",

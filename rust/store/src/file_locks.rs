@@ -17,12 +17,12 @@
 //! `/dev/null`, and their mappings by empty memory; it may not use the connections of its parent anyway.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, flock};
 use rusqlite::ffi::{self, SQLITE_OK};
@@ -39,10 +39,9 @@ static REPLACED: [AtomicU64; FILES_MAX / 64] = [const { AtomicU64::new(0) }; FIL
 /// Whether the system has such locks.
 static IS_SUPPORTED: AtomicBool = AtomicBool::new(true);
 
-thread_local! {
-    /// Whether this thread maps the WAL index of one of our databases, and may open it.
-    static OPENS_INDEX: Cell<bool> = const { Cell::new(false) };
-}
+/// How many threads map the WAL index of one of our databases, and may open it. Another index that is opened meanwhile is
+/// replaced too, which is harmless.
+static OPENING_INDEX: AtomicUsize = AtomicUsize::new(0);
 
 /// Device and inode.
 type FileId = (u64, u64);
@@ -70,7 +69,8 @@ static KNOWN: ForkLock = ForkLock { is_held: AtomicBool::new(false), known: Unsa
 impl ForkLock {
     fn acquire(&self) {
         while self.is_held.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
+            // SAFETY: the call has no arguments.
+            unsafe { libc::sched_yield() };
         }
     }
 
@@ -124,9 +124,9 @@ pub(crate) fn add_database(path: &CStr) {
 
 /// Replaces the locks of a WAL index if `run` opens it.
 pub(crate) fn mapping_index<R>(run: impl FnOnce() -> R) -> R {
-    OPENS_INDEX.set(true);
+    OPENING_INDEX.fetch_add(1, Ordering::Relaxed);
     let result = run();
-    OPENS_INDEX.set(false);
+    OPENING_INDEX.fetch_sub(1, Ordering::Relaxed);
     result
 }
 
@@ -187,7 +187,7 @@ unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     // SAFETY: SQLite maps its file.
     let address = unsafe { libc::mmap(at, size, protection, flags, file, offset) };
-    if OPENS_INDEX.get() && address != libc::MAP_FAILED {
+    if OPENING_INDEX.load(Ordering::Relaxed) > 0 && address != libc::MAP_FAILED {
         KNOWN.with(|known| known.mappings.push((address as usize, size)));
     }
     address
@@ -211,7 +211,7 @@ unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: usize) -> c_in
     // SAFETY: SQLite passes a lock with this command.
     let (start, length, kind) = unsafe { ((*request).l_start as i64, (*request).l_len as i64, (*request).l_type) };
     let owner = if INDEX_BYTES.contains(&start) {
-        if start == *INDEX_BYTES.end() && OPENS_INDEX.get() {
+        if start == *INDEX_BYTES.end() && OPENING_INDEX.load(Ordering::Relaxed) > 0 {
             mark(file);
         }
         is_replaced(file).then_some(file)
