@@ -31,7 +31,7 @@ PROCESS_BYTES: Final = 3 << 30
 def pytest_xdist_auto_num_workers() -> int:
     """Returns the number of processes: more than there are cores, because tests often wait for disks, timers and Spark."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(3 * (os.cpu_count() or 1), memory // PROCESS_BYTES, 8))
+    return max(1, min(2 * (os.cpu_count() or 1) + 1, memory // PROCESS_BYTES, 6))
 
 
 LONGEST_FIRST: Final = (
