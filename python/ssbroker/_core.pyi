@@ -478,6 +478,10 @@ class WriteLock:
         """The id of the thread that holds the lock."""
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether the shared memory names the holder of this lock; it may name that of another lock of this process."""
+
+    @property
     def waiting(self) -> int:
         """The number of waiting threads."""
 

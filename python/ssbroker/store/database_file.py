@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -24,7 +23,6 @@ from ssbroker.store.sqlite import (
     Connection,
     busy_handler,
     check_empty,
-    file_identity,
     lock_timeout_error,
     single_row,
     storage_errors,
@@ -69,7 +67,6 @@ class DatabaseFile:
         self.write_lock: Final = WriteLock()
         self._context: Final = SessionContext(self.write_lock)
         self.connections: Final = ConnectionPool(path, self.write_lock, vfs=vfs)
-        _FILES.add(self)
 
     @classmethod
     def create(
@@ -164,18 +161,8 @@ class DatabaseFile:
         error = lock_timeout_error(self.path, waited)
         if self._shared is None:
             return error
-        holder = describe_lock_holder(
-            self._shared.holder, self.write_lock.holder, is_other_instance=self._is_locked_by_other_instance()
-        )
-        return LockTimeoutError(f"{error}. {holder}", file=str(self.path))
-
-    def _is_locked_by_other_instance(self) -> bool:
-        """Whether another `Instance` of this process has a write transaction on the file."""
-        writing = (
-            file for file in list(_FILES) if file is not self and file.write_lock.connection_in_use() is not None
-        )
-        identity = file_identity(str(self.path))
-        return any(file_identity(str(file.path)) == identity for file in writing)
+        thread = self.write_lock.holder if self.write_lock.is_recorded else None
+        return LockTimeoutError(f"{error}. {describe_lock_holder(self._shared.holder, thread)}", file=str(self.path))
 
     @contextmanager
     def lock_errors(self, *, waited: float) -> Iterator[None]:
@@ -334,10 +321,6 @@ class DatabaseFile:
     def close(self) -> None:
         """Closes the connections that are not in use; the others are closed when they are returned."""
         self.connections.close()
-
-
-_FILES: Final[weakref.WeakSet[DatabaseFile]] = weakref.WeakSet()
-"""The files of all instances of this process."""
 
 
 @contextmanager

@@ -26,11 +26,6 @@ def calling_for(thread: int) -> Iterator[None]:
         del _CALLER.thread
 
 
-def _threads_of_this_call() -> tuple[int, int | None]:
-    """Returns this thread, and the thread that it makes calls for."""
-    return threading.get_ident(), getattr(_CALLER, "thread", None)
-
-
 @final
 class WriteLock(_core.WriteLock):
     """The write lock of a file within this process: FIFO, with timeouts.
@@ -55,7 +50,8 @@ class WriteLock(_core.WriteLock):
     @property
     def is_held_for_this_thread(self) -> bool:
         """Whether this thread, or the one that it makes calls for, holds the lock."""
-        return self.holder is not None and self.holder in _threads_of_this_call()
+        holder = self.holder
+        return holder is not None and holder in (threading.get_ident(), getattr(_CALLER, "thread", None))
 
     @property
     def would_deadlock(self) -> bool:
@@ -89,27 +85,21 @@ class LockCall(IntFlag):
     SQL = 4
 
 
-def describe_lock_holder(
-    holder: tuple[int, int, int] | None, thread: int | None, *, is_other_instance: bool = False
-) -> str:
+def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None) -> str:
     """Describes the holder of a write lock, and what to do.
 
     Args:
-        holder: As in `SharedMemory.holder`. A failed attempt of this process may have cleared the entry of another `Instance`.
-        thread: The thread that holds it if the holder is this process.
-        is_other_instance: Whether another `Instance` of this process is known to hold it.
+        holder: As in `SharedMemory.holder`.
+        thread: The thread that holds it if the holder is this `Instance`.
     """
-    if is_other_instance and (holder is None or holder[0] != os.getpid()):
-        return f"Another Instance of this process holds the lock. {_OPEN_ONCE}"
     if holder is None or not _is_running(holder[0]):
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
     process_id, since, calls = holder
     who = f"Process {process_id}"
     advice = "Do slow work outside transactions: take messages with a lease, with Database.take"
-    if is_other_instance or (process_id == os.getpid() and thread in _threads_of_this_call()):
-        # This thread, or the event loop that it makes calls for, has the lock of its own Instance, and waits for the lock of the file.
+    if process_id == os.getpid() and thread is None:
         who = "Another Instance of this process"
-        advice = _OPEN_ONCE
+        advice = "Open each folder once in a process, and share the Instance between its threads"
     elif process_id == os.getpid():
         names = {each.ident: each.name for each in threading.enumerate()}
         who = f"Thread {names.get(thread, 'unknown')!r} of this process"
@@ -122,7 +112,6 @@ def describe_lock_holder(
     )
 
 
-_OPEN_ONCE: Final = "Open each folder once in a process, and share the Instance between its threads"
 _LOCK_CALLS: Final = {
     LockCall.RECEIVE: "received messages",
     LockCall.SEND: "sent messages",

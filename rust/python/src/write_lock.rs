@@ -50,6 +50,8 @@ struct Inner {
     in_use: Option<Py<PyAny>>,
     /// The latest metadata snapshot and its version.
     metadata: Option<(i64, Py<PyMetadataSnapshot>)>,
+    /// Whether `shared` names the holder of this lock; it may name that of another lock of this process.
+    is_recorded: bool,
     /// Whether the last commit failed because of the disk.
     is_failing: bool,
     /// Tells other processes who holds the lock of the file.
@@ -88,8 +90,10 @@ impl PyWriteLock {
 
     /// Tells other processes that this one holds the lock of the file from now on.
     pub(crate) fn record_holder(&self) {
-        if let Some(shared) = &self.inner().shared {
+        let mut inner = self.inner();
+        if let Some(shared) = &inner.shared {
             shared.set_holder(ssbroker_store::now().unwrap_or(0));
+            inner.is_recorded = true;
         }
     }
 
@@ -100,9 +104,11 @@ impl PyWriteLock {
         }
     }
 
-    /// Tells other processes that this one does not hold the lock of the file.
-    fn clear_holder(inner: &Inner) {
-        if let Some(shared) = inner.shared.as_ref().filter(|_| inner.in_use.is_some()) {
+    /// Tells other processes that this one does not hold the lock of the file, unless they were never told.
+    fn clear_holder(inner: &mut Inner) {
+        if std::mem::take(&mut inner.is_recorded)
+            && let Some(shared) = &inner.shared
+        {
             shared.clear_holder();
         }
     }
@@ -120,7 +126,7 @@ impl PyWriteLock {
             drop(inner);
             return self.discard_writer(py, &writer);
         }
-        Self::clear_holder(&inner);
+        Self::clear_holder(&mut inner);
         // A fork that is waiting closes the connection.
         inner.idle = Some(writer);
         let in_use = inner.in_use.take();
@@ -133,7 +139,7 @@ impl PyWriteLock {
     pub(crate) fn discard_writer(&self, py: Python<'_>, writer: &Writer) -> PyResult<()> {
         let closed = writer.connection.call_method1(py, "close", (true,));
         let mut inner = self.inner();
-        Self::clear_holder(&inner);
+        Self::clear_holder(&mut inner);
         let in_use = inner.in_use.take();
         drop(inner);
         drop(in_use);
@@ -169,7 +175,7 @@ impl PyWriteLock {
     /// Detaches a connection in use from the lock; its user must close it.
     pub(crate) fn detach(&self, connection: &Py<PyAny>) {
         let mut inner = self.inner();
-        Self::clear_holder(&inner);
+        Self::clear_holder(&mut inner);
         let in_use = inner.in_use.take_if(|in_use| in_use.is(connection));
         drop(inner);
         drop(in_use);
@@ -186,6 +192,11 @@ impl PyWriteLock {
     #[getter]
     fn holder(&self) -> Option<u64> {
         self.inner().holder
+    }
+
+    #[getter]
+    fn is_recorded(&self) -> bool {
+        self.inner().is_recorded
     }
 
     #[getter]
