@@ -24,7 +24,7 @@ def refuse_table_formats(files: Iterable[Path]) -> None:
         ...         print(str(error).removeprefix(folder))
         : the folder is a Delta table, and some of its files may have been removed from it; read it with a reader for Delta, and pass the DataFrame or write a Parquet file
     """
-    for folder in dict.fromkeys(parent for file in files for parent in file.parents):
+    for folder in dict.fromkeys(parent for file in files for parent in file.absolute().parents):
         for name, mark in _MARKS.items():
             if next(folder.glob(mark), None) is not None:
                 raise InputError(

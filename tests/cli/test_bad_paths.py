@@ -103,3 +103,15 @@ def test_tables_with_removed_files(
     assert wanted in refused(run, "route", catalog, "--conversations", folder / given, *output)
     assert wanted in refused(run, "reassemble", folder / given, *output)
     assert wanted in refused(run, "compare", catalog, catalog, "--conversations", folder / given)
+
+
+def test_a_table_is_recognised_from_a_folder_inside_it(
+    catalog: Path, conversation_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = catalog.parent / "table"
+    for folder in ("_delta_log", "day=1"):
+        (table / folder).mkdir(parents=True)
+    conversation_file.rename(table / "day=1" / "in.csv")
+    monkeypatch.chdir(table / "day=1")
+    message = refused(run, "route", catalog, "--conversations", "in.csv", "-o", catalog.parent / "out.csv")
+    assert f"{table}: the folder is a Delta table" in message

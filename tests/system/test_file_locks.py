@@ -132,11 +132,15 @@ def test_the_wal_stays_while_another_copy_of_sqlite_has_it_open(instance: Instan
 
 
 FORK_AND_HOLD = """
-import os, sys, time
+import os, resource, sys, time
 from ssbroker import Instance
 
 with Instance.open(sys.argv[1], background=False) as instance, instance.database("Sales").transaction() as t:
     t.connection.execute("INSERT INTO numbers VALUES (1)")
+    if sys.argv[2] == "no free descriptor":
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))
     if (child := os.fork()) == 0:
         time.sleep(3600)
     print(child, flush=True)
@@ -144,9 +148,13 @@ with Instance.open(sys.argv[1], background=False) as instance, instance.database
 """
 
 
-def test_a_forked_process_keeps_no_lock_of_its_killed_parent(instance: Instance) -> None:
+@pytest.mark.parametrize("descriptors", ["free descriptors", "no free descriptor"])
+def test_a_forked_process_keeps_no_lock_of_its_killed_parent(instance: Instance, descriptors: str) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", FORK_AND_HOLD, instance.folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FORK_AND_HOLD, instance.folder, descriptors],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with parent:
         assert parent.stdout is not None

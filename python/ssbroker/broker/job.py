@@ -350,9 +350,9 @@ class Job:
         await async_calls.complete(partial(self.retry, after=after))
 
     def fail(self, reason: str = "the job failed") -> None:
-        """Ends the job as its fifth failure would, without further attempts: the queue moves its messages to another queue or is disabled.
+        """Ends the job as if it had failed five times: its messages are moved to another queue, or the queue is disabled.
 
-        Which of them happens is the `on_poison` of the queue. A queue without poison message handling gives the messages back.
+        `on_poison` of the queue says which. A queue without poison message handling gives the messages back.
 
         Args:
             reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.
@@ -381,7 +381,7 @@ class Job:
         self._is_over = True
 
     async def afail(self, reason: str = "the job failed") -> None:
-        """Ends the job as its fifth failure would, as `fail` does, without blocking the event loop.
+        """Ends the job as if it had failed five times, as `fail` does, without blocking the event loop.
 
         Args:
             reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.

@@ -51,7 +51,7 @@ class ReadTransaction:
         self._block.__exit__(exc_type, error, trace)
 
     async def __aenter__(self) -> Connection:
-        return self.__enter__()  # it waits for nothing
+        return self.__enter__()  # it waits for no writer
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -19,7 +19,7 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_columns(file: Path) -> dict[str, str | None]:
-    """Returns the columns that the folders of a path as it is given name, with their values.
+    """Returns the columns that the folders of a path name, with their values. The path is used as given, not resolved.
 
     Examples:
         >>> partition_columns(Path("in/day=2026-01-01/database=A%2FB/region=__HIVE_DEFAULT_PARTITION__/x=1.parquet"))

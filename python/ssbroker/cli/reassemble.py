@@ -500,7 +500,7 @@ class _LoadedFragments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OutputBatch:
-    """A batch of one of the tables; without a name, reports that that another `rows` rows were read, up to `position`."""
+    """A batch of one of the tables; without a name, reports that another `rows` rows were read, up to `position`."""
 
     name: str = ""
     batch: Any = None

@@ -86,9 +86,9 @@ def _changes(before: ReachabilitySets, after: ReachabilitySets) -> Iterator[dict
     starts = [(start, number, positions[start]) for number, start in enumerate(before.starts) if start in positions]
     ids = [reach.graph.ids for reach in (before, after)]
     for service in sorted({**ids[0], **ids[1]}):
-        brokers = {broker for each in ids for broker in each.get(service, ())} - {None}
+        brokers = {broker for each in ids for broker in each.get(service, ()) if broker is not None}
         without_id: dict[int, tuple[Ends, Ends]] = {}
-        for broker in (None, *sorted(filter(None, brokers))):
+        for broker in (None, *sorted(brokers)):
             codes = before.codes(service, broker), after.codes(service, broker)
             for start, number, position in starts:
                 ends = before.ends[codes[0][number]], after.ends[codes[1][position]]

@@ -148,8 +148,9 @@ def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
 def queue_counts(connection: Connection, *, now: int) -> list[tuple[Any, ...]]:
     """Returns for each queue its id, schema, name and state, its numbers of messages, and when the first ready message became ready.
 
-    The state is whether it can be received from and sent to. The numbers are those of ready, waiting, leased, early and retained
-    messages. A message is ready if it can be received now, and waits if it is scheduled for later or for a retry.
+    The state is whether it can be received from and sent to. The numbers are those of ready, waiting, leased, incomplete (early
+    messages and unfinished fragments) and retained messages. A message is ready if it can be received now, and waits if it is scheduled
+    for later or for a retry.
     """
     return connection.execute(_QUEUES, (now,)).fetchall()
 

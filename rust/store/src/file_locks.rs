@@ -46,7 +46,7 @@ static OPENING_INDEX: AtomicUsize = AtomicUsize::new(0);
 /// Device and inode.
 type FileId = (u64, u64);
 
-/// What this module knows; in memory that a fork finds unlocked.
+/// The state of this module. The handlers of forks hold its lock, so that the child never finds it half changed.
 #[derive(Default)]
 struct Known {
     /// The databases, each with the file that owns its locks, if it is locked.
@@ -167,10 +167,7 @@ fn unmark(file: c_int) {
 /// Replaces `close` of SQLite.
 unsafe extern "C" fn close(file: c_int) -> c_int {
     if is_replaced(file) {
-        unmark(file);
-        KNOWN.with(|known| {
-            known.databases.values_mut().filter(|owner| **owner == Some(file)).for_each(|owner| *owner = None);
-        });
+        release_database(file);
     }
     // SAFETY: SQLite closes its file.
     unsafe { libc::close(file) }
@@ -273,20 +270,33 @@ unsafe extern "C" fn after_fork_in_parent() {
     KNOWN.release();
 }
 
-/// Gives up the files of the parent, without memory allocation.
+fn open_null() -> c_int {
+    // SAFETY: the path is a constant.
+    unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }
+}
+
+/// Gives up the files of the parent whose locks have been replaced, without memory allocation.
 unsafe extern "C" fn after_fork_in_child() {
-    // SAFETY: the calls take numbers of files and a constant; `before_fork` has acquired the databases.
+    // SAFETY: the calls take numbers of files; `before_fork` has acquired the databases.
     unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        let mut null = open_null();
+        let is_spare = null != -1;
         for (position, word) in REPLACED.iter().enumerate() {
             let mut bits = word.swap(0, Ordering::Relaxed);
             while bits != 0 {
                 let file = (position * 64) as c_int + bits.trailing_zeros() as c_int;
-                libc::dup3(null, file, libc::O_CLOEXEC);
+                if null == -1 {
+                    libc::close(file); // no number of a file is free
+                    null = open_null();
+                } else {
+                    libc::dup3(null, file, libc::O_CLOEXEC);
+                }
                 bits &= bits - 1;
             }
         }
-        libc::close(null);
+        if is_spare {
+            libc::close(null);
+        }
         if let Some(known) = &mut *KNOWN.known.get() {
             known.databases.values_mut().for_each(|owner| *owner = None);
             // A mapping keeps its file open.
