@@ -13,6 +13,7 @@ from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.script_options import warn_about
 from ssbroker.cli.writers import replacing_files
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def require_start(
         for name, catalog in fleet.items()
         if instance in (None, name)
         for each in map(str, catalog.databases["name"].to_pylist())
-        if database in (None, each) and each not in ("master", "model", "msdb", "tempdb")
+        if database in (None, each) and each not in SYSTEM_DATABASES
     ]
     if len(starts) > 1:
         shown = ", ".join([*starts[:_SHOWN_STARTS_MAX], *(["..."] if len(starts) > _SHOWN_STARTS_MAX else [])])

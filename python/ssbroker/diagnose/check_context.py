@@ -11,10 +11,11 @@ from itertools import tee
 from typing import NamedTuple
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
-from ssbroker.diagnose.fleet import LOOPBACK, SYSTEM_DATABASES, Fleet
+from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
 from ssbroker.diagnose.scripts_on_copies import drop_route_named

@@ -14,9 +14,9 @@ from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances, script_options
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.ddl import ScriptOptions, summary
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError
 
-SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 SINGLE_INSTANCE = "instance"
 """The name of the instance if a single catalog is given without a name."""
 LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
