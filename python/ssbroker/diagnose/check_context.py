@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import tee
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
-from ssbroker.diagnose.catalog_tables import FleetRoute, Tables
+from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.routing_graph import RoutingGraph
@@ -39,6 +39,11 @@ class Concern(NamedTuple):
     database: str | None
     """Where it starts; None if it arrives at the instance from outside."""
     service: str
+
+    @classmethod
+    def of_table(cls, instance: str, table: str, service: str) -> Self:
+        """Returns the conversation that the routes of a database route: those of msdb route what arrives from outside."""
+        return cls(instance, None if table == MSDB else table, service)
 
 
 class Candidates:
@@ -235,8 +240,7 @@ def route_problem(
         related=tuple(other if isinstance(other, str) else qualified_route(instance, other) for other in related),
     )
     if concerns is None:
-        start = None if route.database == "msdb" else route.database
-        concerns = [] if route.service is None else [Concern(instance, start, route.service)]
+        concerns = [] if route.service is None else [Concern.of_table(instance, route.database, route.service)]
     return Problem(finding, Candidates(instance, candidates), concerns)
 
 

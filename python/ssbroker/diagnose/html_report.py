@@ -19,6 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.compare import Comparison, not_compared_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
@@ -222,7 +223,7 @@ def _trace(trace: Trace) -> str:
 
 def _path(trace: Trace) -> str:
     hops = "".join(
-        f"<li><details><summary>{escaped(hop.instance)}, sys.routes of {escaped(hop.database or 'msdb')}: "
+        f"<li><details><summary>{escaped(hop.instance)}, sys.routes of {escaped(hop.database or MSDB)}: "
         f'<b class="{hop.decision["outcome"].lower()}">{escaped(restore_spaces(decision_text(hop)))}</b></summary>'
         f'<pre class="steps">{escaped(hop.explanation)}</pre></details></li>'
         for hop in trace.hops

@@ -14,6 +14,7 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import Target
+from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.routing_graph import Ends, MessageKey, RoutingEnd, RoutingGraph
@@ -201,7 +202,7 @@ def all_starts(graph: RoutingGraph) -> list[Start]:
         Start(instance, database)
         for instance, behaviour in graph.behaviours.items()
         for database, row in behaviour.tables.databases.items()
-        if (database != "msdb" or behaviour.tables.services.get("msdb"))
+        if (database != MSDB or behaviour.tables.services.get(MSDB))
         # No conversation starts in a secondary replica.
         and (row.enabled or roles.get(instance) != "secondary")
     ]

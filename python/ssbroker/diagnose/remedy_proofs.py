@@ -10,6 +10,7 @@ from typing import Final
 
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
+from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleet import Fleet
@@ -64,7 +65,7 @@ class Conversations:
             (instance, database)
             for instance, tables in self._context.tables.items()
             for database in (None, *tables.databases)
-            if database != "msdb"
+            if database != MSDB
         ]
         replies = [(service, broker) for service, ids in self._graph.host_ids.items() for broker in ids]
         for instance, database in starts:

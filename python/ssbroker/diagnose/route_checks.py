@@ -378,7 +378,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     f"hides {quantity(len(hidden), 'service')} of this instance: {shown_names}",
                     "Create a route to LOCAL for each service.",
                     candidates=[created],
-                    concerns=[Concern(instance, None if database == MSDB else database, service) for service in hidden],
+                    concerns=[Concern.of_table(instance, database, service) for service in hidden],
                 )
 
 
@@ -399,7 +399,7 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
                         alter_route(route, f"SERVICE_NAME = {string_literal(nearest)}"),
                         drop_route(route),
                     ],
-                    concerns=[Concern(instance, None if route.database == MSDB else route.database, nearest)],
+                    concerns=[Concern.of_table(instance, route.database, nearest)],
                 )
 
 

@@ -14,6 +14,7 @@ from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
 from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
@@ -73,7 +74,7 @@ def _location(trace: Trace) -> str:
 
 def _path(trace: Trace) -> Iterator[str]:
     for number, hop in enumerate(trace.hops, start=1):
-        yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or 'msdb')}: {decision_text(hop)}"
+        yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or MSDB)}: {decision_text(hop)}"
     yield f"  => {end_text(trace.end)}"
     if trace.end.outcome == "ELSEWHERE":
         yield f"     To follow it, add the catalog of that instance, and state its address: {how_to_state_address(str(trace.end.address))}."
@@ -364,7 +365,7 @@ class Tracer:
         possible = self._graph.ends(instance, lookup)
         return Trace(
             instance=instance,
-            database=lookup.database or "msdb",
+            database=lookup.database or MSDB,
             to_service_name=lookup.service,
             is_initiator=lookup.is_initiator,
             hops=tuple(hops),
