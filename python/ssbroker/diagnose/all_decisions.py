@@ -151,7 +151,7 @@ class Behaviour:
         self.tables: Final = read_tables(catalog) if rows is None else rows
         self.own_addresses: Final = frozenset(catalog.addresses)
         self._inbound_router: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
-        live_routes = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]
+        live_routes = [route for route in self.tables.routes if route.is_live(now)]
         self._broker_counts: Final = _count_by_broker(live_routes)
         self._wildcard_counts: Final = Counter(
             route.database for route in live_routes if route.service is None and route.broker is None

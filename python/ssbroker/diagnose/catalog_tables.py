@@ -66,6 +66,10 @@ class FleetRoute(NamedTuple):
         """Identifies the route within its instance."""
         return self.database, self.route_id
 
+    def is_live(self, now: datetime) -> bool:
+        """Returns whether the route has not expired at a time."""
+        return self.lifetime is None or self.lifetime > now
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetDatabase:

@@ -145,7 +145,7 @@ class CheckContext:
 
     def is_live(self, route: FleetRoute) -> bool:
         """Returns whether the route has not expired."""
-        return route.lifetime is None or route.lifetime > self.now
+        return route.is_live(self.now)
 
     def unaddressed_at(self, port: str) -> tuple[str, ...]:
         """Returns the instances that may have an address with a port: of their own addresses at most the port is known."""

@@ -113,8 +113,8 @@ class Differences:
 def _route_change(
     old: FleetRoute | None, new: FleetRoute | None, before_at: datetime, after_at: datetime
 ) -> str | None:
-    was_live = old is not None and (old.lifetime is None or old.lifetime > before_at)
-    is_live = new is not None and (new.lifetime is None or new.lifetime > after_at)
+    was_live = old is not None and old.is_live(before_at)
+    is_live = new is not None and new.is_live(after_at)
     if not was_live and not is_live:
         return None
     if new is None:

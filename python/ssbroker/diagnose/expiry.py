@@ -79,7 +79,7 @@ def _changing_expiries(fleet: Fleet, now: datetime, pending_request: PendingRequ
     expiring: defaultdict[datetime, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for instance, catalog in fleet.items():
         for route in read_tables(catalog).routes:
-            if route.lifetime is not None and route.lifetime > now:
+            if route.lifetime is not None and route.is_live(now):
                 expiring[route.lifetime][instance].append(qualified_route(instance, route))
     for time, instances in sorted(expiring.items()):
         affected = Fleet({instance: fleet[instance] for instance in instances})

@@ -47,7 +47,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
         addressed_names = _names_with_address(tables)
         first = _first_of_identical(context, tables)
         for route in tables.routes:
-            if route.lifetime is not None and route.lifetime <= context.now:
+            if route.lifetime is not None and not context.is_live(route):
                 yield route_problem(
                     "SSB003",
                     instance,
