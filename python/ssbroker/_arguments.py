@@ -161,6 +161,12 @@ def utc_datetime(now: datetime | None, *, name: str = "now") -> datetime:
         ) from error
 
 
+def compared_times(*, at: datetime | None, before_at: datetime | None) -> tuple[datetime, datetime]:
+    """Returns the times for `before` and `after` of a comparison; if `before_at` is None, both are `at`."""
+    after_at = utc_datetime(at, name="at")
+    return after_at if before_at is None else utc_datetime(before_at, name="before_at"), after_at
+
+
 def epoch_microseconds(timestamp: datetime) -> int:
     """Returns the microseconds since 1970-01-01 UTC, rounded down; `timestamp` must have a time zone."""
     return (timestamp - EPOCH) // _MICROSECOND

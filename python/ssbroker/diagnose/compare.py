@@ -16,7 +16,7 @@ import pyarrow.compute
 
 from ssbroker import _notebook as notebook
 from ssbroker import schemas
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import compared_times
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker._text import quantity
 from ssbroker._well_known import CONFIGURATION_SERVICE
@@ -507,15 +507,13 @@ def compare(
         >>> compared.causes.select(["cause", "object", "kind"]).to_pylist()
         [{'cause': 'route changed', 'object': 'Sales/route "Orders"', 'kind': 'next_hop'}]
     """
-    after_at = utc_datetime(at, name="at")
-    before_at = after_at if before_at is None else before_at
+    moments = compared_times(at=at, before_at=before_at)
     if conversations is not None:
         comparer = Comparer(
-            before, after, at=after_at, before_at=before_at, tie_break=tie_break, pending_request=pending_request
+            before, after, at=moments[1], before_at=moments[0], tie_break=tie_break, pending_request=pending_request
         )
         comparer.add(as_table(conversations, name="conversations"))
         return comparer.result()
-    moments = utc_datetime(before_at, name="before_at"), after_at
     pairs = _paired_catalogs(before, after)
     changes = [
         change
@@ -563,8 +561,7 @@ class Comparer:
                 "tie_break: 'round_robin' is not allowed, because even equal catalogs would differ; expected 'hash' or 'first'"
             )
         self._pairs: Final = _paired_catalogs(before, after)
-        after_at = utc_datetime(at, name="at")
-        self._moments: Final = (after_at if before_at is None else utc_datetime(before_at, name="before_at")), after_at
+        self._moments: Final = compared_times(at=at, before_at=before_at)
         self._routers: Final = {
             instance: [Router(catalog, tie_break=tie_break, pending_request=pending_request) for catalog in pair]
             for instance, pair in self._pairs.items()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import compared_times
 from ssbroker._text import restore_spaces
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
@@ -71,11 +71,9 @@ def reachability_changes(
         >>> changes.select(["effect", "service", "after"]).to_pylist()
         [{'effect': 'other', 'service': '//Orders', 'after': 'DELAYED: waits in instance (service_not_found)'}]
     """
-    after_at = utc_datetime(at, name="at")
-    times = after_at if before_at is None else utc_datetime(before_at, name="before_at"), after_at
     graphs = [
         RoutingGraph(with_assumed_ids(Fleet.of(fleet)), now=now, pending_request=pending_request)
-        for fleet, now in zip((before, after), times, strict=True)
+        for fleet, now in zip((before, after), compared_times(at=at, before_at=before_at), strict=True)
     ]
     rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=lambda row: _EFFECTS.index(row["effect"]))
     return pa.Table.from_pylist(rows, schema=REACHABILITY_CHANGES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import compared_times
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
@@ -107,8 +107,7 @@ def compare(
         Comparison(changes=1, conversations=1 of 1)
         >>> spark.stop()
     """
-    after_at = utc_datetime(at, name="at")
-    moments = (after_at if before_at is None else utc_datetime(before_at, name="before_at")), after_at
+    moments = compared_times(at=at, before_at=before_at)
     check_frame(conversations_df, name="conversations_df")
     before = loaded_catalog(before, now=moments[0], name="before")
     after = loaded_catalog(after, now=moments[1], name="after")
