@@ -322,7 +322,7 @@ def test_compare_prints_causes_and_results_that_have_no_object_or_difference(
         route_after=route_after,
         conversations=None,
     )
-    print_comparison(Comparison([change], conversations=None, load={}), (), Console(width=100))
+    print_comparison(Comparison([change], conversations=None, destinations={}), (), Console(width=100))
     out = capsys.readouterr().out
     assert [text for text in shown if text not in out] == []
 

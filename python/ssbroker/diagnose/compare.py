@@ -211,7 +211,7 @@ _LOAD_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("skew_after", pa.float64()),
 ]
 LOAD: Final = pa.schema(_LOAD_FIELDS)
-"""The schema of `Comparison.load`: conversations of each copy of a service. Skew is the load of the busiest copy divided by the mean; 1 is even."""
+"""The schema of `Comparison.load`: conversations of each copy of a service; `copy` is its destination. Skew is the load of the busiest copy divided by the mean; 1 is even."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,7 +254,8 @@ class Comparison:
     Args:
         changes: The changes.
         conversations: The number of conversations compared; None without traffic.
-        load: The number of conversations before and after, by instance, service and copy.
+        destinations: The number of conversations before and after, by instance, service and destination, such as
+            `REMOTE TCP://orders:4022`.
         not_compared: What differs, and is not compared because it is not routing.
     """
 
@@ -263,14 +264,14 @@ class Comparison:
         changes: Sequence[Change],
         *,
         conversations: int | None,
-        load: dict[tuple[str, str, str], list[int]],
+        destinations: dict[tuple[str, str, str], list[int]],
         not_compared: Sequence[str] = (),
     ) -> None:
         self.changes: Final = tuple(sorted(changes, key=lambda change: -(change.conversations or 0)))
         self.conversations: Final = conversations
         self.not_compared: Final = tuple(not_compared)
         """What differs, and is not compared because it is not routing, such as `the state of the endpoint`."""
-        self.destinations: Final = load
+        self.destinations: Final = destinations
         """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
     def __bool__(self) -> bool:
@@ -308,8 +309,8 @@ class Comparison:
     def load(self) -> pa.Table:
         """The load of services that have several copies or whose load changes, with the columns of `LOAD`."""
         services: defaultdict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
-        for (instance, service, copy), numbers in self.destinations.items():
-            services[instance, service][copy] = numbers
+        for (instance, service, destination), numbers in self.destinations.items():
+            services[instance, service][destination] = numbers
         rows = []
         for (instance, service), copies in sorted(services.items()):
             if len(copies) == 1 and all(before == after for before, after in copies.values()):
@@ -520,7 +521,7 @@ def compare(
         for instance, pair in pairs.items()
         for change in _compare_classes(instance, *pair, moments=moments, pending_request=pending_request)
     ]
-    return Comparison(changes, conversations=None, load={}, not_compared=_not_compared(pairs))
+    return Comparison(changes, conversations=None, destinations={}, not_compared=_not_compared(pairs))
 
 
 class Comparer:
@@ -637,17 +638,19 @@ def from_counts(
 ) -> Comparison:
     """Returns the comparison of counted pairs of each instance; `moments` are the times before and after."""
     changes: list[Change] = []
-    load: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    destinations: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for instance, pairs in counts.items():
         differences = Differences(*catalogs[instance], before_at=moments[0], after_at=moments[1])
         for pair, number in pairs.items():
             for side, decided in enumerate((pair.before, pair.after)):
-                load[instance, str(pair.service), str(decided)][side] += number
+                destinations[instance, str(pair.service), str(decided)][side] += number
             routes = [differences.route(pair, 0), differences.route(pair, 1)]
             if _comparable(pair.before, routes[0]) != _comparable(pair.after, routes[1]):
                 changes.append(_change_of_pair(instance, pair, routes, differences, conversations=number))
     total = sum(sum(pairs.values()) for pairs in counts.values())
-    return Comparison(changes, conversations=total, load=dict(load), not_compared=_not_compared(catalogs))
+    return Comparison(
+        changes, conversations=total, destinations=dict(destinations), not_compared=_not_compared(catalogs)
+    )
 
 
 def _change_of_pair(
