@@ -33,6 +33,22 @@ from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failu
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
 _LICENSES: Final = "LICENSES.txt"
 _SHOWN_MAX: Final = 500
+"""The maximum number of findings of a code, and of rows of a table."""
+_OPEN_MAX: Final = 10
+"""The number of findings of a code that are not folded."""
+_CELLS_MAX: Final = 20_000
+"""The maximum number of cells of the matrix to show."""
+_COMPUTED_MAX: Final = 400_000
+"""The maximum number of cells (starting databases times services) to compute."""
+_UNMERGED_MAX: Final = 60
+"""Up to this number of services, each has its column."""
+_HEADING_MAX: Final = 40
+"""The maximum number of characters of the heading of a column."""
+_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
+"""The worst first."""
+_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
+_NULLS: Final = {"database": "from other instances", "service": "any other service"}
+"""What a missing value of a column means."""
 _POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src {styles}; script-src {scripts}"
 )
@@ -193,9 +209,6 @@ def _collapsed_list(items: list[str]) -> str:
     return "".join(items[:_OPEN_MAX]) + folded
 
 
-_OPEN_MAX: Final = 10
-
-
 def _finding(finding: Finding) -> str:
     position = ""
     if finding.line is not None:
@@ -238,16 +251,6 @@ def _path(trace: Trace) -> str:
 
 def _end(end: RoutingEnd) -> str:
     return f'<b class="{end.outcome.lower()}">{escaped(restore_spaces(end_text(end)))}</b>'
-
-
-_CELLS_MAX: Final = 20_000
-"""The maximum number of cells of the matrix."""
-_COMPUTED_MAX: Final = 400_000
-"""The maximum number of starts times services for which the reachability is computed."""
-_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
-_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
-_UNMERGED_MAX: Final = 60
-"""Up to this number of services, each has its column."""
 
 
 class _Cell(NamedTuple):
@@ -332,9 +335,6 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _HEADING_MAX else f"…{name[1 - _HEADING_MAX :]}"
 
 
-_HEADING_MAX: Final = 40
-
-
 def _matrix_size(fleet: Fleet) -> int:
     services: set[str] = set()
     starts = 0
@@ -406,9 +406,6 @@ def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
         for row in rows[:_SHOWN_MAX]
     )
     return f'<div class="scroll" tabindex="0"><table class="records"><tr>{head}</tr>{lines}</table></div>'
-
-
-_NULLS: Final = {"database": "from other instances", "service": "any other service"}
 
 
 def _table_cell(value: object, name: str, heading: str) -> str:
