@@ -35,7 +35,7 @@ def dictionary_encoded(column: Any) -> tuple[list[int], list[Any]]:
 
 
 def interned(column: Any) -> list[Any]:
-    """Returns the values of an array, with equal strings as the same object, across arrays too."""
+    """Returns the values of an array; equal strings are one object, also across arrays."""
     numbers, values = dictionary_encoded(column)
     interned_words = [sys.intern(word) if isinstance(word, str) else word for word in values]
     return list(map(interned_words.__getitem__, numbers))
