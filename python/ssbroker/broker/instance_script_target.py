@@ -107,8 +107,8 @@ class InstanceScriptTarget:
         """Makes a database the current one again."""
         self.current = current
 
-    def suppose(self, name: str) -> None:
-        """Does nothing: an instance has only its own databases."""
+    def assume_database(self, name: str) -> None:
+        """Does nothing: a missing database is an error here."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a catalog view, as of this batch."""

@@ -151,7 +151,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
                 has_certificate=(database, binding.user.casefold()) in owners,
             )
             for (database, name), binding in model.bindings.items()
-            if not model.databases[database].is_supposed
+            if not model.databases[database].is_assumed
         )
         # Otherwise the databases exist already, and the users and certificates may be there.
         if model.is_complete

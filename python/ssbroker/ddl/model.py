@@ -59,7 +59,7 @@ class DatabaseModel:
 
     guid: bytes | None = None
     enabled: bool = True
-    is_supposed: bool = False
+    is_assumed: bool = False
     """Whether the script uses the database without creating it, so that it may hold other objects."""
     is_awaited: bool = False
     """Whether another file, which has not run yet, creates the database."""
@@ -198,7 +198,7 @@ class InstanceModel:
     def finish_files(self) -> None:
         """Supposes that databases exist whose CREATE DATABASE did not run, for example because of its condition."""
         for database in self.databases.values():
-            database.is_supposed |= database.is_awaited
+            database.is_assumed |= database.is_awaited
             database.is_awaited = False
 
     def resolve(self, name: str) -> str:
@@ -229,7 +229,7 @@ class InstanceModel:
         return self.current
 
     def database(self, name: str, *, number: int = 911) -> DatabaseModel:
-        """Returns the database of that name; supposes that it exists, unless the script dropped it or it seems misspelled."""
+        """Returns the database of that name; assumes that it exists, unless the script dropped it or it seems misspelled."""
         name = self.resolve(name)
         if name in self.databases:
             return self.databases[name]
@@ -243,7 +243,7 @@ class InstanceModel:
         if meant is not None:
             its = f"; it creates {', '.join(self.created_databases())}"
             raise RefusalError(f"the script creates no database {name!r}{its}; did you mean {meant}?", number)
-        return self.suppose(name)
+        return self.assume_database(name)
 
     def _user_databases(self) -> list[str]:
         return [name for name in self.databases if name not in SYSTEM_DATABASES]
@@ -255,7 +255,7 @@ class InstanceModel:
     def created_databases(self) -> list[str]:
         """Returns the names of the user databases that the script creates."""
         return [
-            name for name in self._user_databases() if name != UNNAMED_DATABASE and not self.databases[name].is_supposed
+            name for name in self._user_databases() if name != UNNAMED_DATABASE and not self.databases[name].is_assumed
         ]
 
     def _misspelled(self, name: str) -> str | None:
@@ -272,10 +272,10 @@ class InstanceModel:
             None,
         )
 
-    def suppose(self, name: str) -> DatabaseModel:
+    def assume_database(self, name: str) -> DatabaseModel:
         """Adds a database that exists before the script runs."""
         database = self._add(name)
-        database.is_supposed = name != UNNAMED_DATABASE
+        database.is_assumed = name != UNNAMED_DATABASE
         return database
 
     def create(self, name: str) -> DatabaseModel:
@@ -295,7 +295,7 @@ class InstanceModel:
         name = self.resolve(name)
         self._drop_objects(name)
         self.dropped.discard(name)
-        return self.suppose(name)
+        return self.assume_database(name)
 
     def _drop_objects(self, name: str) -> None:
         for field_name in _BY_DATABASE:
@@ -587,7 +587,7 @@ def _set_broker(
 def _missing(instance: InstanceModel, database: str, kind: str, name: str, names: Iterable[str] = ()) -> RefusalError:
     """Returns the error that an object does not exist."""
     hint = did_you_mean(name, names)
-    if instance.databases[database].is_supposed and not hint:
+    if instance.databases[database].is_assumed and not hint:
         hint = "; if another script creates it, load the scripts together, as a folder"
     return RefusalError(f"the database {database!r} has no {kind} {name!r}{hint}", 15151)
 
@@ -596,7 +596,7 @@ def _find(instance: InstanceModel, objects: Mapping[Key, object], database: str,
     """Returns the key of an object whose name compares without case; its database may hold others than the script creates."""
     known = _names_in(objects, database)
     found = find_name(name, known)
-    if found is None and not instance.databases[database].is_supposed:
+    if found is None and not instance.databases[database].is_assumed:
         raise _missing(instance, database, kind, name, known)
     return database, name if found is None else found
 
@@ -756,7 +756,7 @@ def _alter_service(instance: InstanceModel, statement: statements.AlterService, 
         if contract in service.contracts:
             raise RefusalError(f"the service {key[1]!r} already has the contract {contract!r}")
     for contract in statement.drop_contracts:
-        if contract not in service.contracts and not instance.databases[database].is_supposed:
+        if contract not in service.contracts and not instance.databases[database].is_assumed:
             raise RefusalError(f"the service {key[1]!r} does not have the contract {contract!r}", 15151)
     if statement.queue is not None:
         queue = _queue_key(instance, statement.queue)
@@ -768,7 +768,7 @@ def _alter_service(instance: InstanceModel, statement: statements.AlterService, 
 
 def _require_contract(instance: InstanceModel, database: str, name: str) -> None:
     is_known = (database, name) in instance.contracts or name in SYSTEM_CONTRACTS
-    if not is_known and not instance.databases[database].is_supposed:
+    if not is_known and not instance.databases[database].is_assumed:
         raise _missing(instance, database, "contract", name, _names_in(instance.contracts, database))
 
 
@@ -788,7 +788,7 @@ def _run_message_type(
         raise RefusalError(
             f"message type {statement.name!r} is a system message type, which cannot be altered or dropped", 9663
         )
-    if key not in instance.message_types and not instance.databases[database].is_supposed:
+    if key not in instance.message_types and not instance.databases[database].is_assumed:
         raise _missing(instance, database, "message type", statement.name, _names_in(instance.message_types, database))
     if isinstance(statement, statements.AlterMessageType):
         instance.message_types[key] = statement.validation
@@ -818,7 +818,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
             raise RefusalError(f"the database {database!r} already has the contract {statement.name!r}")
         for message_type, _ in statement.messages:
             is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
-            if not is_known and not instance.databases[database].is_supposed:
+            if not is_known and not instance.databases[database].is_assumed:
                 raise _missing(
                     instance, database, "message type", message_type, _names_in(instance.message_types, database)
                 )
@@ -968,7 +968,7 @@ def _remote_user(instance: InstanceModel, database: str, name: str) -> str:
 
 def _set_permission(instance: InstanceModel, statement: statements.SetPermission, database: str) -> Remark | None:
     key = (database, statement.service)
-    if key not in instance.services and not instance.databases[database].is_supposed:
+    if key not in instance.services and not instance.databases[database].is_assumed:
         raise _missing(instance, database, "service", statement.service, _names_in(instance.services, database))
     for name in statement.users:
         if _user(instance, database, name) == "dbo":
@@ -977,12 +977,12 @@ def _set_permission(instance: InstanceModel, statement: statements.SetPermission
 
 
 def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKind, name: str, user: str) -> None:
-    is_supposed = instance.databases[database].is_supposed
+    is_assumed = instance.databases[database].is_assumed
     certificate: CertificateModel | None = None
     service: ServiceModel | None = None
     if kind == "service":
         service = instance.services.get((database, name))
-        if service is None and not is_supposed:
+        if service is None and not is_assumed:
             raise _missing(instance, database, kind, name, _names_in(instance.services, database))
     else:
         key = _find(instance, instance.certificates, database, name, kind=kind)
@@ -1029,7 +1029,7 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
         raise RefusalError(f"the certificate {statement.name!r} cannot be owned by public")
     has_key = (statement.is_self_signed or statement.key is not None) and not statement.has_unusable_key
     one = instance.databases[database]
-    if has_key and one.master_password is None and not one.is_supposed:
+    if has_key and one.master_password is None and not one.is_assumed:
         raise RefusalError("private keys need an open master key: use CREATE MASTER KEY", 15581)
     instance.certificates[database, statement.name] = CertificateModel(owner, has_key)
 
@@ -1046,7 +1046,7 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
     if isinstance(statement, statements.OpenMasterKey) and not statement.password:
         raise RefusalError(_PASSWORD_REQUIRED, 15118)
     if one.master_password is None:
-        if not one.is_supposed:
+        if not one.is_assumed:
             raise RefusalError(f"the database {database!r} has no master key; use CREATE MASTER KEY", 15151)
         return
     if isinstance(statement, statements.OpenMasterKey) and statement.password != one.master_password:

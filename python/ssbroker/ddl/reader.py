@@ -322,8 +322,8 @@ class _ModelTarget:
     def restore(self, current: str | None) -> None:
         self.instance.current = current
 
-    def suppose(self, name: str) -> None:
-        self.instance.suppose(name)
+    def assume_database(self, name: str) -> None:
+        self.instance.assume_database(name)
         self.instance.current = name
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:

@@ -50,7 +50,7 @@ class ScriptTarget(Protocol):
     def restore(self, current: str | None) -> None:
         """Makes a database the current one again, after the text of an EXEC statement has run."""
 
-    def suppose(self, name: str) -> None:
+    def assume_database(self, name: str) -> None:
         """Continues after a refused USE as if the database existed."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
@@ -352,7 +352,7 @@ class ScriptRunner:
                 self._deferred.append(_Deferred(source, parsed, target.current, refusal))
                 return
             if self._collects and isinstance(statement, statements.UseDatabase):
-                target.suppose(statement.name)
+                target.assume_database(statement.name)
             raise
         if self._deferred is not None and remark in (NO_ENDPOINT, OTHER_ENDPOINT):  # another file may create it
             self._deferred.append(_Deferred(source, parsed, target.current, RefusalError(remark.text)))
