@@ -92,3 +92,19 @@ def test_a_private_key_is_not_shown() -> None:
     text = f"CREATE CERTIFICATE C FROM BINARY = {key} WITH PRIVATE KEY (BINARY = {key}"
     assert "5EC4E7" not in str(refused(KEYED, f"{text}, DECRYPTION {key}"))
     assert "5EC4E7" not in str(noted(KEYED, f"IF @a = 1 {text})").notes)
+
+
+@pytest.mark.parametrize(
+    ("statement", "owned"),
+    [
+        ("CREATE QUEUE Q CREATE SERVICE S AUTHORIZATION U ON QUEUE Q", "service 'S'; change its owner first"),
+        ("CREATE CERTIFICATE C AUTHORIZATION U WITH SUBJECT = 'x'", "certificate 'C'; change its owner first"),
+        (
+            "CREATE REMOTE SERVICE BINDING B TO SERVICE 'S' WITH USER = U",
+            "remote service binding 'B'; change its user first",
+        ),
+    ],
+)
+def test_a_user_that_owns_an_object_is_not_dropped(statement: str, owned: str) -> None:
+    error = refused(KEYED, statement, "DROP USER U")
+    assert (error.number, f"the user 'U' owns the {owned}" in str(error)) == (15138, True)

@@ -52,7 +52,10 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     owned = changes.find_owned_object(connection, principal_id=user.principal_id)
     if owned is not None:
         kind, other = owned
-        raise refusal(f"user {name!r} cannot be dropped, because it owns {kind} {other!r}", 15138)
+        role = "user" if kind == "remote service binding" else "owner"
+        raise refusal(
+            f"user {name!r} cannot be dropped, because it owns {kind} {other!r}; change its {role} first", 15138
+        )
     changes.drop_send_permissions(connection, principal_id=user.principal_id)
     changes.drop(connection, "ssb_principals", user.principal_id)
 

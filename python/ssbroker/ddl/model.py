@@ -912,21 +912,14 @@ def _drop_user(instance: InstanceModel, database: str, name: str) -> None:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
         raise RefusalError(f"the user {user!r} exists in every database and cannot be dropped", 15150)
-    owned = [
-        f"service {key[1]!r}" for key, one in instance.services.items() if key[0] == database and one.owner == user
-    ]
-    owned += [
-        f"certificate {key[1]!r}"
-        for key, one in instance.certificates.items()
-        if key[0] == database and one.owner == user
-    ]
-    owned += [
-        f"remote service binding {key[1]!r}"
-        for key, one in instance.bindings.items()
-        if key[0] == database and one.user == user
-    ]
-    if owned:
-        raise RefusalError(f"the user {user!r} owns the {owned[0]}", 15138)
+    for kind, objects, role in (
+        ("service", instance.services, "owner"),
+        ("certificate", instance.certificates, "owner"),
+        ("remote service binding", instance.bindings, "user"),
+    ):
+        for (other, owned), one in objects.items():
+            if other == database and getattr(one, role) == user:
+                raise RefusalError(f"the user {user!r} owns the {kind} {owned!r}; change its {role} first", 15138)
     instance.users.pop((database, user), None)
 
 
