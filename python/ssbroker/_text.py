@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 _NO_BREAK_SPACE: Final = "\ue000"
@@ -131,6 +133,17 @@ def count_of(number: int, noun: str) -> str:
         ('1 message', '2,000 messages')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened_list(items: Iterable[str], length_max: int) -> list[str]:
+    """Returns the first items, followed by `...` if there are more.
+
+    Examples:
+        >>> shortened_list(["a", "b", "c"], 2), shortened_list(["a", "b"], 2)
+        (['a', 'b', '...'], ['a', 'b'])
+    """
+    first = list(islice(items, length_max + 1))
+    return first if len(first) <= length_max else [*first[:length_max], "..."]
 
 
 def host_and_port(host: str, port: int) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ssbroker._text import bracketed, differs_by_one_edit, quoted, restore_spaces, route_name, string_literal
+from ssbroker._text import (
+    bracketed,
+    differs_by_one_edit,
+    quoted,
+    restore_spaces,
+    route_name,
+    shortened_list,
+    string_literal,
+)
 from ssbroker._well_known import CONFIGURATION_SERVICE
 
 _LISTED_MAX: Final = 3
@@ -246,7 +254,7 @@ def _unavailable_databases(
     ]
     if others:
         yield Advice(
-            f"The service is in {', '.join(others[:_LISTED_MAX])}, whose broker id is not {broker_id}. A conversation keeps the "
+            f"The service is in {', '.join(shortened_list(others, _LISTED_MAX))}, whose broker id is not {broker_id}. A conversation keeps the "
             "broker id that it was started with, while NEW_BROKER or restoring a copy changes the id of a database. End the "
             "conversation, or correct the route."
         )

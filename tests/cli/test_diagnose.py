@@ -327,6 +327,33 @@ def test_compare_prints_causes_and_results_that_have_no_object_or_difference(
     assert [text for text in shown if text not in out] == []
 
 
+def test_compare_says_how_many_causes_and_loads_it_does_not_print(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [
+        Change(
+            instance="NORTH",
+            database="Sales",
+            service="//Stock",
+            broker_ids=None,
+            kind="outcome",
+            cause="route vanished",
+            object=f'Sales/route "R{number}"',
+            before="REMOTE TCP://south:4022",
+            after="DELAYED (no_route)",
+            route_before=None,
+            route_after=None,
+            conversations=1,
+        )
+        for number in range(16)
+    ]
+    destinations = {("NORTH", "//Stock", f"REMOTE TCP://host{number}:4022"): [1, 0] for number in range(17)}
+    comparison = Comparison(changes, conversations=16, destinations=destinations)
+    print_comparison(comparison, (), Console(width=100))
+    causes, changed, loads = capsys.readouterr().out.split("\n\n")[:3]
+    assert [text.splitlines()[-1] for text in (causes, changed, loads)] == [
+        f"  and {number} more; --json lists all" for number in (1, 1, 2)
+    ]
+
+
 ENDPOINT = "CREATE ENDPOINT B STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (ENCRYPTION = REQUIRED);"
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import OptionError, SchemaError
+from ssbroker.catalog.details import InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.oracle.world import Database, Service, World
@@ -311,3 +312,22 @@ def test_wrong_port_of_a_mirror_is_corrected() -> None:
     assert found["SSB022"].remedy == (
         "In CLIENT: USE [Sales]; ALTER ROUTE [route 1] WITH MIRROR_ADDRESS = N'TCP://two:4022';"
     )
+
+
+def test_messages_say_that_they_name_only_the_first_routes_or_services() -> None:
+    mirrored = [
+        route(number, f"TCP://main{number}", service="Stock", broker=ELSEWHERE, mirror=f"TCP://mirror{number}")
+        for number in range(1, 5)
+    ]
+    world = here(*mirrored, route(5, "TCP://other", service="Stock", broker=ELSEWHERE))
+    (shadowed,) = (each for each in lint(catalog_of(world), at=NOW) if each.code == "SSB002")
+    names = '"route 1", "route 2", "route 3", ...'
+    assert shadowed.message == f"is never used, because {names} always take precedence"
+    services = tuple(f"S{number}" for number in range(1, 5))
+    details = InstanceDetails(
+        services={("Sales", each): ServiceDetails(queue="dbo.q", accepts_conversations=True) for each in services},
+        queues={("Sales", "dbo.q"): QueueDetails(schema="dbo", name="Q", is_enabled=False)},
+    )
+    catalog = catalog_of(here(route(1, "LOCAL"), services=tuple(("Sales", each) for each in services)))
+    (disabled,) = (each for each in lint(catalog.with_details(details), at=NOW) if each.code == "SSB027")
+    assert disabled.message == 'is disabled: messages for "S1", "S2", "S3", ... wait in the transmission queue'

@@ -168,12 +168,12 @@ def print_comparison(
     has_traffic = comparison.conversations is not None
     if comparison:
         causes = comparison.causes.to_pylist()
-        console.print(_causes_table(causes, has_traffic=has_traffic), crop=False)
+        console.print(_causes_table(causes[:_SHOWN_ROWS_MAX], has_traffic=has_traffic), crop=False)
+        _print_omitted(len(causes), console)
         line("")
         for change in comparison.changes[:_SHOWN_ROWS_MAX]:
             _print_change(change, console)
-        if len(comparison.changes) > _SHOWN_ROWS_MAX:
-            line(f"  and {len(comparison.changes) - _SHOWN_ROWS_MAX:,} more; --json lists all")
+        _print_omitted(len(comparison.changes), console)
         line("")
     if ends is not None and (ends.num_rows or comparison):
         _print_ends(ends.to_pylist(), console)
@@ -181,6 +181,7 @@ def print_comparison(
     load = comparison.load.to_pylist()
     if load and comparison:
         console.print(_load_table(load[:_SHOWN_ROWS_MAX]), crop=False)
+        _print_omitted(len(load), console)
         line("")
     for expiry in next_expiries:
         line(f"Next expiry: {expiry.moment:%Y-%m-%d %H:%M:%S} UTC, {', '.join(expiry.routes)}")
@@ -194,6 +195,12 @@ def print_comparison(
         from ssbroker.diagnose.compare import not_compared_text  # noqa: PLC0415 - keeps --help fast
 
         line(not_compared_text(comparison))
+
+
+def _print_omitted(count: int, console: Console) -> None:
+    """Prints how many of some rows are not shown, if any."""
+    if count > _SHOWN_ROWS_MAX:
+        print_prose(console, f"  and {count - _SHOWN_ROWS_MAX:,} more; --json lists all")
 
 
 def _print_change(change: Change, console: Console) -> None:
@@ -231,8 +238,7 @@ def _print_ends(rows: list[dict[str, Any]], console: Console) -> None:
             broker_id = "" if row["broker_id"] is None else f" with broker id {row['broker_id']}"
             start = f"  {row['instance']}/{row['database']} for {row['service']}{broker_id}"
             print_prose(console, f"{start}: {row['before']} -> {row['after']}")
-        if len(found) > _SHOWN_ROWS_MAX:
-            print_prose(console, f"  and {len(found) - _SHOWN_ROWS_MAX:,} more; --json lists all")
+        _print_omitted(len(found), console)
 
 
 def _another_way(change: Change) -> str:
@@ -249,7 +255,7 @@ def _cause_text(row: dict[str, Any]) -> str:
 
 def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> FittedTable:
     table = ruled_table("Cause", "Effect", "Conversations" if has_traffic else "Classes", numbers=1)
-    for row in rows[:_SHOWN_ROWS_MAX]:
+    for row in rows:
         number = row["conversations"] if has_traffic else row["changes"]
         table.add_row(cell(_cause_text(row)), row["kind"], f"{number:,}")
     return FittedTable(table)

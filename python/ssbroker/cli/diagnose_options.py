@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
@@ -98,8 +99,7 @@ def require_start(
         if database in (None, each) and each not in SYSTEM_DATABASES
     ]
     if len(starts) > 1:
-        shown = ", ".join([*starts[:_SHOWN_STARTS_MAX], *(["..."] if len(starts) > _SHOWN_STARTS_MAX else [])])
-        raise InputError(f"--from: specify {subject}: {shown}")
+        raise InputError(f"--from: specify {subject}: {', '.join(shortened_list(starts, _SHOWN_STARTS_MAX))}")
 
 
 _SHOWN_STARTS_MAX: Final = 10

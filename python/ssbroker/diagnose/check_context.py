@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import tee
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from ssbroker._text import bracketed, quoted, restore_spaces, route_name, string_literal
+from ssbroker._text import bracketed, quoted, restore_spaces, route_name, shortened_list, string_literal
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute, Tables
@@ -19,6 +19,9 @@ from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
 from ssbroker.diagnose.scripts_on_copies import drop_route_named
+
+LISTED_MAX: Final = 3
+"""The maximum number of names that a message lists."""
 
 
 class Step(NamedTuple):
@@ -269,6 +272,11 @@ def problem_about(
         related=tuple(related),
     )
     return Problem(finding, Candidates(instance or "", candidates), concerns)
+
+
+def listed_names(names: Iterable[str]) -> list[str]:
+    """Returns the first names in quotation marks, followed by `...` if there are more."""
+    return shortened_list(map(quoted_name, names), LISTED_MAX)
 
 
 def quoted_name(text: str) -> str:

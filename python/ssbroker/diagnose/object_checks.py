@@ -13,6 +13,7 @@ from ssbroker.diagnose.check_context import (
     CheckContext,
     Concern,
     Problem,
+    listed_names,
     problem_about,
     qualified_route,
     quoted_name,
@@ -193,7 +194,7 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
             yield problem_about(
                 "SSB027",
                 f"queue {quoted_name(f'{state.schema}.{state.name}')}",
-                f"is disabled: messages for {', '.join(map(quoted_name, services[:3]))} wait in the transmission queue",
+                f"is disabled: messages for {', '.join(listed_names(services))} wait in the transmission queue",
                 "Find the message that cannot be processed, then enable the queue.",
                 instance=instance,
                 database=database,

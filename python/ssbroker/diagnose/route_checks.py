@@ -12,12 +12,13 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._text import bracketed, quantity, string_literal
+from ssbroker._text import bracketed, quantity, shortened_list, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.check_context import (
+    LISTED_MAX,
     Candidate,
     CheckContext,
     Concern,
@@ -25,6 +26,7 @@ from ssbroker.diagnose.check_context import (
     Step,
     alter_route,
     drop_route,
+    listed_names,
     new_route,
     quoted_name,
     route_problem,
@@ -37,7 +39,6 @@ from ssbroker.router import Router
 
 SYSTEM_SERVICES: Final = "http://schemas.microsoft.com/SQL/"
 """The prefix of the services that every database of SQL Server has."""
-LISTED_MAX: Final = 3
 
 
 def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
@@ -142,12 +143,12 @@ def _unused_route(
     elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(tables):
         return  # its services are unknown, or all their databases are disabled, which is reported for these
     elif others := used_routes_before(route, tables, used):
-        verb = "takes" if len(others) == 1 else "take"
+        names, verb = listed_names(other.name for other in others), "takes" if len(others) == 1 else "take"
         yield route_problem(
             "SSB002",
             instance,
             route,
-            f"is never used, because {', '.join(quoted_name(other.name) for other in others[:3])} always {verb} precedence",
+            f"is never used, because {', '.join(names)} always {verb} precedence",
             "Drop this route, or those that take precedence.",
             related=others,
             candidates=[drop_route(route)],
@@ -365,9 +366,6 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                 and any(decision.reason == "route_requested" for decision in behaviour.from_database(database, service))
             ]
             if hidden:
-                shown_names = ", ".join(
-                    [*map(quoted_name, hidden[:LISTED_MAX]), *(["..."] if len(hidden) > LISTED_MAX else [])]
-                )
                 created: Candidate = tuple(
                     Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in hidden
                 )
@@ -375,7 +373,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     "SSB015",
                     instance,
                     route,
-                    f"hides {quantity(len(hidden), 'service')} of this instance: {shown_names}",
+                    f"hides {quantity(len(hidden), 'service')} of this instance: {', '.join(listed_names(hidden))}",
                     "Create a route to LOCAL for each service.",
                     candidates=[created],
                     concerns=[Concern.of_table(instance, database, service) for service in hidden],
@@ -484,7 +482,7 @@ def _unknown_next_hop(
         )
     advice = f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
     if owners:
-        shown = ", ".join([*owners[:LISTED_MAX], *(["..."] if len(owners) > LISTED_MAX else [])])
+        shown = ", ".join(shortened_list(owners, LISTED_MAX))
         which = "it" if len(owners) == 1 else "the address of one of them"
         advice = (
             f"The address of {shown} is not stated. If this is {which}, state it: {how_to_state_address(address)}. Otherwise add the "

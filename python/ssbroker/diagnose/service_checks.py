@@ -19,13 +19,14 @@ from ssbroker.diagnose.check_context import (
     Step,
     alter_route,
     drop_route,
+    listed_names,
     new_route,
     problem_about,
     qualified_route,
     quoted_name,
 )
 from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
-from ssbroker.diagnose.route_checks import LISTED_MAX, SYSTEM_SERVICES, stale_routes
+from ssbroker.diagnose.route_checks import SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices, difference
@@ -40,15 +41,13 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
     for loop in context.loops:
         services = list(dict.fromkeys(service for service in loop.services if service is not None))
         others = ["every service that no route names"] if None in loop.services else []
-        shown_names = list(map(quoted_name, services))
-        shown = [*others, *shown_names[:LISTED_MAX], *(["..."] if len(shown_names) > LISTED_MAX else [])]
         is_pair = len(loop.instances) == 2  # noqa: PLR2004 - each of two would send the messages back
         fate = "are dropped, because each instance would send them back to the other" if is_pair else "circulate"
         routes = list(_routes_between(context, loop.instances))
         yield problem_about(
             "SSB020",
             f"loop {loop}",
-            f"messages for {', '.join(shown)} {fate}",
+            f"messages for {', '.join([*others, *listed_names(services)])} {fate}",
             "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
             related=[qualified_route(instance, route) for instance, route in routes],
             candidates=_loop_remedies(context, routes),
@@ -453,12 +452,11 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
         ]
         if not lost:
             continue
-        shown = ", ".join([*map(quoted_name, lost[:LISTED_MAX]), *(["..."] if len(lost) > LISTED_MAX else [])])
         per_service = tuple(Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)) for service in lost)
         yield problem_about(
             "SSB024",
             "routes",
-            f"messages from other instances for {shown} are dropped, because no route of msdb leads to "
+            f"messages from other instances for {', '.join(listed_names(lost))} are dropped, because no route of msdb leads to "
             f"{'it' if len(lost) == 1 else 'them'}",
             "Create a route to LOCAL in msdb.",
             instance=instance,
@@ -503,7 +501,7 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
     tables = context.tables[instance]
     names = list(missed)
     end = next(iter(missed.values()))
-    shown = ", ".join([*map(quoted_name, names[:LISTED_MAX]), *(["..."] if len(names) > LISTED_MAX else [])])
+    shown = ", ".join(listed_names(names))
     fate = (
         f"leave the instance to {end.address}"
         if end.outcome == "ELSEWHERE"
