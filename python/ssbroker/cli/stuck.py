@@ -110,7 +110,7 @@ def stuck(
     # LIFETIME counts from the current time, whatever the time of the check.
     instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
     instance, messages = _read(files, start, instances)
-    rows = explain_messages(instances, messages, instance=instance, at=now, pending_request=pending_request)
+    rows = explain_messages(instances, messages, instance=instance, now=now, pending_request=pending_request)
     table = pa.Table.from_pylist(rows, schema=STUCK)
     for path, file_format in zip(outputs, formats, strict=True):
         with replacing_files([path]) as (part,), OutputFile(part, file_format, STUCK, output=path) as output_file:

@@ -95,28 +95,26 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    rows = explain_messages(fleet, queue, instance=instance, at=at, pending_request=pending_request)
-    return pa.Table.from_pylist(rows, schema=STUCK)
-
-
-def explain_messages(
-    fleet: Fleet | Catalog,
-    queue: ArrowStreamExportable | ArrowArrayExportable,
-    *,
-    instance: str | None = None,
-    at: datetime | None = None,
-    pending_request: PendingRequest = "continue",
-) -> list[dict[str, Any]]:
-    """Returns the rows of `stuck`, each with `is_sound`: whether its routes are correct, so that only the status can name a cause."""
-    given, now = Fleet.of(fleet), utc_datetime(at, name="at")
-    whole_fleet = with_assumed_ids(given)
+    whole_fleet, now = Fleet.of(fleet), utc_datetime(at, name="at")
     messages = as_table(queue, name="queue")
     for column in _REQUIRED:
         if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
     if messages.num_rows:
         messages = valid_messages(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
-    explainer = _Explainer(whole_fleet, lint(given, at=now), now=now, pending_request=pending_request)
+    rows = explain_messages(whole_fleet, messages, instance=instance, now=now, pending_request=pending_request)
+    return pa.Table.from_pylist(rows, schema=STUCK)
+
+
+def explain_messages(
+    fleet: Fleet, messages: pa.Table, *, instance: str | None, now: datetime, pending_request: PendingRequest
+) -> list[dict[str, Any]]:
+    """Returns the rows of `stuck` for messages that `valid_messages` returned.
+
+    Each row also has `is_sound`: whether its routes are correct, so that only the status can name a cause.
+    """
+    whole_fleet = with_assumed_ids(fleet)
+    explainer = _Explainer(whole_fleet, lint(fleet, at=now), now=now, pending_request=pending_request)
     return [
         explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
         for row in messages.to_pylist()
