@@ -101,7 +101,8 @@ def stuck(
         if column not in messages.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
     if messages.num_rows:
-        messages = valid_messages(whole_fleet[resolve_database(whole_fleet, instance, MSDB)[0]], messages)
+        instance, _ = resolve_database(whole_fleet, instance, MSDB)
+        messages = valid_messages(whole_fleet[instance], messages)
     rows = explain_messages(whole_fleet, messages, instance=instance, now=now, pending_request=pending_request)
     return pa.Table.from_pylist(rows, schema=STUCK)
 
@@ -109,16 +110,12 @@ def stuck(
 def explain_messages(
     fleet: Fleet, messages: pa.Table, *, instance: str | None, now: datetime, pending_request: PendingRequest
 ) -> list[dict[str, Any]]:
-    """Returns the rows of `stuck` for messages that `valid_messages` returned.
+    """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are none.
 
     Each row also has `is_sound`: whether its routes are correct, so that only the status can name a cause.
     """
-    whole_fleet = with_assumed_ids(fleet)
-    explainer = _Explainer(whole_fleet, lint(fleet, at=now), now=now, pending_request=pending_request)
-    return [
-        explainer.row(row, *resolve_database(whole_fleet, instance, str(row["database"])))
-        for row in messages.to_pylist()
-    ]
+    explainer = _Explainer(with_assumed_ids(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
+    return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
 
 
 def valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
@@ -190,8 +187,8 @@ class _Explainer:
         self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
         self._results: dict[tuple[str, RouteLookup, str | None], _Explanation] = {}
 
-    def row(self, row: dict[str, Any], instance: str, database: str) -> dict[str, Any]:
-        broker = row.get("to_broker_instance")
+    def row(self, row: dict[str, Any], instance: str) -> dict[str, Any]:
+        database, broker = str(row["database"]), row.get("to_broker_instance")
         lookup = RouteLookup(
             database,
             str(row["to_service_name"]),
