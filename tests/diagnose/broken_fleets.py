@@ -323,8 +323,7 @@ def conversations_of(finding: Finding, fleet: Fleet) -> list[tuple[str, str | No
     if finding.severity != "error" or finding.code in ("SSB010", "SSB020"):
         return []
     if finding.code == "SSB024":
-        service = finding.object.removeprefix("service ").strip('"')
-        return [(*related.split("/", 1), service) for related in finding.related]  # type: ignore[misc]
+        return [(*related.split("/", 1), str(finding.subject.name)) for related in finding.related]  # type: ignore[misc]
     if finding.route_id is None or finding.instance is None:
         return []
     rows = fleet[finding.instance].routes.to_pylist()

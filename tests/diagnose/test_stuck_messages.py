@@ -17,7 +17,7 @@ from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDeta
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
-from tests.rules.setting import MSDB, SALES, STORES, here, route
+from tests.rules.setting import BCN, MSDB, SALES, STORES, here, route
 from tests.worlds.universe import NOW
 
 STOPPED = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STOPPED"))
@@ -189,6 +189,20 @@ def test_similar_service_name_is_the_cause() -> None:
     assert row["cause"] == 'the conversation is for "//stock", but B/Ops has "//Stock", which differs only in case'
     assert row["remedy"] == "Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
     assert explained(whole, "//Other")["code"] is None
+
+
+@pytest.mark.parametrize("service", ["S1", "S4"])
+def test_cause_is_a_finding_on_the_service_also_if_its_message_does_not_name_it(service: str) -> None:
+    """The message names the first three services only."""
+    services = tuple(("Ops", f"S{number}") for number in range(1, 5))
+    whole = fleet(A=here(route(1, "LOCAL"), route(2, "TCP://broker", service=BCN), services=services))
+    assert explained(whole, service)["code"] == "SSB015"
+
+
+def test_a_route_with_the_name_of_the_service_is_not_the_cause() -> None:
+    whole = fleet(A=here(route(1, "LOCAL", service="Other")))
+    assert explained(whole, "Other")["code"] == "SSB008"
+    assert explained(whole, "route 1")["code"] is None
 
 
 SOUND = fleet(A=north(), SOUTH=south("TCP://north"))

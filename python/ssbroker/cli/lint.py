@@ -183,7 +183,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
     """Returns the place of the statement that made the object; that of a script within the folder of its instance."""
-    if finding.line is None or finding.object.endswith(f":{finding.line}"):
+    if finding.line is None or finding.subject.kind == "statement":
         return ""
     file = Path(finding.file or "")
     shown = next((file.relative_to(folder) for folder in folders if folder in file.parents), file.name)

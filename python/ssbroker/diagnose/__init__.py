@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, Comparison, compare
 from ssbroker.diagnose.expiry import Expiry, expiries
-from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
+from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, Subject, sarif
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.html_report import html_report
 from ssbroker.diagnose.lint import lint, not_checked
@@ -36,6 +36,7 @@ __all__ = [
     "Loop",
     "RoutingEnd",
     "Severity",
+    "Subject",
     "Trace",
     "compare",
     "expiries",

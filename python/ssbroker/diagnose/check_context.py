@@ -14,7 +14,7 @@ from ssbroker._text import bracketed, quoted, restore_spaces, route_name, shorte
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute, Tables
-from ssbroker.diagnose.findings import CODES, Finding, Severity
+from ssbroker.diagnose.findings import CODES, Finding, Severity, Subject
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
@@ -225,19 +225,21 @@ def route_problem(
     message: str,
     advice: str,
     *,
+    services: Iterable[str] = (),
     related: Sequence[FleetRoute | str] = (),
     severity: Severity | None = None,
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] | None = None,
 ) -> Problem:
-    """Creates a problem of a route; by default it concerns the conversations for the route's service."""
+    """Creates a problem of a route, which affects the route's service and other `services`; by default it concerns the conversations for it."""
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
         instance=instance,
         database=route.database,
-        object=f"route {quoted_name(route.name)}",
+        subject=Subject("route", route.name),
         route_id=route.route_id,
+        services=(*services, *([] if route.service is None else [route.service])),
         message=restore_spaces(message),
         remedy=restore_spaces(advice),
         related=tuple(other if isinstance(other, str) else qualified_route(instance, other) for other in related),
@@ -249,24 +251,28 @@ def route_problem(
 
 def problem_about(
     code: str,
-    what: str,
+    subject: Subject,
     message: str,
     advice: str,
     *,
     instance: str | None = None,
     database: str | None = None,
+    services: Iterable[str] = (),
+    loop: tuple[str, ...] = (),
     related: Sequence[str] = (),
     severity: Severity | None = None,
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] = (),
 ) -> Problem:
-    """Creates a problem of another object."""
+    """Creates a problem of another object, which affects `services`, and the object if it is one."""
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
         instance=instance,
         database=database,
-        object=what,
+        subject=subject,
+        services=(*services, *([subject.name] if subject.kind == "service" and subject.name is not None else [])),
+        loop=loop,
         message=restore_spaces(message),
         remedy=restore_spaces(advice),
         related=tuple(related),

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import PurePath
-from typing import Any, Final, Literal, overload
+from typing import Any, Final, Literal, NamedTuple, overload
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from ssbroker import _notebook as notebook
-from ssbroker._text import count_of
+from ssbroker._text import count_of, quoted, restore_spaces
 from ssbroker.exceptions import OptionError
 
 Severity = Literal["error", "warning", "info"]
@@ -345,6 +345,37 @@ FINDINGS: Final = pa.schema(_COLUMNS)
 """The schema of `Findings.table`: one row per finding."""
 
 
+SubjectKind = Literal[
+    "route",
+    "routes",
+    "service",
+    "database",
+    "queue",
+    "binding",
+    "endpoint",
+    "broker id",
+    "conversations",
+    "loop",
+    "statement",
+]
+_QUOTED_KINDS: Final = frozenset({"route", "service", "database", "queue", "binding", "endpoint"})
+
+
+class Subject(NamedTuple):
+    """What a finding is about; as text, such as `route "Orders"`."""
+
+    kind: SubjectKind
+    name: str | None = None
+    """Of a queue, schema and name; of a loop, its instances; of conversations, their state; of a statement, its file and line."""
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return self.kind
+        if self.kind == "statement":
+            return self.name
+        return f"{self.kind} {restore_spaces(quoted(self.name)) if self.kind in _QUOTED_KINDS else self.name}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """A problem, or something worth knowing.
@@ -354,8 +385,10 @@ class Finding:
         severity: `error`, `warning` or `info`.
         instance: The instance; None if the finding concerns several.
         database: The database that the routing table, service or broker id belongs to, if any.
-        object: The object, such as `route "Orders"`.
+        subject: Kind and name of the object.
         route_id: The id of the route, if the object is a route.
+        services: The services whose messages it affects, as far as it is about some.
+        loop: The instances of a loop, in order; empty for other findings.
         message: What was found.
         remedy: What to do: the T-SQL of `scripts` if there is any, else advice.
         related: Other objects that are involved.
@@ -368,8 +401,10 @@ class Finding:
     severity: Severity
     instance: str | None
     database: str | None
-    object: str
+    subject: Subject
     route_id: int | None = None
+    services: tuple[str, ...] = ()
+    loop: tuple[str, ...] = ()
     message: str
     remedy: str
     related: tuple[str, ...] = ()
@@ -381,6 +416,11 @@ class Finding:
     def kind(self) -> Code:
         """The kind of finding: its entry in `CODES`."""
         return CODES[self.code]
+
+    @property
+    def object(self) -> str:
+        """The object as text, such as `route "Orders"`."""
+        return str(self.subject)
 
     @property
     def why(self) -> str:

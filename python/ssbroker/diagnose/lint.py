@@ -14,8 +14,8 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import object_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
-from ssbroker.diagnose.check_context import CheckContext, Problem, quoted_name
-from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings
+from ssbroker.diagnose.check_context import CheckContext, Problem
+from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.remedy_proofs import RemedyProver
@@ -113,8 +113,7 @@ def lint(
     wanted = [each for each in found if each.finding.code not in ignore]
     # The most severe first: they get their remedies even if there are too many findings to check all.
     wanted.sort(key=lambda each: SEVERITIES.index(each.finding.severity))
-    locator = _StatementLocator(given, context)
-    return Findings([locator.located(prover.finding(each)) for each in wanted])
+    return Findings([_located(prover.finding(each), given) for each in wanted])
 
 
 def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
@@ -190,7 +189,7 @@ def _script_finding(instance: str, note: ScriptNote) -> Finding:
         severity=CODES[code].severity,
         instance=instance,
         database=None,
-        object=f"line {line}" if file is None else f"{Path(file).name}:{line}",
+        subject=Subject("statement", f"line {line}" if file is None else f"{Path(file).name}:{line}"),
         message=": ".join(part for part in (note.subject, note.text) if part),
         remedy=_SCRIPT_REMEDIES[note.kind],
         file=file,
@@ -198,45 +197,15 @@ def _script_finding(instance: str, note: ScriptNote) -> Finding:
     )
 
 
-class _StatementLocator:
-    """Adds file and line to findings, if the catalogs were loaded from scripts."""
-
-    def __init__(self, fleet: Fleet, context: CheckContext) -> None:
-        self._fleet: Final = fleet
-        self._context: Final = context
-        self._services: Final = {
-            quoted_name(service): service
-            for tables in context.tables.values()
-            for names in tables.services.values()
-            for service in names
-        }
-
-    def located(self, finding: Finding) -> Finding:
-        """Returns the finding with the statement that made its object, or else its database."""
-        if finding.line is not None or finding.instance is None or finding.instance not in self._fleet:
-            return finding
-        catalog, database = self._fleet[finding.instance], finding.database or ""
-        if catalog.script is None:
-            return finding
-        object_type, _, quoted = finding.object.partition(" ")
-        position = None
-        if finding.route_id is not None:
-            name = next(
-                route.name
-                for route in self._context.tables[finding.instance].routes
-                if route.key == (finding.database, finding.route_id)
-            )
-            position = catalog.position("route", database=database, name=name)
-        elif object_type == "service" and quoted in self._services:
-            position = catalog.position("service", database=database, name=self._services[quoted])
-        elif object_type == "queue":
-            position = catalog.position("queue", database=database, name=quoted.strip('"'))
-        elif object_type == "binding":
-            position = catalog.position("binding", database=database, name=quoted.strip('"'))
-        elif object_type == "endpoint":
-            position = catalog.position("endpoint", name=quoted.strip('"'))
-        if position is None and database:
-            position = catalog.position("database", database=database)
-        if position is None:
-            return finding
-        return replace(finding, file=position.file, line=position.line)
+def _located(finding: Finding, fleet: Fleet) -> Finding:
+    """Returns the finding with the statement that made its object, or else its database, if the catalog was loaded from scripts."""
+    if finding.line is not None or finding.instance is None or finding.instance not in fleet:
+        return finding
+    catalog, database = fleet[finding.instance], finding.database or ""
+    kind, name = finding.subject
+    position = None
+    if kind in ("route", "service", "queue", "binding", "endpoint"):
+        position = catalog.position(kind, database=database, name=name or "")
+    if position is None and database:
+        position = catalog.position("database", database=database)
+    return finding if position is None else replace(finding, file=position.file, line=position.line)

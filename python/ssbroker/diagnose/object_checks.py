@@ -18,7 +18,7 @@ from ssbroker.diagnose.check_context import (
     qualified_route,
     quoted_name,
 )
-from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100
@@ -56,7 +56,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
             same = " If they are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed."
             yield problem_about(
                 "SSB012",
-                f"broker id {uuid.UUID(bytes=broker)}",
+                Subject("broker id", str(uuid.UUID(bytes=broker))),
                 f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}{half}",
                 f"{pair}If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
                 f"conversations.{'' if half else same}",
@@ -90,7 +90,7 @@ def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDataba
     new = f"ALTER DATABASE {bracketed(copy)} SET NEW_BROKER;"
     return problem_about(
         "SSB013",
-        f"broker id {uuid.UUID(bytes=broker)}",
+        Subject("broker id", str(uuid.UUID(bytes=broker))),
         f"is shared by {_names(databases)}",
         "If one of them is a copy, give the copy a new broker id before its broker is enabled; with this id it cannot be enabled (error 9772).",
         instance=instance,
@@ -110,7 +110,7 @@ def duplicate_enabled_id(error: DuplicateError, *, instance: str) -> Finding | N
         return None
     return problem_about(
         "SSB013",
-        f"broker id {error.value}",
+        Subject("broker id", str(error.value)),
         f"is shared by two enabled databases, so the catalog cannot be loaded and was not checked further: {error}",
         "SQL Server never enables both. Correct the source of the catalog: if one database is a copy, mark its broker as disabled, "
         "or enter the new broker id that it has on the server.",
@@ -127,7 +127,7 @@ def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
                 continue
             yield problem_about(
                 "SSB021",
-                f"database {quoted_name(database)}",
+                Subject("database", database),
                 f"message delivery is disabled, and it has {quantity(len(services), 'service')}",
                 "Enable the broker if the database is in use, and no other database has its broker id. A copy, a mirror or a secondary "
                 "replica stays disabled.",
@@ -146,7 +146,7 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
         if endpoint is not None and endpoint.state != "STARTED":
             yield problem_about(
                 "SSB026",
-                f"endpoint {quoted_name(endpoint.name)}",
+                Subject("endpoint", endpoint.name),
                 f"is {endpoint.state}, so the instance neither sends to other instances nor receives from them",
                 "Start the endpoint.",
                 instance=instance,
@@ -157,7 +157,7 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
             if peers:
                 yield problem_about(
                     "SSB026",
-                    "endpoint",
+                    Subject("endpoint"),
                     f"{'the instance has' if catalog.details.is_endpoint_known else 'its script creates'} no Service Broker endpoint, but "
                     f"exchanges messages with {', '.join(peers)}",
                     "Create an endpoint with STATE = STARTED FOR SERVICE_BROKER, on the port that the routes of the other instances name.",
@@ -193,11 +193,12 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
                 continue
             yield problem_about(
                 "SSB027",
-                f"queue {quoted_name(f'{state.schema}.{state.name}')}",
+                Subject("queue", f"{state.schema}.{state.name}"),
                 f"is disabled: messages for {', '.join(listed_names(services))} wait in the transmission queue",
                 "Find the message that cannot be processed, then enable the queue.",
                 instance=instance,
                 database=database,
+                services=services,
                 related=[f"service {quoted_name(service)}" for service in services[:10]],
                 candidates=[
                     f"USE {bracketed(database)}; ALTER QUEUE {bracketed(state.schema)}.{bracketed(state.name)} WITH STATUS = ON;"
@@ -213,7 +214,7 @@ def check_conversations(context: CheckContext) -> Iterator[Problem]:
                 age = f", the oldest for {_age(each.oldest_seconds)}" if each.oldest_seconds is not None else ""
                 yield problem_about(
                     "SSB028",
-                    f"conversations {each.state}",
+                    Subject("conversations", each.state),
                     f"{each.count:,} conversations are left open{age}: {_LEFT_OPEN[each.state]}",
                     "End each conversation when its EndDialog or Error message is received; end those that are left with END CONVERSATION.",
                     instance=instance,
@@ -247,11 +248,12 @@ def check_bindings(context: CheckContext) -> Iterator[Problem]:
             )
             yield problem_about(
                 "SSB029",
-                f"binding {quoted_name(binding.name)}",
+                Subject("binding", binding.name),
                 f"{missing}, so dialogs with {quoted_name(binding.service)} cannot be secured",
                 "Create the user, and a certificate that it owns from the public key of the owner of the remote service: "
                 "CREATE CERTIFICATE ... AUTHORIZATION ... FROM FILE.",
                 instance=instance,
                 database=binding.database,
+                services=[binding.service],
                 concerns=[Concern(instance, binding.database, binding.service)],
             )

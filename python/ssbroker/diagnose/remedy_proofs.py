@@ -12,14 +12,14 @@ from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
-from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import ScriptOnCopies
 from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]
-_Key = tuple[str, str | None, str | None, str, int | None]
+_Key = tuple[str, str | None, str | None, Subject, int | None]
 WORK_MAX: Final = 20_000
 """The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
 _TRIALS_MAX: Final = 16
@@ -191,7 +191,7 @@ def _extend_candidate(candidate: Candidate, problems: Sequence[Problem]) -> Iter
 
 
 def _key(finding: Finding) -> _Key:
-    return finding.code, finding.instance, finding.database, finding.object, finding.route_id
+    return finding.code, finding.instance, finding.database, finding.subject, finding.route_id
 
 
 def remedy_text(steps: Sequence[Step], *, fleet: Fleet) -> str:

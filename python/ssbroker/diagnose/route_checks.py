@@ -375,6 +375,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"hides {quantity(len(hidden), 'service')} of this instance: {', '.join(listed_names(hidden))}",
                     "Create a route to LOCAL for each service.",
+                    services=hidden,
                     candidates=[created],
                     concerns=[Concern.of_table(instance, database, service) for service in hidden],
                 )
@@ -393,6 +394,7 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"is for {quoted_name(route.service)}, but {differs}",
                     f"Change the service name of the route to {quoted_name(nearest)}.",
+                    services=[nearest],
                     candidates=[
                         alter_route(route, f"SERVICE_NAME = {string_literal(nearest)}"),
                         drop_route(route),

@@ -25,6 +25,7 @@ from ssbroker.diagnose.check_context import (
     qualified_route,
     quoted_name,
 )
+from ssbroker.diagnose.findings import Subject
 from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
 from ssbroker.diagnose.route_checks import SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
@@ -46,9 +47,11 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
         routes = list(_routes_between(context, loop.instances))
         yield problem_about(
             "SSB020",
-            f"loop {loop}",
+            Subject("loop", str(loop)),
             f"messages for {', '.join([*others, *listed_names(services)])} {fate}",
             "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
+            services=services,
+            loop=loop.instances,
             related=[qualified_route(instance, route) for instance, route in routes],
             candidates=_loop_remedies(context, routes),
             concerns=[
@@ -257,7 +260,7 @@ def _unreachable_services(context: CheckContext, reached: set[tuple[str, str, st
                     continue
                 yield problem_about(
                     "SSB019",
-                    f"service {quoted_name(service)}",
+                    Subject("service", service),
                     "no conversation reaches it",
                     "If it should receive conversations, create a route to it in the databases that start them.",
                     instance=instance,
@@ -297,7 +300,7 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             )
         yield problem_about(
             "SSB024",
-            f"service {quoted_name(service)}",
+            Subject("service", service),
             f"messages from {'/'.join(starts[0])}{_and_others(len(starts))} are dropped, because {where}",
             advice,
             instance=instance,
@@ -331,7 +334,7 @@ def _refused_conversations(context: CheckContext, reached: _Reached, numbers: di
         if begun:
             yield problem_about(
                 "SSB030",
-                f"service {quoted_name(service)}",
+                Subject("service", service),
                 f"has no contract, so it refuses the conversations that {'/'.join(begun[0])}{_and_others(len(begun))} can start with it",
                 f"Add a contract: USE {bracketed(database)}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that "
                 "the senders name in BEGIN DIALOG. If the service only starts conversations, and the routes are for replies, ignore this code.",
@@ -426,7 +429,7 @@ def _ambiguous_services(ambiguous: dict[tuple[str, str], frozenset[str]]) -> Ite
     for (instance, service), databases in sorted(ambiguous.items()):
         yield problem_about(
             "SSB023",
-            f"service {quoted_name(service)}",
+            Subject("service", service),
             f"is in {' and '.join(map(quoted_name, sorted(databases)))}: a conversation that names no broker id goes to any of them",
             "If they are copies that share the load, ignore this code. Otherwise drop the service or disable the broker in the databases that "
             "should not receive, or name the broker id of the right one in the routes and in BEGIN DIALOG.",
@@ -455,12 +458,13 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
         per_service = tuple(Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)) for service in lost)
         yield problem_about(
             "SSB024",
-            "routes",
+            Subject("routes"),
             f"messages from other instances for {', '.join(listed_names(lost))} are dropped, because no route of msdb leads to "
             f"{'it' if len(lost) == 1 else 'them'}",
             "Create a route to LOCAL in msdb.",
             instance=instance,
             database=MSDB,
+            services=lost,
             severity="warning",
             candidates=[(Step(instance, new_route(tables, MSDB, service=None, address=LOCAL)),), per_service],
             concerns=[Concern(instance, None, service) for service in lost],
@@ -514,11 +518,12 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
     )
     return problem_about(
         "SSB025",
-        f"database {quoted_name(database)}",
+        Subject("database", database),
         f"conversations of its services with {shown}, which {'is' if len(names) == 1 else 'are'} in the same database, {fate}",
         "Create a route to LOCAL in the database.",
         instance=instance,
         database=database,
+        services=names,
         related=[f"service {quoted_name(name)}" for name in names[:10]],
         candidates=[(Step(instance, new_route(tables, database, service=None, address=LOCAL)),), per_service],
         concerns=[Concern(instance, database, service) for service in names],
@@ -579,13 +584,14 @@ def _no_return_route(
     fate = restore_spaces(end_text(end)).partition(":")[0] if end.outcome == "LOOP" else restore_spaces(end_text(end))
     return problem_about(
         "SSB017",
-        f"database {quoted_name(target.database)}",
+        Subject("database", target.database),
         f"accepts conversations for {quoted_name(used[origin])} from {'/'.join(origin)}, but has no reliable return route to "
         f"{quoted_name(service)}{others_text}: {fate}",
         f"Replies to {quoted_name(service)} must reach {'/'.join(origin)} in every case. Check the routes of {'/'.join(target)}, "
         "and of msdb in the instances between; a route in both directions needs an address that the other instance knows.",
         instance=target.instance,
         database=target.database,
+        services=dict.fromkeys(name for _, name in initiators),
         related=related,
         candidates=_return_candidates(context, target, initiators, ends),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
@@ -671,10 +677,11 @@ def check_similar_service_names(context: CheckContext) -> Iterator[Problem]:
             place = "/".join(similar[first])
             yield problem_about(
                 "SSB018",
-                f"service {quoted_name(service)}",
+                Subject("service", service),
                 f"differs from {quoted_name(first)} in {place} only in {difference(service, first)}",
                 "If both are meant to be the same service, drop one and create it again under the other name; a service cannot be renamed.",
                 instance=instance,
                 database=database,
+                services=[first],
                 related=[f"{place}/service {quoted_name(first)}"],
             )

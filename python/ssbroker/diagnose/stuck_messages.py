@@ -20,7 +20,7 @@ from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.check_context import quoted_name
-from ssbroker.diagnose.findings import Finding, Findings
+from ssbroker.diagnose.findings import Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.routing_graph import (
@@ -263,26 +263,19 @@ class _Explainer:
         used_routes = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in forward.hops}
         tables = dict.fromkeys((instance, table) for instance, table, _ in used_routes)
         candidates = [finding for table in tables for finding in self._by_table[table]]
+        on_routes = [
+            each
+            for each in candidates
+            if each.route_id is not None and (each.instance, each.database, each.route_id) in used_routes
+        ]
         if forward.end.outcome == "ELSEWHERE":
             # The address may be right, and its instance not in the fleet, unless another port of the host is known.
-            candidates = [each for each in candidates if (each.code, each.severity) == ("SSB022", "error")]
-            tables = {}
+            return _most_severe(each for each in on_routes if (each.code, each.severity) == ("SSB022", "error"))
         return (
-            _most_severe(
-                f for f in candidates if f.route_id is not None and (f.instance, f.database, f.route_id) in used_routes
-            )
-            or _most_severe(self._findings_on_service(forward.to_service_name, tables))
+            _most_severe(on_routes)
+            or _most_severe(each for each in candidates if forward.to_service_name in each.services)
             or _most_severe(self._findings_at_end(forward))
         )
-
-    def _findings_on_service(self, service: str, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-        """Yields findings about routes of this service, or that mention it, in some tables."""
-        for instance, table in tables:
-            routes = self._graph.at(instance).tables.routes
-            route_ids = {route.route_id for route in routes if (route.database, route.service) == (table, service)}
-            for finding in self._by_table[instance, table]:
-                if finding.route_id in route_ids or quoted_name(service) in f"{finding.object} {finding.message}":
-                    yield finding
 
     def _state(self, path: Trace) -> Finding | None:
         """Returns the finding about the endpoint or queue that stops the message."""
@@ -290,9 +283,9 @@ class _Explainer:
         if end.reason == QUEUE_DISABLED:
             details = self._graph.fleet[str(end.instance)].details
             queue = details.queues[str(end.database), details.services[str(end.database), path.to_service_name].queue]
-            where = "SSB027", f"queue {quoted_name(f'{queue.schema}.{queue.name}')}"
+            where = "SSB027", Subject("queue", f"{queue.schema}.{queue.name}")
             return _most_severe(
-                each for each in self._by_table[end.instance, end.database] if (each.code, each.object) == where
+                each for each in self._by_table[end.instance, end.database] if (each.code, each.subject) == where
             )
         if end.reason in (ENDPOINT_NOT_STARTED, NEXT_ENDPOINT_NOT_STARTED):
             instance = end.instance if end.reason == ENDPOINT_NOT_STARTED else self._graph.fleet.at(str(end.address))
@@ -303,7 +296,7 @@ class _Explainer:
         last = forward.hops[-1]
         if forward.end.outcome == "LOOP" or forward.end.reason == SENT_BACK:
             for finding in self._by_table[None, None]:
-                if finding.code == "SSB020" and last.instance in finding.object.removeprefix("loop ").split(" -> "):
+                if finding.code == "SSB020" and last.instance in finding.loop:
                     yield finding
         if forward.end.reason == "sender_disabled":
             yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
@@ -330,7 +323,7 @@ def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any
     return result | {"cause": f"the routes are correct; the status says that {said.cause}", "remedy": said.remedy}
 
 
-def _most_severe(findings: Iterator[Finding]) -> Finding | None:
+def _most_severe(findings: Iterable[Finding]) -> Finding | None:
     found = Findings(list(findings))
     return found[0] if found else None
 
