@@ -272,10 +272,7 @@ impl RouteKernel {
             return Ok(0);
         };
         let valid = databases.valid_bits(start, len);
-        for (destination, table) in into[..len].iter_mut().enumerate() {
-            if valid >> destination & 1 == 0 {
-                continue;
-            }
+        for destination in set_bits(valid) {
             let row = start + destination;
             let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
             let same = &mut recent[database_slot(name)];
@@ -287,7 +284,7 @@ impl RouteKernel {
                 };
                 *same = (name, number);
             }
-            *table = same.1;
+            into[destination] = same.1;
         }
         Ok(!valid & ones(len))
     }
