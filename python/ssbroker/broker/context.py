@@ -94,7 +94,7 @@ class TransactionListener(Protocol):
 class LocalRouting(Protocol):
     """Decides which conversations stay in their database."""
 
-    def local_router(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
+    def local_router(self, database: str) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
         """Returns a function that says for each endpoint of a database whether its messages are for the same database."""
 
 

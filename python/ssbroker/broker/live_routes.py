@@ -14,8 +14,6 @@ from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
 from ssbroker.router import Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import Objects
 
 CACHED_MAX: Final = 100_000
 """Maximum number of cached decisions; when it is exceeded, the cache is cleared."""
@@ -98,26 +96,13 @@ class LiveRoutes:
         """The basis of current decisions: another object once the catalog has changed or a route has expired."""
         return self._current()
 
-    def local_router(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
-        """See `LocalRouting`. The function reads the catalog once, when a conversation may leave the database."""
-        cache: DecisionCache | None = None
-        broker_instance = objects.broker.service_broker_guid
-
-        def route(endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
-            nonlocal cache
-            local_services = objects.services_routed_locally
-            if all(
-                each.far_broker_instance == broker_instance and each.far_service in local_services for each in endpoints
-            ):
-                return [True] * len(endpoints)
-            if cache is None:
-                cache = self._cache_for(database)
-            return [
-                decision.is_local and decision.target_database == database
-                for decision in cache.decisions(database, endpoints)
-            ]
-
-        return route
+    def local_router(self, database: str) -> Callable[[Sequence[RoutedSender]], list[bool]]:
+        """See `LocalRouting`. The function decides with the catalog as it is now."""
+        cache = self._cache_for(database)
+        return lambda endpoints: [
+            decision.is_local and decision.target_database == database
+            for decision in cache.decisions(database, endpoints)
+        ]
 
     def _cache_for(self, database: str) -> DecisionCache:
         """Returns the current decision cache, which must include a database."""

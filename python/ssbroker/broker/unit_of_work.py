@@ -77,8 +77,11 @@ class Work:
 
     def stay_in_database(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
         """Returns for each endpoint of this database whether its messages are for this database, too."""
+        own, local_services = self.broker_instance, self.objects.services_routed_locally
+        if all(each.far_broker_instance == own and each.far_service in local_services for each in endpoints):
+            return [True] * len(endpoints)
         if self._local_router is None:
-            self._local_router = self._database.instance.routes.local_router(self.database, self.objects)
+            self._local_router = self._database.instance.routes.local_router(self.database)
         return self._local_router(endpoints)
 
 
