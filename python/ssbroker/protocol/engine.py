@@ -25,7 +25,7 @@ from ssbroker.protocol.packed_transmission import pack_transmission, unpack_tran
 from ssbroker.protocol.receive_plan import ReceivePlan, ReceivePlanner
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch
 from ssbroker.protocol.row_events import emit_acknowledgements
-from ssbroker.protocol.row_opener import RowOpener
+from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.protocol.send_turn import SendTurn
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings
@@ -464,11 +464,7 @@ class DialogEngine:
             )
         emit_acknowledgements(self._log, table, is_sent=False, now=now)
         fast = self._fast_inbound.find(table, self._cache.loaded, peer=peer, session_keys=session_keys, now=now)
-        rows = table_to_rows(fast.rest)
-        known = self._cache.load({(row.conversation_id, not row.is_initiator): None for row in rows})
-        opened = RowOpener(
-            known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
-        ).open(rows)
+        opened = self._open(fast.rest, peer, session_keys, now) if fast.rest.num_rows else OpenedBatch(peer)
         try:
             self._plan = self._planner.plan(opened, fast, self._cache.loaded, now)
         except BaseException:
@@ -567,6 +563,14 @@ class DialogEngine:
         self._loader.unload(gone)
         for dialog in gone:
             self._sender.abandon(dialog)
+
+    def _open(self, table: pa.Table, peer: bytes | None, session_keys: SessionKeys, now: int) -> OpenedBatch:
+        """Verifies and decrypts the rows that cannot take the fast path."""
+        rows = table_to_rows(table)
+        known = self._cache.load({(row.conversation_id, not row.is_initiator): None for row in rows})
+        return RowOpener(
+            known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
+        ).open(rows)
 
     def _take_plan(self, changes: BatchChanges) -> ReceivePlan:
         plan = self._plan

@@ -212,7 +212,10 @@ class SecureLink:
     def _encode(self, link: Link, now: int) -> None:
         """Takes frames from the link, in pieces to encrypt."""
         self._fill_link(link, now)
-        for data in link.data_to_send(now=now):
+        parts = link.data_to_send(now=now)
+        if sum(map(len, parts)) <= PIECE_BYTES:
+            parts = [b"".join(parts)] if parts else []  # one record of TLS
+        for data in parts:
             view = memoryview(data)
             self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
         waiting, _ = link.waiting
