@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.options import KNOWN_SUFFIXES
+from ssbroker.cli.file_formats import KNOWN_SUFFIXES
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
 

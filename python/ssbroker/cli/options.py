@@ -1,4 +1,4 @@
-"""Options that several commands share, and the formats of files."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -14,75 +13,9 @@ import typer
 
 from ssbroker._arguments import parse_timestamp
 from ssbroker._well_known import SERVICE_NAME_MAX
-from ssbroker.exceptions import InputError, OptionError, SsbrokerError
+from ssbroker.cli.file_formats import Format
+from ssbroker.exceptions import OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
-
-
-class Format(StrEnum):
-    """A file format."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSONL = "jsonl"
-    ARROW = "arrow"
-    ARROWS = "arrows"
-
-
-_SUFFIXES: Final = {
-    ".parquet": Format.PARQUET,
-    ".pq": Format.PARQUET,
-    ".csv": Format.CSV,
-    ".jsonl": Format.JSONL,
-    ".ndjson": Format.JSONL,
-    ".json": Format.JSONL,
-    ".arrow": Format.ARROW,
-    ".feather": Format.ARROW,
-    ".ipc": Format.ARROW,
-    ".arrows": Format.ARROWS,
-}
-_FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xff\xff\xff": Format.ARROWS}
-_COMPRESSED: Final = (".bz2", ".gz", ".xz", ".zip", ".zst")
-KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
-STANDARD_STREAM: Final = "-"
-"""How other commands name standard input and output."""
-
-
-def by_suffix(path: Path) -> Format | None:
-    """Returns the format for the suffix of a file name; None if the suffix is unknown."""
-    return _SUFFIXES.get(path.suffix.lower())
-
-
-def of_output(path: Path, requested: Format | None) -> Format:
-    """Returns the format to write: the one requested, or the one for the suffix."""
-    if str(path) == STANDARD_STREAM:
-        raise OptionError(
-            f"{path}: standard output is not supported, because an output appears only when it is complete; "
-            f"specify a file with one of the suffixes {KNOWN_SUFFIXES}"
-        )
-    found = requested or by_suffix(path)
-    if found is None:
-        raise OptionError(f"{path}: unknown format; use one of the suffixes {KNOWN_SUFFIXES}, or specify --format")
-    return found
-
-
-def of_input(path: Path) -> Format:
-    """Returns the format of an existing file: by its suffix, or for Arrow IPC and unknown suffixes by its first bytes."""
-    expected = by_suffix(path)
-    if expected in (Format.PARQUET, Format.CSV, Format.JSONL):
-        return expected
-    with path.open("rb") as file:
-        content = _FIRST_BYTES.get(file.read(4))
-    found = content if expected is None or content is Format.ARROWS else expected
-    if found is None and path.suffix.lower() in _COMPRESSED:
-        raise InputError(
-            f"{path}: compressed files are not read, except Parquet and Arrow IPC; decompress it, or convert it to Parquet"
-        )
-    if found is None:
-        raise InputError(
-            f"{path}: unknown format; expected one of the suffixes {KNOWN_SUFFIXES}, or the first bytes of Parquet or Arrow IPC"
-        )
-    return found
-
 
 CatalogArgument: TypeAlias = Annotated[
     Path,

@@ -33,7 +33,6 @@ from ssbroker._arrow import (
 from ssbroker._compat import cast, is_binary_view, is_string_view
 from ssbroker._table_formats import refuse_table_formats
 from ssbroker._text import one_line
-from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     Chunk,
@@ -45,9 +44,9 @@ from ssbroker.cli.chunks import (
     rows_per_chunk,
 )
 from ssbroker.cli.errors import error_in_file, reading
+from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import PartitionedInput, partition_columns
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
-from ssbroker.cli.options import Format
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
@@ -656,10 +655,10 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
     seen: set[Path] = set()
     for file in files:
         with reading(file):
-            if not file.exists() and str(file) == options.STANDARD_STREAM:
+            if not file.exists() and str(file) == STANDARD_STREAM:
                 raise InputError(
                     f"{file}: standard input is not supported, because files are read more than once; "
-                    f"write the rows to a file with one of the suffixes {options.KNOWN_SUFFIXES}"
+                    f"write the rows to a file with one of the suffixes {KNOWN_SUFFIXES}"
                 )
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
@@ -684,7 +683,7 @@ def open_inputs(
     file_formats = []
     for file in files:
         with reading(file):
-            file_formats.append(options.of_input(file))
+            file_formats.append(input_format(file))
     json_files = [file for file, found in zip(files, file_formats, strict=True) if found is Format.JSONL]
     json_schema = None
     if json_files and not (keep_json_lines and not any(map(partition_columns, json_files))):
@@ -721,10 +720,10 @@ def _files_in(folder: Path) -> list[Path]:
         entries = sorted(
             entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN_PREFIXES)
         )
-    files = [entry for entry in entries if options.by_suffix(entry) is not None]
+    files = [entry for entry in entries if format_by_suffix(entry) is not None]
     if not files:
         raise InputError(
-            f"{folder}: the folder has no file of a known format ({options.KNOWN_SUFFIXES}); "
+            f"{folder}: the folder has no file of a known format ({KNOWN_SUFFIXES}); "
             "subfolders are not searched, use a pattern such as 'folder/**/*.parquet'"
         )
     return files

@@ -20,7 +20,6 @@ from rich.console import Console
 from ssbroker import schemas
 from ssbroker._arrow import null_where
 from ssbroker._text import count_of
-from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     Chunk,
@@ -31,17 +30,16 @@ from ssbroker.cli.chunks import (
     ordered_map,
 )
 from ssbroker.cli.errors import error_in_file, reading, writing
+from ssbroker.cli.file_formats import Format, format_by_suffix, input_format, output_format
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import fragment_columns
 from ssbroker.cli.memory import memory_bytes
 from ssbroker.cli.options import (
-    Format,
     FormatOption,
     ProgressOption,
     QuietOption,
     SummaryAsJsonOption,
     ThreadsOption,
-    of_output,
     parse_count,
     parse_size,
 )
@@ -632,7 +630,7 @@ class ReassembleJob:
 def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[ReassembleCounts, list[Path]]:
     """Reassembles files; returns the counts and the input files."""
     files = expand_patterns(job.fragments)
-    file_formats = {name: of_output(path, job.format) for name, path in job.tables.items()}
+    file_formats = {name: output_format(path, job.format) for name, path in job.tables.items()}
     outputs = [*job.tables.values(), *([job.state] if job.state else [])]
     refuse_overwriting(outputs, inputs=[*files, *([job.session_keys] if job.session_keys else [])])
     threads = configure_threads(job.threads)
@@ -742,14 +740,14 @@ def _check_options(job: ReassembleJob) -> None:
         if name in job.options:
             raise OptionError(f"--spark does not support --{name.replace('_', '-')}")
     for path in job.tables.values():
-        if job.format not in (None, Format.PARQUET) or options.by_suffix(path) not in (None, Format.PARQUET):
+        if job.format not in (None, Format.PARQUET) or format_by_suffix(path) not in (None, Format.PARQUET):
             raise OptionError(f"{path}: --spark writes only folders of Parquet files")
 
 
 def _check_files(files: list[Path]) -> None:
     for file in files:
         with reading(file):
-            file_format = options.of_input(file)
+            file_format = input_format(file)
         if file_format is not Format.PARQUET:
             raise OptionError(f"{file}: --spark reads fragments only from Parquet")
 

@@ -22,7 +22,6 @@ from ssbroker import _dataframes as dataframes
 from ssbroker import schemas
 from ssbroker._text import count_of
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli import options
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     Chunk,
@@ -34,12 +33,12 @@ from ssbroker.cli.chunks import (
 )
 from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
 from ssbroker.cli.errors import error_in_file, reading
+from ssbroker.cli.file_formats import Format, format_by_suffix, input_format, output_format
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
-    Format,
     FormatOption,
     PendingRequestOption,
     ProgressOption,
@@ -47,7 +46,6 @@ from ssbroker.cli.options import (
     SummaryAsJsonOption,
     ThreadsOption,
     TieBreakOption,
-    of_output,
     parse_now,
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
@@ -422,7 +420,7 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
     """Routes files into one file; returns the counts and the input files."""
     files = expand_patterns(job.conversations)
     outputs = [job.output] if job.rejected is None else [job.output, job.rejected]
-    file_format, *rejected_format = [of_output(output, job.format) for output in outputs]
+    file_format, *rejected_format = [output_format(output, job.format) for output in outputs]
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
     threads = configure_threads(job.threads)
     with replacing_files(outputs) as (part, *rejected_part), contextlib.ExitStack() as opened:
@@ -597,7 +595,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
 
 
 def _check_output(output: Path, requested: Format | None) -> None:
-    if requested not in (None, Format.PARQUET) or options.by_suffix(output) not in (None, Format.PARQUET):
+    if requested not in (None, Format.PARQUET) or format_by_suffix(output) not in (None, Format.PARQUET):
         raise OptionError(f"{output}: --spark writes only a folder of Parquet files")
 
 
@@ -611,7 +609,7 @@ def _common_format(files: list[Path]) -> Format:
     files_by_format = {}
     for file in files:
         with reading(file):
-            files_by_format[options.of_input(file)] = file
+            files_by_format[input_format(file)] = file
     if len(files_by_format) > 1:
         raise OptionError(f"--spark reads only one format at a time, got {' and '.join(files_by_format)}")
     ((file_format, file),) = files_by_format.items()

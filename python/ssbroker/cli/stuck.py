@@ -29,8 +29,9 @@ from ssbroker.cli.diagnose_options import (
     require_start,
 )
 from ssbroker.cli.errors import error_in_file
+from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
-from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, of_output, parse_now
+from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, parse_now
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, logical_type, open_inputs, reject_misspelled
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import print_prose
@@ -104,7 +105,7 @@ def stuck(
     now = parse_now(at, option="--at")
     files = expand_patterns([queue])
     outputs = [] if output is None else [output]
-    formats = [of_output(path, format) for path in outputs]
+    formats = [output_format(path, format) for path in outputs]
     refuse_overwriting(outputs, inputs=files, catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
     options = parse_options(variable, encoding, lenient=lenient)
     # LIFETIME counts from the current time, whatever the time of the check.

@@ -21,7 +21,7 @@ from ssbroker import _files
 from ssbroker._parquet import RowGroupWriter
 from ssbroker.cli.chunks import empty_batch
 from ssbroker.cli.errors import writing
-from ssbroker.cli.options import Format
+from ssbroker.cli.file_formats import Format
 from ssbroker.cli.readers import conform
 from ssbroker.cli.text_conversion import ArrowColumn, concat_text, csv_cells, json_values
 from ssbroker.exceptions import OutputError
