@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from ssbroker.cli.serve_config import LogFormat, start_logging, stop_logging
+from ssbroker.cli.serve_logging import LogFormat, start_logging, stop_logging
 from ssbroker.protocol.events import (
     ConnectionEvent,
     ConnectionStep,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.cli.serve_config import JsonLines
+from ssbroker.cli.serve_logging import JsonLines
 from ssbroker.protocol import events
 from ssbroker.protocol.events import (
     LOG_LINES_MAX,

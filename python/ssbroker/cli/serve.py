@@ -20,6 +20,7 @@ from ssbroker._well_known import PORT
 from ssbroker.cli import serve_config
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve_config import HTTP_PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
+from ssbroker.cli.serve_logging import LEVELS, start_logging, stop_logging
 from ssbroker.exceptions import InputError, MissingDependencyError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def serve(
     ] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(metavar="|".join(serve_config.LEVELS), help="Minimum level to log. Default: info."),
+        typer.Option(metavar="|".join(LEVELS), help="Minimum level to log. Default: info."),
     ] = None,
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
@@ -245,8 +246,8 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
 
     with ExitStack() as stack:
-        handler = serve_config.start_logging(settings.log, settings.log_level)
-        stack.callback(serve_config.stop_logging, handler)
+        handler = start_logging(settings.log, settings.log_level)
+        stack.callback(stop_logging, handler)
         stack.enter_context(_warnings_as_records())
         if settings.log == "json":
             stack.enter_context(_errors_as_records())

@@ -2,125 +2,17 @@
 
 from __future__ import annotations
 
-import codecs
-import json
-import logging
-import sys
 import tomllib
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO, cast
+from typing import Any, Final, Literal, cast
 
 from ssbroker._well_known import PORT, PORT_MAX
+from ssbroker.cli.serve_logging import LEVELS, LogFormat
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.protocol.events import Event
-
-LogFormat = Literal["json", "text"]
-LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-ROOT_LOGGER: Final = "ssbroker"
-
-
-def start_logging(log_format: LogFormat, level: str, *, to: TextIO | None = None) -> logging.Handler:
-    """Writes the log records of the library to `to` (default: standard error); returns the handler for `stop_logging`."""
-    stream = to or sys.stderr
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines(is_ascii=not _is_utf8(stream)) if log_format == "json" else TextLines())
-    logger = logging.getLogger(ROOT_LOGGER)
-    logger.addHandler(handler)
-    logger.setLevel(LEVELS[level])
-    return handler
-
-
-def stop_logging(handler: logging.Handler) -> None:
-    """Removes a handler of `start_logging`."""
-    logger = logging.getLogger(ROOT_LOGGER)
-    logger.removeHandler(handler)
-    logger.setLevel(logging.NOTSET)
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one JSON object: `time`, `level`, `logger`, `message`, and the details of the record.
-
-    The record of an event has the name of the event as `event`, and its attributes.
-
-    Args:
-        is_ascii: Whether to escape all other characters, for a stream that is not UTF-8: it would write them as Python escapes, which are not
-            valid JSON.
-
-    Examples:
-        >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)
-        >>> json.loads(JsonLines().format(record))["message"]
-        'serving shop'
-    """
-
-    def __init__(self, *, is_ascii: bool = False) -> None:
-        super().__init__()
-        self._is_ascii: Final = is_ascii
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the line."""
-        line: dict[str, Any] = {
-            "time": _timestamp(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        event = getattr(record, "event", None)
-        if isinstance(event, Event):
-            line["event"] = event.NAME
-            line |= {
-                field.name: value
-                for field in fields(event)
-                if (value := getattr(event, field.name)) is not None and field.name != "at"
-            }
-        line |= getattr(record, "details", {})
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=self._is_ascii, default=_json_default)
-
-
-class TextLines(logging.Formatter):
-    """Formats a record as one line of text, followed by the traceback of an exception.
-
-    Examples:
-        >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)
-        >>> TextLines().format(record).partition("Z ")[2]
-        'INFO serving shop'
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the line."""
-        message = record.getMessage()
-        printable = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in message)
-        line = f"{_timestamp(record)} {record.levelname} {printable}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    """Whether the stream can write every character; a stream in memory can."""
-    encoding: str | None = getattr(stream, "encoding", None)
-    return encoding is None or codecs.lookup(encoding).name == "utf-8"
-
-
-def _timestamp(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json_default(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    return repr(value)
-
 
 PROTOCOL_LIMITS: Final = ("max_message_bytes", "max_pending_bytes")
 STOP_SECONDS_MAX: Final = 86_400
@@ -173,7 +65,7 @@ def parse_dial_only(value: Any, name: str) -> tuple[str, ...]:
 
 @contextmanager
 def _named_in_errors(name: str) -> Iterator[None]:
-    """Replaces the name at the start of an error message by that of the setting."""
+    """Replaces the name at the start of an error message with the name of the setting."""
     try:
         yield
     except (InputError, OptionError) as error:
