@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from ssbroker._text import count_of, terminal_safe
 from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, load_fleet, write_text
 from ssbroker.cli.errors import error_in_file
-from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_now
+from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_time
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
 from ssbroker.cli.writers import refuse_overwriting
@@ -88,16 +89,15 @@ def compare(
     )
     from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
 
-    now = parse_now(at, option="--at")
-    before_now = now if before_at is None else parse_now(before_at, option="--before-at")
+    current_time = datetime.now(UTC)
+    now = parse_time(at, option="--at", default=current_time)
+    before_now = parse_time(before_at, option="--before-at", default=now)
     if html is not None:
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
     options = parse_options(variable, encoding, lenient=lenient)
-    # A LIFETIME counts from the current time, the same in both scripts; otherwise the time between loading them would be a difference.
-    time = parse_now(None, option="--at")
-    old = load_fleet([before], is_fleet=fleet, now=time, options=options)
-    new = load_fleet([after], is_fleet=fleet, now=time, options=options)
+    old = load_fleet([before], is_fleet=fleet, now=current_time, options=options)
+    new = load_fleet([after], is_fleet=fleet, now=current_time, options=options)
     # A single instance has the name of the first file on both sides.
     is_single = not fleet and len(old) == len(new) == 1
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from ssbroker.cli.options import (
     TieBreakOption,
     as_options,
     check_service_name,
-    parse_now,
+    parse_time,
 )
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.terminal import fitted
@@ -93,7 +94,7 @@ def explain(
             database=None if from_outside else _database(loaded, catalog, start),
             is_initiator=not from_target,
             conversation_id=conversation_id,
-            now=parse_now(at),
+            now=parse_time(at, option="--at", default=datetime.now(UTC)),
         )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
@@ -25,7 +25,7 @@ from ssbroker.cli.diagnose_options import (
     instance_paths,
     write_text,
 )
-from ssbroker.cli.options import AtOption, as_options, parse_now
+from ssbroker.cli.options import AtOption, as_options, parse_time
 from ssbroker.cli.script_options import (
     EncodingOption,
     LenientOption,
@@ -95,11 +95,12 @@ def lint(
     from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
 
-    now = parse_now(at, option="--at")
+    current_time = datetime.now(UTC)
+    now = parse_time(at, option="--at", default=current_time)
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient, collects=True)
-    instances, uris, duplicate_id_findings = _load_instances(paths, options=options)
+    instances, uris, duplicate_id_findings = _load_instances(paths, now=current_time, options=options)
     notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
     warn_about(notes, about="routing", verbose=verbose)
     with as_options(ignore="--ignore", expires_within="--expires-within"):
@@ -133,16 +134,15 @@ def _uri(path: Path) -> str:
 
 
 def _load_instances(
-    paths: Mapping[str, Path], *, options: ddl.ScriptOptions
+    paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions
 ) -> tuple[Fleet, dict[str, str], list[Finding]]:
     """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice.
 
-    LIFETIME counts from the current time, whatever the time of the check.
+    A LIFETIME in a script counts from `now`.
     """
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.object_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
-    now = parse_now(None, option="--at")
     usable: dict[str, Catalog] = {}
     uris: dict[str, str] = {}
     duplicate_id_findings: list[Finding] = []

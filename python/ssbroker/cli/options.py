@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -121,10 +121,10 @@ def parse_count(text: str, *, option: str) -> int | None:
     return int(text)
 
 
-def parse_now(text: str | None, *, option: str = "--at") -> datetime:
-    """Parses the value of an option that is a time; None is the current time."""
+def parse_time(text: str | None, *, option: str, default: datetime) -> datetime:
+    """Parses the value of an option that is a time; `default` is the time of an option that is not given."""
     try:
-        return datetime.now(UTC) if text is None else parse_timestamp(text)
+        return default if text is None else parse_timestamp(text)
     except ValueError as error:
         raise OptionError(
             f"{option}: {text!r} is not a valid time; expected one such as 2026-11-20T21:00:00Z"

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -46,7 +46,7 @@ from ssbroker.cli.options import (
     SummaryAsJsonOption,
     ThreadsOption,
     TieBreakOption,
-    parse_now,
+    parse_time,
 )
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
@@ -323,7 +323,7 @@ def route(
         output=output,
         rejected=rejected,
         format=format,
-        now=parse_now(at),
+        now=parse_time(at, option="--at", default=datetime.now(UTC)),
         tie_break=tie_break,
         pending_request=pending_request,
         threads=threads,

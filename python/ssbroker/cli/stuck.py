@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,7 +31,7 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
-from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, parse_now
+from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, parse_time
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, logical_type, open_inputs, reject_misspelled
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import print_prose
@@ -102,14 +102,14 @@ def stuck(
     from ssbroker.diagnose import STUCK  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.stuck_messages import explain_messages  # noqa: PLC0415 - the same
 
-    now = parse_now(at, option="--at")
+    current_time = datetime.now(UTC)
+    now = parse_time(at, option="--at", default=current_time)
     files = expand_patterns([queue])
     outputs = [] if output is None else [output]
     formats = [output_format(path, format) for path in outputs]
     refuse_overwriting(outputs, inputs=files, catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
     options = parse_options(variable, encoding, lenient=lenient)
-    # LIFETIME counts from the current time, whatever the time of the check.
-    instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
+    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options)
     instance, messages = _read(files, start, instances)
     rows = explain_messages(instances, messages, instance=instance, now=now, pending_request=pending_request)
     table = pa.Table.from_pylist(rows, schema=STUCK)

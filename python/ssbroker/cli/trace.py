@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ from ssbroker.cli.diagnose_options import (
     require_start,
     write_text,
 )
-from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, check_service_name, parse_now
+from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, check_service_name, parse_time
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import fitted
 from ssbroker.cli.writers import refuse_overwriting
@@ -85,10 +86,10 @@ def trace(
         check_service_name(from_service, option="--from-service")
     if html is not None:
         refuse_overwriting([html], inputs=[], catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
-    now = parse_now(at, option="--at")
+    current_time = datetime.now(UTC)
+    now = parse_time(at, option="--at", default=current_time)
     options = parse_options(variable, encoding, lenient=lenient)
-    # LIFETIME counts from the current time, whatever the time of the check.
-    instances = load_fleet(catalogs, is_fleet=fleet, now=parse_now(None, option="--at"), options=options)
+    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options)
     instance, database = parse_start(start, instances)
     require_start(instance, database, instances)
     with as_options(
