@@ -97,7 +97,7 @@ def screen(folder: Path, *, width: int, height: int, states: int = 1) -> list[st
 def test_a_screen_shows_what_waits_and_each_queue_in_one_line(folder: Path, width: int) -> None:
     lines = screen(folder, width=width, height=60, states=3)
     assert max(map(len, lines)) <= width
-    assert any(re.match(r"//bank/Payments +Sales +3 +1 +0:00:", line) for line in lines)
+    assert any(re.match(r"Sales +//bank/Payments +3 +1 +0:00:", line) for line in lines)
     (intake,) = (line for line in lines if " dbo.Intake " in line)
     assert re.match(r"Sales +dbo\.Intake +on +4 +███ +0:00:\d\d$", intake)
     assert not any(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ssbroker._text import count_of
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, rows_table
 
@@ -99,7 +100,7 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
     for row in found["moved"]:
-        groups = f"{row['groups']} conversation group{'s' * (row['groups'] > 1)}"
+        groups = count_of(row["groups"], "conversation group")
         yield cell(
             f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']}; last failure "
             f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
@@ -114,7 +115,7 @@ def conversation_rows(found: dict[str, Any]) -> Text | FittedTable:
 
 def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
     """Returns the undelivered messages by service."""
-    rows = [_transmission_row(row) for row in found["transmission_queue"]]
+    rows = [transmission_row(row) for row in found["transmission_queue"]]
     return state_table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
 
 
@@ -187,7 +188,8 @@ def age_text(seconds: int | None) -> str:
     return "" if seconds is None else str(timedelta(seconds=seconds))
 
 
-def _transmission_row(row: dict[str, Any]) -> dict[str, str]:
+def transmission_row(row: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of the undelivered messages for a service."""
     return {
         "database": row["database"],
         "to": row["to_service_name"],

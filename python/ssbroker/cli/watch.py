@@ -30,6 +30,7 @@ from ssbroker.cli.status import (
     serving_line,
     state_table,
     style_of,
+    transmission_row,
     waiting_reasons,
 )
 from ssbroker.cli.terminal import cell, fitted
@@ -110,7 +111,7 @@ def state_parts(
     yield serving_line(state["serving"])
     yield from database_problems(state)
     yield Text()
-    waiting = [_waiting_row(row) for row in state["transmission_queue"]]
+    waiting = [transmission_row(row) for row in state["transmission_queue"]]
     yield table("Undelivered messages", waiting) if waiting else Text("There are no undelivered messages.")
     yield from _omitted(state, "transmission_queue")
     for row, reason in zip(state["transmission_queue"], waiting_reasons(state), strict=True):
@@ -143,7 +144,7 @@ def _omitted(state: State, name: str) -> Iterator[Text]:
         yield Text(f"{state['omitted'][name]:,} more rows not shown; ssbroker status shows all.", "dim")
 
 
-_NAMES: Final = ("to", "from", "database", "queue", "instance", "principal")
+_NAMES: Final = ("database", "to", "queue", "instance", "principal")
 """The columns that are cut if a table is too wide."""
 _NAME_WIDTH_MIN: Final = 8
 
@@ -229,16 +230,6 @@ def depth_bars(points: Sequence[Point], *, is_ascii: bool = False) -> str:
         " " if depth is None else bars[-(-depth * (len(bars) - 1) // greatest)] if greatest else bars[0]
         for depth in depths
     )
-
-
-def _waiting_row(row: dict[str, Any]) -> dict[str, str]:
-    return {
-        "to": row["to_service_name"],
-        "from": row["database"],
-        "messages": str(row["messages"]),
-        "conversations": str(row["conversations"]),
-        "oldest": age_text(row["oldest_seconds"]),
-    }
 
 
 def _queue_row(
