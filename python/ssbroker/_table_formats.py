@@ -11,7 +11,7 @@ from ssbroker.exceptions import InputError
 _MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
 
 
-def refuse_table_formats(files: Iterable[Path]) -> None:
+def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:
     """Raises `InputError` if a file is in the folder of a Delta or Iceberg table: its metadata says which files have been removed.
 
     Examples:
@@ -19,7 +19,7 @@ def refuse_table_formats(files: Iterable[Path]) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Path(folder, "_delta_log").mkdir()
         ...     try:
-        ...         refuse_table_formats([Path(folder, "day=1", "part-0.parquet")])
+        ...         refuse_delta_and_iceberg([Path(folder, "day=1", "part-0.parquet")])
         ...     except InputError as error:
         ...         print(str(error).removeprefix(folder))
         : the folder is a Delta table, and some of its files may have been removed from it; read it with a reader for Delta, and pass the DataFrame or write a Parquet file

@@ -31,7 +31,7 @@ from ssbroker._arrow import (
     without_views,
 )
 from ssbroker._compat import cast, is_binary_view, is_string_view
-from ssbroker._table_formats import refuse_table_formats
+from ssbroker._table_formats import refuse_delta_and_iceberg
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -669,7 +669,7 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
                 f"{file}: the file is specified twice, so its rows would be counted twice; specify it once"
             )
         seen.add(file.resolve())
-    refuse_table_formats(files)
+    refuse_delta_and_iceberg(files)
     return files
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
-from ssbroker._table_formats import refuse_table_formats
+from ssbroker._table_formats import refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
@@ -192,7 +192,7 @@ def list_files(source: Source) -> list[Path]:
     found = [file for path in paths for file in _find_files(local_path(path, name="source"))]
     if not found:
         raise InputError("source: expected at least one file, got none")
-    refuse_table_formats(found)
+    refuse_delta_and_iceberg(found)
     return found
 
 
