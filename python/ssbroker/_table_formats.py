@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables, whose folders also contain files that are not part of the table."""
+"""Tables in folders: the partition of Hive for null, and Delta and Iceberg tables, which are refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 from ssbroker.exceptions import InputError
 
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The value in the name of a folder `column=value` that stands for null."""
 _MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
 
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from ssbroker._table_formats import NULL_PARTITION
 from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch
 from ssbroker.cli.input_columns import InputColumns, convert_csv
 from ssbroker.exceptions import InputError
-
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_columns(file: Path) -> dict[str, str | None]:
@@ -27,7 +26,9 @@ def partition_columns(file: Path) -> dict[str, str | None]:
     """
     pairs = (folder.partition("=") for folder in file.parts[:-1])
     return {
-        unquote(name): None if value == _NULL else unquote(value) for name, equals, value in pairs if name and equals
+        unquote(name): None if value == NULL_PARTITION else unquote(value)
+        for name, equals, value in pairs
+        if name and equals
     }
 
 

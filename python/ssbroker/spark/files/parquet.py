@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
-from ssbroker._table_formats import refuse_delta_and_iceberg
+from ssbroker._table_formats import NULL_PARTITION, refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
@@ -341,7 +341,6 @@ Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "non
 """A compression codec of Parquet."""
 OPEN_FILES_MAX: Final = 100
 """The maximum number of open files; beyond it, the file that was written least recently is completed. Buffered rows need no open file."""
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _compute: Final[Any] = pc  # its stubs know too little of it
 # The characters that Spark escapes. It decodes %E9 as one character, so non-ASCII characters are not escaped.
 _ESCAPED_CHARACTERS: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
