@@ -371,7 +371,7 @@ def test_outdated_partial_acknowledgement_is_removed(tmp_path: Path, run: Run) -
 
 def test_acknowledgements_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the latest of each direction is kept, in the order in which the directions appeared."""
-    monkeypatch.setattr("ssbroker.cli.reassemble._UNMERGED_ROWS_MAX", 10)
+    monkeypatch.setattr("ssbroker.cli.reassemble.UNMERGED_ROWS_MAX", 10)
     table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
     reassembler, acknowledged = ssbroker.Reassembler(), LatestAcknowledgements()
     for start in range(0, table.num_rows, 7):

@@ -108,7 +108,7 @@ def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
 
 
 def test_counts_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "_UNMERGED_ROWS_MAX", 10)
+    monkeypatch.setattr(route, "UNMERGED_ROWS_MAX", 10)
     counted = RouteCounts()
     for number in range(100):
         values = [f"{number % 7}", f"{number % 5}", None]

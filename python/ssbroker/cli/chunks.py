@@ -14,6 +14,8 @@ import pyarrow as pa
 
 CHUNK_BYTES: Final = 4 << 20
 CHUNK_ROWS: Final = 32_768
+UNMERGED_ROWS_MAX: Final = 200_000
+"""The maximum number of rows of the results of chunks before they are merged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,11 @@ def all_chunks(inputs: Sequence[InputFile]) -> Iterator[tuple[Chunk, int]]:
         for chunk in input_file.chunks():
             yield chunk, bytes_before + chunk.end_position
         bytes_before += input_file.file.stat().st_size
+
+
+def total_bytes(inputs: Sequence[InputFile]) -> int:
+    """Returns the size of all files."""
+    return sum(input_file.file.stat().st_size for input_file in inputs)
 
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:

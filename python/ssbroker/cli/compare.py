@@ -124,14 +124,14 @@ def compare(
 def _add_traffic(comparer: Comparer, conversations: list[str], *, progress: bool | None) -> None:
     import pyarrow as pa  # noqa: PLC0415 - keeps --help fast
 
-    from ssbroker.cli.chunks import all_chunks  # noqa: PLC0415 - the same
+    from ssbroker.cli.chunks import all_chunks, total_bytes  # noqa: PLC0415 - the same
     from ssbroker.cli.input_columns import CONVERSATION_COLUMNS  # noqa: PLC0415 - the same
     from ssbroker.cli.readers import expand_patterns, open_inputs  # noqa: PLC0415 - the same
     from ssbroker.cli.terminal import ProgressBar  # noqa: PLC0415 - the same
 
     files = expand_patterns(conversations)
     inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=progress)
-    total = sum(input_file.file.stat().st_size for input_file in inputs)
+    total = total_bytes(inputs)
     rows = 0
     with ProgressBar("Comparing", total_bytes=total, shown=progress) as bar:
         for chunk, position in all_chunks(inputs):

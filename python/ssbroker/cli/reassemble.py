@@ -22,12 +22,14 @@ from ssbroker._arrow import null_where
 from ssbroker._text import count_of
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
+    UNMERGED_ROWS_MAX,
     Chunk,
     InputFile,
     all_chunks,
     configure_threads,
     empty_batch,
     ordered_map,
+    total_bytes,
 )
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, format_by_suffix, input_format, output_format
@@ -426,7 +428,6 @@ def _warn_of_blocked(messages: int, *, on_spark: bool) -> None:
 
 
 _POSITION: Final = "position"
-_UNMERGED_ROWS_MAX: Final = 200_000
 
 
 class LatestAcknowledgements:
@@ -439,7 +440,7 @@ class LatestAcknowledgements:
     def add(self, acknowledgements: pa.Table) -> None:
         """Adds the acknowledgements of one push."""
         self._unmerged.append(acknowledgements)
-        if sum(table.num_rows for table in self._unmerged) > max(_UNMERGED_ROWS_MAX, self._latest.num_rows):
+        if sum(table.num_rows for table in self._unmerged) > max(UNMERGED_ROWS_MAX, self._latest.num_rows):
             self._merge()
 
     def table(self, *, pending: pa.Table) -> pa.Table:
@@ -546,7 +547,7 @@ def run_reassembly(
     )
     push_results = _push_all(reassembler, loaded, latest)
     encoded = ordered_map(push_results, encode, threads=threads, weight_of=weight_of, weight_max=IN_FLIGHT_BYTES_MAX)
-    total = sum(input_file.file.stat().st_size for input_file in inputs)
+    total = total_bytes(inputs)
     with (
         ProgressBar("Reassembling", total_bytes=total, shown=progress) as bar,
         contextlib.closing(loaded),

@@ -24,12 +24,14 @@ from ssbroker._text import count_of
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
+    UNMERGED_ROWS_MAX,
     Chunk,
     InputFile,
     LoadedChunk,
     all_chunks,
     configure_threads,
     ordered_map,
+    total_bytes,
 )
 from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
 from ssbroker.cli.errors import error_in_file, reading
@@ -56,7 +58,6 @@ from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaErro
 from ssbroker.router import PendingRequest, Router, TieBreak
 
 COUNTED_COLUMNS: Final = ("outcome", "reason", "match_step", "next_hop_address", "target_database")
-_UNMERGED_ROWS_MAX: Final = 200_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,12 +85,12 @@ class RouteCounts:
         self.rows += rows
         if traffic is not None:
             self.traffic.append(traffic)
-            if sum(part.num_rows for part in self.traffic[1:]) > _UNMERGED_ROWS_MAX:
+            if sum(part.num_rows for part in self.traffic[1:]) > UNMERGED_ROWS_MAX:
                 self.traffic = [self.all_traffic()]
         for name, table in value_counts.items():
             tables = self._counts[name]
             tables.append(table)
-            if sum(part.num_rows for part in tables[1:]) > _UNMERGED_ROWS_MAX:
+            if sum(part.num_rows for part in tables[1:]) > UNMERGED_ROWS_MAX:
                 self._counts[name] = [_merge(tables)]
 
     def all_traffic(self) -> pa.Table:
@@ -499,7 +500,7 @@ def _write(
     progress: bool | None,
 ) -> RouteCounts:
     counts = RouteCounts()
-    total = sum(input_file.file.stat().st_size for input_file in inputs)
+    total = total_bytes(inputs)
     with ProgressBar("Routing", total_bytes=total, shown=progress) as bar, contextlib.closing(routed):
         for chunk in routed:
             output_file.write(chunk.encoded)
