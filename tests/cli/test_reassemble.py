@@ -14,7 +14,7 @@ import pytest
 import ssbroker
 from ssbroker.cli import chunks, readers
 from ssbroker.cli.memory import memory_bytes
-from ssbroker.cli.reassemble import LatestAcknowledgements
+from ssbroker.cli.reassemble_files import LatestAcknowledgements
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
 from tests.cli.fragments import (
@@ -40,7 +40,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the default limit independent of the machine."""
-    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 4 << 30)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.memory_bytes", lambda: 4 << 30)
 
 
 def outputs(folder: Path, suffix: str) -> dict[str, Path]:
@@ -213,12 +213,12 @@ def test_the_default_limit_is_a_share_of_the_memory(tmp_path: Path, run: Run, mo
     )
     arguments = ("reassemble", given, "-o", tmp_path / "out.parquet", "--json")
 
-    monkeypatch.setattr("ssbroker.cli.reassemble._PENDING_BYTES_MIN", 1 << 16)
-    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 16 << 20)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files._PENDING_BYTES_MIN", 1 << 16)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.memory_bytes", lambda: 16 << 20)
     enough = run(*arguments)
-    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.memory_bytes", lambda: 1 << 20)
     too_small = run(*arguments)
-    monkeypatch.setattr("ssbroker.cli.reassemble.memory_bytes", lambda: None)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.memory_bytes", lambda: None)
     unknown = run(*arguments)
 
     assert [result.status for result in (enough, too_small, unknown)] == [0, 1, 1]
@@ -236,7 +236,7 @@ def test_only_the_memory_is_limited_by_default(tmp_path: Path, run: Run, monkeyp
             made.append(given)
             super().__init__(**given)
 
-    monkeypatch.setattr("ssbroker.cli.reassemble.Reassembler", Recorder)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.Reassembler", Recorder)
     given = write(damaged_fragments(5), tmp_path / "in.parquet")
     run("reassemble", given, "-o", tmp_path / "out.parquet", "--max-sequence-distance", "9")
     assert made == [
@@ -371,7 +371,7 @@ def test_outdated_partial_acknowledgement_is_removed(tmp_path: Path, run: Run) -
 
 def test_acknowledgements_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the latest of each direction is kept, in the order in which the directions appeared."""
-    monkeypatch.setattr("ssbroker.cli.reassemble.UNMERGED_ROWS_MAX", 10)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files.UNMERGED_ROWS_MAX", 10)
     table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
     reassembler, acknowledged = ssbroker.Reassembler(), LatestAcknowledgements()
     for start in range(0, table.num_rows, 7):

@@ -98,8 +98,8 @@ def test_missing_pyspark_is_one_line(tmp_path: Path) -> None:
     ("files", "options", "wanted"),
     [
         (["1.csv"], [], "1.csv: --spark reads fragments only from Parquet"),
-        (["1.parquet"], ["--rejected", "no.csv"], "no.csv: --spark writes only folders of Parquet files"),
-        (["1.parquet"], ["--format", "csv"], "out: --spark writes only folders of Parquet files"),
+        (["1.parquet"], ["--rejected", "no.csv"], "no.csv: --spark writes only a folder of Parquet files"),
+        (["1.parquet"], ["--format", "csv"], "out: --spark writes only a folder of Parquet files"),
         (["1.parquet"], ["--state", "s"], "--spark supports neither --state nor --acknowledgements"),
         (["1.parquet"], ["--acknowledgements", "a"], "--spark supports neither --state nor --acknowledgements"),
         (["1.parquet"], ["--max-sequence-distance", "9"], "--spark does not support --max-sequence-distance"),

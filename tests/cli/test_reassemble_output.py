@@ -324,9 +324,9 @@ def test_full_disk_keeps_the_old_files(tmp_path: Path, run: Run, folder: Path) -
 # Sends the signal to the process when a chunk has been reassembled.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import main, reassemble as reassemble_module
-write = reassemble_module._write
-reassemble_module._write = lambda *given: (os.kill(os.getpid(), int(sys.argv[1])), write(*given))
+from ssbroker.cli import main, reassemble_files
+write = reassemble_files._write
+reassemble_files._write = lambda *given: (os.kill(os.getpid(), int(sys.argv[1])), write(*given))
 sys.exit(main(sys.argv[2:]))
 """
 

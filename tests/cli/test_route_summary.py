@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.cli import route
-from ssbroker.cli.route import COUNTED_COLUMNS, RouteCounts, count_values
+from ssbroker.cli import route_summary
+from ssbroker.cli.route_summary import COUNTED_COLUMNS, RouteCounts, count_values
 from tests.cli.conftest import NOW_TEXT, Run, conversations, expected_decisions
 from tests.cli.formats import write
 
@@ -108,7 +108,7 @@ def test_warning_is_one_line(tmp_path: Path, run: Run) -> None:
 
 
 def test_counts_are_merged_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "UNMERGED_ROWS_MAX", 10)
+    monkeypatch.setattr(route_summary, "UNMERGED_ROWS_MAX", 10)
     counted = RouteCounts()
     for number in range(100):
         values = [f"{number % 7}", f"{number % 5}", None]

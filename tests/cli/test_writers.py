@@ -71,7 +71,7 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path, catalog: Path, input_file:
 # Sends the signal to the process while it routes a chunk.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import main, route as route_files
+from ssbroker.cli import main, route_files
 count_values = route_files.count_values
 route_files.count_values = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count_values(decisions))[1]
 sys.exit(main(sys.argv[2:]))

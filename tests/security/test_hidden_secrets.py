@@ -25,7 +25,7 @@ _SECRET = re.compile(
 )
 _MAY_BE_TOLD = {
     "ssbroker.broker.network.rate_limiter._Bucket.tokens",  # a number
-    "ssbroker.cli.reassemble.ReassembleJob.session_keys",  # a path
+    "ssbroker.cli.reassemble_files.ReassembleJob.session_keys",  # a path
 }
 
 
