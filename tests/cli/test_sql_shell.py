@@ -250,7 +250,10 @@ def test_colours_are_omitted_with_no_color(folder: Path) -> None:
 def test_a_file_instead_of_a_terminal_gets_no_shell(run: Run, folder: Path) -> None:
     result = run("sql", folder)
     assert (result.status, result.out) == (2, "")
-    assert result.err == "ssbroker: nothing to run: pass scripts or --query, or run it on a terminal\n"
+    assert (
+        result.err
+        == "ssbroker: nothing to run: pass scripts or --query, or start the shell by running the command in a terminal\n"
+    )
 
 
 @pytest.mark.parametrize(

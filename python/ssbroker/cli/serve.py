@@ -364,8 +364,8 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
         if is_unencrypted:
             return None
         raise OptionError(
-            "specify who may connect: --certificate and --key, with --authority and --name or with --pin; "
-            "or --allow-unencrypted, for a network that nobody else can reach"
+            "specify who may connect: --certificate and --key, plus either --authority and --name, or --pin. "
+            "On an isolated network: --allow-unencrypted"
         )
     if is_unencrypted:
         raise OptionError("--allow-unencrypted and certificates cannot be used together: specify one of them")

@@ -85,7 +85,9 @@ def sql(
 
     is_shell = not files and select is None
     if is_shell and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise OptionError("nothing to run: pass scripts or --query, or run it on a terminal")
+        raise OptionError(
+            "nothing to run: pass scripts or --query, or start the shell by running the command in a terminal"
+        )
     options = parse_options(variable, encoding, lenient=lenient)
     scripts = [(file, read_script(file, options)) for file in files or ()]  # before the instance is created
     if create:

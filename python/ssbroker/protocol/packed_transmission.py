@@ -116,7 +116,7 @@ def _unpack(data: bytes) -> Transmission:
         _FIXED.unpack_from(data)
     )
     if version != _VERSION or len(data) > PACKED_MAX:
-        raise ValueError(version)
+        raise ValueError(f"a packed transmission object of version {version} and {len(data)} bytes")
     numbers = _VarintReader(data, _FIXED.size)
     charge = numbers.next()
     end = numbers.count + count

@@ -332,7 +332,7 @@ def _reject_parquet_intervals(file: Path, parquet: pq.ParquetFile) -> None:
         column = parquet.schema.column(number)
         if column.converted_type == "INTERVAL":
             raise SchemaError(
-                f"{file}: column {column.path!r} has Parquet's type INTERVAL, which neither Arrow nor Spark reads; cast it or drop it",
+                f"{file}: column {column.path!r} has Parquet's type INTERVAL, which neither Arrow nor Spark reads; rewrite the file with another type, or without this column",
                 column=column.path,
             )
 
