@@ -44,7 +44,7 @@ class LiveCatalog:
         return self._current()[0]
 
     def router(self, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue") -> Router:
-        """Returns a router for the current catalog; `round_robin` continues while nothing changes."""
+        """Returns a router for the current catalog; its round-robin counters are kept until the catalog changes."""
         catalog, routers = self._current()
         key = (tie_break, pending_request)
         router = routers.get(key)

@@ -585,7 +585,7 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
 
 
 def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
-    """Returns the jump of a GOTO; refuses one that repeats without end."""
+    """Returns the jump of a GOTO; raises RefusalError if the batch has executed too many."""
     frame.jumps += 1
     if frame.jumps > _JUMPS_MAX:
         raise RefusalError(f"GOTO is executed more than {_JUMPS_MAX:,} times in this batch")

@@ -176,7 +176,7 @@ def has_arrow_frames() -> bool:
 def arrow_frame(
     spark: SparkSession, table: pa.Table, kinds: Mapping[str, str], *, as_strings: str | None = None
 ) -> tuple[DataFrame, bool]:
-    """Returns an Arrow table as a DataFrame without starting Python in the executors, and whether `as_strings` was done.
+    """Returns an Arrow table as a DataFrame without starting Python in the executors, and whether the column `as_strings` was converted.
 
     Args:
         spark: The session.

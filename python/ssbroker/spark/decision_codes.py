@@ -1,4 +1,4 @@
-"""Decisions as workers return them: outcome, reason and step in one code, which Spark decodes."""
+"""Decision codes: outcome, reason and step of a decision in one integer; `decision_encoding` transfers whole decisions."""
 
 from __future__ import annotations
 

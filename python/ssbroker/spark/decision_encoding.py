@@ -1,4 +1,4 @@
-"""How workers return the decisions of `route` to the JVM: as a number and a broker id, or as a decision code and the other fields."""
+"""How workers return whole decisions of `route` to the JVM: as a number and a broker id, or as a code of `decision_codes` and the other fields."""
 
 from __future__ import annotations
 

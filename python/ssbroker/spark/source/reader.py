@@ -300,7 +300,7 @@ class Tail:
         return {_NUMBER_COLUMN: 0 if self._scan.options.starting == "earliest" else self._last_number()}
 
     def latest(self, start: Offset, rows_max: int | None) -> Offset:
-        """Returns the end of the next micro-batch, which has at most `rows_max` rows; None for all rows."""
+        """Returns the end of the next micro-batch. `rows_max` limits its rows; None means no limit."""
         slices_max = None if rows_max is None else 1
         slices = self._slices(
             start[_NUMBER_COLUMN],

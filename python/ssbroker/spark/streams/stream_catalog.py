@@ -121,7 +121,7 @@ class WatchedCatalog:
 
 
 def load_catalog(path: Path) -> Catalog:
-    """Loads the catalog at a path; LIFETIME in a script counts from when the script was written, so that all workers agree."""
+    """Loads the catalog at a path; LIFETIME in a script counts from the newest modification time of the files, so that all workers agree."""
     newest = max((file.stat().st_mtime_ns for file in catalog_files(path) if file.exists()), default=0)
     return Catalog.load(path, now=EPOCH + timedelta(microseconds=newest // 1000))
 
