@@ -1,4 +1,4 @@
-"""Conversation endpoints of a database, the work that is due for them, and the progress of bulk senders."""
+"""Conversation endpoints of a database, and the work that is due for them."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ def insert(
 
 def by_id(connection: Connection, endpoint_id: int) -> ConversationEndpoint | None:
     """Returns the endpoint with an id; None if there is none."""
-    return _single_endpoint(
-        connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
-    )
+    return _single_endpoint(connection, _BY_ID, (endpoint_id,))
 
 
 def reload(connection: Connection, endpoint: ConversationEndpoint) -> ConversationEndpoint | None:
@@ -170,6 +168,12 @@ def by_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, 
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", ((handle,) for handle in handles)
     )
     return {row[1]: ConversationEndpoint._make(row) for row in rows}
+
+
+def by_ids(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
+    """Returns endpoints by their ids; missing ones are omitted."""
+    rows = connection.executemany(_BY_ID, ((endpoint_id,) for endpoint_id in endpoint_ids))
+    return [ConversationEndpoint._make(row) for row in rows]
 
 
 def open_endpoints(connection: Connection) -> list[ConversationEndpoint]:
@@ -253,6 +257,7 @@ _INSERT: Final = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
+_BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
 _OF_SERVICE: Final = "SELECT * FROM ssb_conversation_endpoints WHERE service_id = ? ORDER BY endpoint_id"
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
 _SET_ENDED: Final = """
@@ -274,6 +279,11 @@ def by_sides(
     return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
 
 
+def existing_sides(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
+    """Returns those conversations and sides that have an endpoint in the database."""
+    return [(conversation, bool(side)) for conversation, side in connection.executemany(_EXISTING, keys)]
+
+
 def contracts_of(
     connection: Connection, sides: Iterable[tuple[bytes, bool]]
 ) -> dict[tuple[bytes, bool], tuple[int, str]]:
@@ -288,39 +298,6 @@ def without_early_messages(connection: Connection, endpoint_ids: Iterable[int]) 
     return {endpoint_id for (endpoint_id,) in rows}
 
 
-def sides_by_id(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, tuple[bytes, bool]]:
-    """Returns conversation and `is_initiator` of endpoints by id; missing ones are omitted."""
-    rows = connection.executemany(_SIDE, ((endpoint_id,) for endpoint_id in endpoint_ids))
-    return {endpoint_id: (conversation_id, bool(side)) for endpoint_id, conversation_id, side in rows}
-
-
-def transmission_id_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
-    """Returns the `transmission_id` of a message that an endpoint sent; None if it is not in the transmission queue."""
-    row = connection.execute(_TRANSMISSION_ID, (*side, number)).fetchone()
-    return None if row is None else int(row[0])
-
-
-def read_body_ranges(connection: Connection, transmission_id: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-    """Reads byte ranges of the body of a message in the transmission queue; ranges beyond the end are truncated.
-
-    All ranges use one blob handle, because SQLite walks to each range from the start of the body.
-    """
-    parts: list[bytes] = []
-    with connection.blob_open("main", "ssb_transmission_queue", "message_body", transmission_id, False) as blob:
-        for start, end in ranges:
-            blob.seek(min(start, blob.length()))
-            parts.append(blob.read(end - start))
-    return parts
-
-
-def error_sequence_numbers(
-    connection: Connection, sides: Iterable[tuple[bytes, bool]]
-) -> dict[tuple[bytes, bool], int]:
-    """Returns the sequence numbers of the error messages that end conversations and wait to be sent, by conversation and `is_initiator`."""
-    rows = connection.executemany(_ERROR_NUMBERS, sides)
-    return {(conversation_id, bool(side)): number for conversation_id, side, number in rows}
-
-
 def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
     """Records the identity and keys of the remote endpoint, after its first message over the network."""
     peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
@@ -333,62 +310,19 @@ def raise_receive_sequences(connection: Connection, numbers: Iterable[tuple[int,
 
 
 _BY_SIDE: Final = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"
+_EXISTING: Final = """
+    SELECT conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"""
 _CONTRACT: Final = """
     SELECT conversation_id, is_initiator, service_contract_id, state FROM ssb_conversation_endpoints
     WHERE conversation_id = ? AND is_initiator = ?"""
 _WITHOUT_EARLY: Final = """
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ?1 AND is_inbound = 1)
     AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 2)"""
-_SIDE: Final = """
-    SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
-# CROSS JOIN makes SQLite look up the endpoint first.
-_TRANSMISSION_ID: Final = """
-    SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""
-_ERROR_NUMBERS: Final = """
-    SELECT e.conversation_id, e.is_initiator, t.message_sequence_number
-    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t ON t.transmission_id = (
-        SELECT transmission_id FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 0
-        ORDER BY message_sequence_number DESC LIMIT 1)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_conversation_error = 1"""
 _SET_PEER: Final = """
     UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
     WHERE endpoint_id = ?"""
 _RAISE_RECEIVE_SEQUENCE: Final = """
     UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2 AND receive_sequence < ?1"""
-
-
-def last_batch(connection: Connection, writer: str) -> int | None:
-    """Returns the id of the last batch that a writer has sent; None if it has sent none."""
-    row = connection.execute("SELECT batch_id FROM ssb_sent_batches WHERE writer = ?", (writer,)).fetchone()
-    return None if row is None else int(row[0])
-
-
-def record_batch(connection: Connection, writer: str, batch_id: int) -> None:
-    """Records that a batch, and all batches before it, have been sent."""
-    connection.execute(_RECORD_BATCH, (writer, batch_id))
-
-
-def find_dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
-    """Returns the endpoints of a writer's dialogs by their keys; missing ones are omitted."""
-    rows = connection.executemany(_DIALOGS, ((writer, key) for key in keys))
-    return {row[0]: ConversationEndpoint._make(row[1:]) for row in rows}
-
-
-def save_dialogs(connection: Connection, rows: Iterable[tuple[str, bytes, int]]) -> None:
-    """Saves the dialogs that writers continue: rows of writer, key and endpoint id. Deleting the endpoint deletes the row."""
-    connection.executemany(_SAVE_DIALOG, rows)
-
-
-_RECORD_BATCH: Final = """
-    INSERT INTO ssb_sent_batches (writer, batch_id) VALUES (?, ?)
-    ON CONFLICT (writer) DO UPDATE SET batch_id = excluded.batch_id"""
-_DIALOGS: Final = """
-    SELECT d.dialog, e.* FROM ssb_writer_dialogs AS d JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
-    WHERE d.writer = ? AND d.dialog = ?"""
-_SAVE_DIALOG: Final = """
-    INSERT INTO ssb_writer_dialogs (writer, dialog, endpoint_id) VALUES (?, ?, ?)
-    ON CONFLICT (writer, dialog) DO UPDATE SET endpoint_id = excluded.endpoint_id"""
 
 
 def deliverable_endpoints(connection: Connection) -> list[int]:

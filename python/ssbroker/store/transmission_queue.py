@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.store.conversation_endpoints import QUEUE_OF, WAITING_ENDPOINTS, ConversationEndpoint
+from ssbroker.store.conversation_endpoints import QUEUE_OF, WAITING_ENDPOINTS
 from ssbroker.store.sqlite import Connection
 
 
@@ -92,6 +92,33 @@ def early_messages(connection: Connection, endpoint_id: int, number: int) -> lis
     return [(row[0], row[1]) for row in rows]
 
 
+def transmission_id_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
+    """Returns the `transmission_id` of a message that an endpoint sent; None if it is not in the transmission queue."""
+    row = connection.execute(_TRANSMISSION_ID, (*side, number)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def read_body_ranges(connection: Connection, transmission_id: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+    """Reads byte ranges of the body of a message in the transmission queue; ranges beyond the end are truncated.
+
+    All ranges use one blob handle, because SQLite walks to each range from the start of the body.
+    """
+    parts: list[bytes] = []
+    with connection.blob_open("main", "ssb_transmission_queue", "message_body", transmission_id, False) as blob:
+        for start, end in ranges:
+            blob.seek(min(start, blob.length()))
+            parts.append(blob.read(end - start))
+    return parts
+
+
+def error_sequence_numbers(
+    connection: Connection, sides: Iterable[tuple[bytes, bool]]
+) -> dict[tuple[bytes, bool], int]:
+    """Returns the sequence numbers of the error messages that end conversations and wait to be sent, by conversation and `is_initiator`."""
+    rows = connection.executemany(_ERROR_NUMBERS, sides)
+    return {(conversation_id, bool(side)): number for conversation_id, side, number in rows}
+
+
 def waiting_receivers(connection: Connection, queue_id: int) -> list[int]:
     """Returns the ids of endpoints with messages that wait until a queue is enabled, the longest waiting first."""
     return [row[0] for row in connection.execute(_RECEIVERS, (queue_id,))]
@@ -128,6 +155,16 @@ _RECEIVERS: Final = f"""
 _EARLY_MESSAGES: Final = """
     SELECT message_sequence_number, message_type_name FROM ssb_transmission_queue
     WHERE endpoint_id = ? AND is_inbound = 1 AND message_sequence_number >= ?"""
+# CROSS JOIN makes SQLite look up the endpoint first.
+_TRANSMISSION_ID: Final = """
+    SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""
+_ERROR_NUMBERS: Final = """
+    SELECT e.conversation_id, e.is_initiator, t.message_sequence_number
+    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t ON t.transmission_id = (
+        SELECT transmission_id FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 0
+        ORDER BY message_sequence_number DESC LIMIT 1)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_conversation_error = 1"""
 _FIRST: Final = """
     SELECT message_sequence_number FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0
     ORDER BY message_sequence_number LIMIT 1"""
@@ -195,19 +232,5 @@ def waiting_endpoints(connection: Connection) -> dict[int, tuple[bytes, int]]:
     return {endpoint_id: (handle, number) for endpoint_id, handle, number in connection.execute(_WAITING)}
 
 
-def endpoints_by_id(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
-    """Returns endpoints by their ids; missing ones are omitted."""
-    rows = connection.executemany(_BY_ID, ((endpoint_id,) for endpoint_id in endpoint_ids))
-    return [ConversationEndpoint._make(row) for row in rows]
-
-
-def existing_sides(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
-    """Returns those conversations and sides that have an endpoint in the database."""
-    return [(conversation, bool(side)) for conversation, side in connection.executemany(_EXISTING, keys)]
-
-
 _WAITING: Final = f"""{WAITING_ENDPOINTS}
     SELECT endpoint_id, conversation_handle, send_sequence FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id)"""  # noqa: S608
-_BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
-_EXISTING: Final = """
-    SELECT conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"""

@@ -37,11 +37,9 @@ Row = dict[str, Any]
 def senders_with_messages(database: Database) -> list[EndpointKey]:
     """The endpoints with messages in the transmission queue."""
     with database_context(database).file.read() as connection:
-        return list(
-            conversation_endpoints.sides_by_id(
-                connection, conversation_endpoints.deliverable_endpoints(connection)
-            ).values()
-        )
+        endpoint_ids = conversation_endpoints.deliverable_endpoints(connection)
+        senders = conversation_endpoints.by_ids(connection, endpoint_ids)
+    return [(sender.conversation_id, bool(sender.is_initiator)) for sender in senders]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from ssbroker.broker.dialogs.send_batch import guid_in_row, send_batch
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import NullError
 from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
-from ssbroker.store import conversation_endpoints
+from ssbroker.store import bulk_senders, conversation_endpoints
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -127,7 +127,7 @@ class BulkSender:
         """Finds existing dialogs of the writer that are still open, and begins the others."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
-        found = {} if writer is None else conversation_endpoints.find_dialogs(work.connection, writer, digests)
+        found = {} if writer is None else bulk_senders.find_dialogs(work.connection, writer, digests)
         now = work.now()
         for digest, endpoint in found.items():
             if _can_send(endpoint, now):
@@ -141,7 +141,7 @@ class BulkSender:
         self._handles.update((key, endpoint.conversation_handle) for key, endpoint in begun.items())
         if writer is not None:
             kept = [(writer, key.digest(), endpoint.endpoint_id) for key, endpoint in begun.items()]
-            conversation_endpoints.save_dialogs(work.connection, kept)
+            bulk_senders.save_dialogs(work.connection, kept)
 
     def _begin(self, key: _DialogKey) -> ConversationEndpoint:
         return dialog_lifecycle.begin(
@@ -189,10 +189,10 @@ def send_batch_once(
     """Sends rows as messages in one transaction that also records the batch; returns None if it was already sent."""
     with database_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
-            last = conversation_endpoints.last_batch(work.connection, batch.writer)
+            last = bulk_senders.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:
                 return None
-            conversation_endpoints.record_batch(work.connection, *batch)
+            bulk_senders.record_batch(work.connection, *batch)
         sender = BulkSender(work, defaults, writer=None if batch is None else batch.writer)
         for part in rows:
             sender.send(part)

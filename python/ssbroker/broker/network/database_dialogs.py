@@ -26,7 +26,7 @@ from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
-from ssbroker.store import transmission_queue
+from ssbroker.store import conversation_endpoints, transmission_queue
 from ssbroker.store.commit_watch import CommitWatch
 
 if TYPE_CHECKING:
@@ -459,7 +459,7 @@ class DialogsByDatabase:
             waiting = transmission_queue.waiting_endpoints(connection)
             in_transit = sent() if waiting else {}
             new = [endpoint_id for endpoint_id, number in waiting.items() if in_transit.get(endpoint_id) != number]
-            senders = transmission_queue.endpoints_by_id(connection, new)
+            senders = conversation_endpoints.by_ids(connection, new)
         if not senders:
             return []
         decisions = self._background.routes.decisions(database.name, senders)

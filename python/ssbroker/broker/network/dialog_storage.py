@@ -161,7 +161,7 @@ class BodyReader:
 
         `spans` are sorted (start, end) pairs; bytes beyond the end are omitted.
         """
-        transmission_id = conversation_endpoints.transmission_id_of(connection, key, sequence)
+        transmission_id = transmission_queue.transmission_id_of(connection, key, sequence)
         buffered = self._buffered.pop(key, None)
         if transmission_id is None:
             return None
@@ -170,15 +170,13 @@ class BodyReader:
             if all(buffered.has(*span) for span in spans):
                 return [buffered.data[begin - buffered.begin : end - buffered.begin] for begin, end in spans]
             if spans[-1][1] <= buffered.end:  # a retransmission; the buffered part is still to be sent
-                return conversation_endpoints.read_body_ranges(connection, transmission_id, spans)
+                return transmission_queue.read_body_ranges(connection, transmission_id, spans)
             del self._buffered[key]
         if not spans:
             return []
         *earlier, (begin, end) = spans
         read_end = end + READ_AHEAD_MAX // (len(self._buffered) + 1)
-        *parts, read = conversation_endpoints.read_body_ranges(
-            connection, transmission_id, [*earlier, (begin, read_end)]
-        )
+        *parts, read = transmission_queue.read_body_ranges(connection, transmission_id, [*earlier, (begin, read_end)])
         self._buffer(
             key, _BufferedBody(sequence, transmission_id, begin, read, reaches_end=len(read) < read_end - begin)
         )
@@ -297,7 +295,7 @@ class SqliteDialogStorage:
             if missing := dict.fromkeys(each.key for each in wanted if each.key not in found_keys):
                 errors = [
                     MessageRange(key, at, at, 1, 1)
-                    for key, at in conversation_endpoints.error_sequence_numbers(connection, missing).items()
+                    for key, at in transmission_queue.error_sequence_numbers(connection, missing).items()
                 ]
                 found += connection.statements.read_transmission_queue([_range_query(each) for each in errors])[0]
         return _messages(found)
@@ -305,7 +303,7 @@ class SqliteDialogStorage:
     def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
         """See `DialogStorage`."""
         with self._database.file.read() as connection:
-            return conversation_endpoints.error_sequence_numbers(connection, keys)
+            return transmission_queue.error_sequence_numbers(connection, keys)
 
     def read_body_slices(
         self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]

@@ -30,7 +30,7 @@ from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.store import transmission_queue
+from ssbroker.store import conversation_endpoints
 from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class InboundRouter:
         for dialogs in all_dialogs:
             if unknown := [key for key in endpoints if key not in owners]:
                 with dialogs.database.file.read() as connection:
-                    add(dialogs, transmission_queue.existing_sides(connection, unknown))
+                    add(dialogs, conversation_endpoints.existing_sides(connection, unknown))
         return owners
 
     def _route_new(
