@@ -217,9 +217,9 @@ def load_transmission(connection: Connection, endpoint_id: int) -> bytes | None:
     return None if row is None else row[0]
 
 
-def has_no_saved_transmissions(connection: Connection) -> bool:
-    """Whether no transmission is saved."""
-    return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is None
+def has_saved_transmissions(connection: Connection) -> bool:
+    """Whether any transmission is saved."""
+    return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is not None
 
 
 def remove_saved_transmissions(connection: Connection) -> None:

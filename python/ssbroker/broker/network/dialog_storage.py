@@ -227,7 +227,7 @@ class SqliteDialogStorage:
         self._admitted: dict[EndpointKey, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
-        if not database.file.query(transmission_queue.has_no_saved_transmissions):
+        if database.file.query(transmission_queue.has_saved_transmissions):
             with database.file.write() as connection:
                 transmission_queue.remove_saved_transmissions(connection)
 
@@ -382,7 +382,7 @@ class SqliteDialogStorage:
         """See `DialogStorage`."""
         found: dict[EndpointKey, bytes] = {}
         with self._database.file.read() as connection:
-            if transmission_queue.has_no_saved_transmissions(connection):
+            if not transmission_queue.has_saved_transmissions(connection):
                 return found
             for key, row in conversation_endpoints.by_sides(connection, keys).items():
                 packed = transmission_queue.load_transmission(connection, row.endpoint_id)
