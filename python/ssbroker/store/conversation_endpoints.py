@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from ssbroker.store.column_values import CLOSED, EARLY
 from ssbroker.store.sqlite import Connection
 
 
@@ -255,11 +256,11 @@ _INSERT: Final = """
         service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority,
         begin_time, send_sequence, receive_sequence)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_IN_GROUP: Final = """
-    SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
+_IN_GROUP: Final = f"""
+    SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> '{CLOSED}' ORDER BY endpoint_id LIMIT ?"""  # noqa: S608
 _BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
 _OF_SERVICE: Final = "SELECT * FROM ssb_conversation_endpoints WHERE service_id = ? ORDER BY endpoint_id"
-_OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
+_OPEN: Final = f"SELECT * FROM ssb_conversation_endpoints WHERE state <> '{CLOSED}' ORDER BY endpoint_id"  # noqa: S608
 _SET_ENDED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL
     WHERE endpoint_id = ?"""
@@ -315,9 +316,9 @@ _EXISTING: Final = """
 _CONTRACT: Final = """
     SELECT conversation_id, is_initiator, service_contract_id, state FROM ssb_conversation_endpoints
     WHERE conversation_id = ? AND is_initiator = ?"""
-_WITHOUT_EARLY: Final = """
+_WITHOUT_EARLY: Final = f"""
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ?1 AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 2)"""
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = {EARLY})"""  # noqa: S608
 _SET_PEER: Final = """
     UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
     WHERE endpoint_id = ?"""
@@ -397,13 +398,13 @@ _EXPIRED_TIMERS: Final = f"""
     WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608
 _EXPIRED_LIFETIMES: Final = f"""
     SELECT endpoint_id, lifetime FROM ssb_conversation_endpoints AS e {JOIN_QUEUE}
-    WHERE state <> 'CD' AND state <> 'ER' AND lifetime <= ? AND (is_enqueue_enabled OR state = 'DO')
+    WHERE state <> '{CLOSED}' AND state <> 'ER' AND lifetime <= ? AND (is_enqueue_enabled OR state = 'DO')
     ORDER BY lifetime"""  # noqa: S608
-_REMOVABLE: Final = """
+_REMOVABLE: Final = f"""
     SELECT endpoint_id, security_timestamp FROM ssb_conversation_endpoints
-    WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp"""
-_REMOVE_CLOSED: Final = """
+    WHERE state = '{CLOSED}' AND security_timestamp <= ? ORDER BY security_timestamp"""  # noqa: S608
+_REMOVE_CLOSED: Final = f"""
     DELETE FROM ssb_conversation_endpoints WHERE endpoint_id IN (
         SELECT endpoint_id FROM ssb_conversation_endpoints
-        WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp LIMIT ?
-    )"""
+        WHERE state = '{CLOSED}' AND security_timestamp <= ? ORDER BY security_timestamp LIMIT ?
+    )"""  # noqa: S608

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ssbroker.store.column_values import ENDED_STATES
 from ssbroker.store.sqlite import Connection
-
-ENDED_STATES: Final = ("ER", "CD")
-"""Endpoint states in which incomplete messages are never completed."""
 
 
 def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -70,7 +68,7 @@ _BODY_COLUMN: Final = 3
 # CROSS JOIN makes SQLite look up the endpoint first.
 _FROM_SIDE: Final = f"""
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_fragments AS f USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {ENDED_STATES}"""  # constants of this module
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {ENDED_STATES}"""
 _HEADERS: Final = f"""
     SELECT e.conversation_id, e.is_initiator, message_sequence_number, fragment_number, fragment_count, message_digest,
         length(message_body) {_FROM_SIDE}"""

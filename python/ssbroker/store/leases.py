@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ssbroker.store.column_values import READY
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
@@ -83,6 +84,6 @@ _REMOVE_UNUSED: Final = """
     )"""
 _NEXT_END: Final = f"""
     SELECT min(until) FROM ssb_group_leases WHERE (?2 IS NULL OR queue_id = ?2) AND {IS_HELD_SQL.format(now="?1")}"""  # noqa: S608
-_GROUP_HAS_READY: Final = """
+_GROUP_HAS_READY: Final = f"""
     SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
-    WHERE e.conversation_group_id = ? AND m.status = 1 LIMIT 1"""
+    WHERE e.conversation_group_id = ? AND m.status = {READY} LIMIT 1"""  # noqa: S608

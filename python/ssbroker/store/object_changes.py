@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from ssbroker.store.column_values import CLOSED
 from ssbroker.store.objects import BrokerEndpoint, ContractMessage, MirroringState, Validation
 from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
@@ -182,7 +183,7 @@ UsageColumn = Literal["service_id", "service_contract_id"]
 
 def count_open_conversations(connection: Connection, *, column: UsageColumn, object_id: int) -> int:
     """Counts the conversations of a service or contract that are not closed."""
-    sql = f"SELECT count(*) FROM ssb_conversation_endpoints WHERE {column} = ? AND state <> 'CD'"  # noqa: S608  # a constant of the library
+    sql = f"SELECT count(*) FROM ssb_conversation_endpoints WHERE {column} = ? AND state <> '{CLOSED}'"  # noqa: S608  # constants of the library
     count: int = connection.execute(sql, (object_id,)).get
     return count
 
@@ -194,7 +195,7 @@ def has_conversations(connection: Connection) -> bool:
 
 def remove_closed_conversations(connection: Connection, *, column: UsageColumn, object_id: int) -> None:
     """Deletes the closed conversation endpoints of a service or contract."""
-    sql = f"DELETE FROM ssb_conversation_endpoints WHERE {column} = ? AND state = 'CD'"  # noqa: S608  # a constant of the library
+    sql = f"DELETE FROM ssb_conversation_endpoints WHERE {column} = ? AND state = '{CLOSED}'"  # noqa: S608  # constants of the library
     connection.execute(sql, (object_id,))
 
 

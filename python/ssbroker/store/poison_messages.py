@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ssbroker.store.column_values import CLOSED, READY
 from ssbroker.store.sqlite import Connection
 
 ERROR_MAX: Final = 2_000
@@ -82,7 +83,7 @@ def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> in
     """Puts the messages of an endpoint into another queue, where they keep their order; returns how many can be received."""
     connection.execute("UPDATE ssb_queued_messages SET queue_id = ? WHERE endpoint_id = ?", (queue_id, endpoint_id))
     ready: int = connection.execute(
-        "SELECT count(*) FROM ssb_queued_messages WHERE endpoint_id = ? AND status = 1", (endpoint_id,)
+        "SELECT count(*) FROM ssb_queued_messages WHERE endpoint_id = ? AND status = ?", (endpoint_id, READY)
     ).get
     return ready
 
@@ -94,11 +95,11 @@ def has_groups_moved_to(connection: Connection, queue_id: int) -> bool:
     )
 
 
-_FIRST_READY_HANDLE: Final = """
+_FIRST_READY_HANDLE: Final = f"""
     SELECT e.conversation_handle FROM ssb_conversation_endpoints AS e JOIN ssb_queued_messages AS m USING (endpoint_id)
-    WHERE e.conversation_group_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT 1"""
-_GROUPS_MOVED_FROM: Final = """
+    WHERE e.conversation_group_id = ? AND m.status = {READY} ORDER BY m.queuing_order LIMIT 1"""  # noqa: S608
+_GROUPS_MOVED_FROM: Final = f"""
     SELECT conversation_group_id FROM ssb_failures AS f WHERE moved_to IS NOT NULL AND EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS e JOIN ssb_services AS s USING (service_id)
-        WHERE e.conversation_group_id = f.conversation_group_id AND e.state <> 'CD' AND s.queue_id = ?
-    ) ORDER BY failed_at, rowid"""
+        WHERE e.conversation_group_id = f.conversation_group_id AND e.state <> '{CLOSED}' AND s.queue_id = ?
+    ) ORDER BY failed_at, rowid"""  # noqa: S608

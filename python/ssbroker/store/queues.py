@@ -9,20 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.store import leases, views
+from ssbroker.store.column_values import EARLY, READY, RETAINED_RECEIVED, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
-
-RETAINED_RECEIVED: Final = 0
-READY: Final = 1
-EARLY: Final = 2
-RETAINED_SENT: Final = 3
-
-PRECEDENCE_TIMER: Final = 0
-"""Precedence of DialogTimer messages."""
-PRECEDENCE_ERROR: Final = 1
-"""Precedence of Error messages."""
-PRECEDENCE_MESSAGE: Final = 2
-"""Precedence of all other messages."""
 
 
 class NewQueueRow(NamedTuple):
@@ -90,7 +79,7 @@ def ready_messages(
 def remove_early_messages(connection: Connection, endpoint_id: int) -> None:
     """Deletes the early messages of a conversation."""
     with _without_reusing_numbers(connection):
-        connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
+        connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ? AND status = ?", (endpoint_id, EARLY))
 
 
 def remove_messages(connection: Connection, endpoint_id: int) -> None:
@@ -130,7 +119,8 @@ def early_messages(connection: Connection, endpoint_id: int) -> list[tuple[int, 
 def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     """Makes early messages receivable."""
     connection.executemany(
-        "UPDATE ssb_queued_messages SET status = 1 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
+        "UPDATE ssb_queued_messages SET status = ? WHERE queuing_order = ?",
+        ((READY, order) for order in queuing_orders),
     )
 
 
@@ -153,15 +143,15 @@ _NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXI
         SELECT 1 FROM ssb_conversation_endpoints AS leased JOIN ssb_group_leases USING (conversation_group_id)
         WHERE leased.endpoint_id = m.endpoint_id AND {leases.IS_HELD_SQL.format(now="?2")}))"""  # noqa: S608
 _HAS_READY: Final = f"""
-    SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = 1 AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
-_HAS_READY_OF: Final = """
+    SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = {READY} AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
+_HAS_READY_OF: Final = f"""
     SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
-    WHERE {0} = ?3 AND m.queue_id = ?1 AND m.status = 1 AND {1} LIMIT 1"""
-_HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle", _NOT_LEASED)
-_HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id", _NOT_LEASED)
-_SET_READY_TIME: Final = """
-    UPDATE ssb_queued_messages SET enqueue_time = max(enqueue_time, ?) WHERE status = 1 AND endpoint_id IN (
-        SELECT endpoint_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?)"""
+    WHERE {{0}} = ?3 AND m.queue_id = ?1 AND m.status = {READY} AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
+_HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle")
+_HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id")
+_SET_READY_TIME: Final = f"""
+    UPDATE ssb_queued_messages SET enqueue_time = max(enqueue_time, ?) WHERE status = {READY} AND endpoint_id IN (
+        SELECT endpoint_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?)"""  # noqa: S608
 _COUNT: Final = "SELECT count(*) FROM ssb_queued_messages WHERE queue_id = ? AND status = ?"
 _HAS_SENT: Final = """
     SELECT 1 FROM ssb_queued_messages JOIN ssb_message_types USING (message_type_id)
@@ -172,7 +162,7 @@ _NEXT: Final = """
 # CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
 _NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
-    WHERE m.queue_id = ?1 AND m.status = 1 AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
+    WHERE m.queue_id = ?1 AND m.status = {READY} AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
 # Jumps from one queue with messages to the next in the index instead of reading every message.
 _WITH_READY: Final = f"""
     WITH RECURSIVE nonempty (queue_id) AS (
@@ -184,14 +174,14 @@ _WITH_READY: Final = f"""
     )
     SELECT queue_id FROM nonempty
     WHERE EXISTS (
-        SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = 1 AND {_NOT_LEASED}
+        SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = {READY} AND {_NOT_LEASED}
     )"""  # noqa: S608
-_READY: Final = """
+_READY: Final = f"""
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queued_messages
-    WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""
-_EARLY: Final = """
+    WHERE endpoint_id = ? AND status = {READY} ORDER BY precedence, message_sequence_number LIMIT ?"""  # noqa: S608
+_EARLY: Final = f"""
     SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queued_messages
-    WHERE endpoint_id = ? AND status = 2 ORDER BY message_sequence_number"""
+    WHERE endpoint_id = ? AND status = {EARLY} ORDER BY message_sequence_number"""  # noqa: S608
 
 
 class QueueSlice(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ssbroker.store import object_changes
+from ssbroker.store.column_values import READY
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -117,8 +118,8 @@ def queued_requests(
         """
         SELECT e.conversation_handle, e.far_broker_instance, t.name, m.message_body
         FROM ssb_queued_messages m JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_message_types t USING (message_type_id)
-        WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT ?""",
-        (queue_id, limit),
+        WHERE m.queue_id = ? AND m.status = ? ORDER BY m.queuing_order LIMIT ?""",
+        (queue_id, READY, limit),
     )
     return [(handle, guid, kind, body) for handle, guid, kind, body in rows]
 

@@ -6,14 +6,15 @@ import uuid
 from typing import Any, Final
 
 from ssbroker.store import leases
+from ssbroker.store.column_values import CLOSED, EARLY, READY, RECEIVING_STATES, RETAINED_RECEIVED, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
-_EARLY: Final = """
-    SELECT message_sequence_number AS number FROM ssb_queued_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2
+_EARLY: Final = f"""
+    SELECT message_sequence_number AS number FROM ssb_queued_messages q WHERE q.endpoint_id = e.endpoint_id AND status = {EARLY}
     UNION ALL
     SELECT message_sequence_number FROM ssb_fragments f
-    WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > e.receive_sequence"""
+    WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > e.receive_sequence"""  # noqa: S608
 _ENDPOINTS: Final = f"""
     SELECT conversation_handle, conversation_id, is_initiator, service_contract_id, conversation_group_id, service_id,
         lifetime, state, NULL, far_service, far_broker_instance,
@@ -30,11 +31,11 @@ _ENDPOINTS: Final = f"""
         0, priority
     FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""  # noqa: S608
 # Incomplete messages are shown in their queue if it is on, else in the transmission queue; not if the conversation no longer receives.
-_INCOMPLETE: Final = """
+_INCOMPLETE: Final = f"""
     SELECT endpoint_id, message_sequence_number, message_type_name, message_id, is_conversation_error, is_end_of_dialog,
         min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
     FROM ssb_fragments JOIN ssb_conversation_endpoints e USING (endpoint_id)
-    WHERE e.state IN ('SI', 'CO') GROUP BY endpoint_id, message_sequence_number"""
+    WHERE e.state IN {RECEIVING_STATES} GROUP BY endpoint_id, message_sequence_number"""  # noqa: S608
 TRANSMITTED: Final = """conversation_handle,
         CASE WHEN is_inbound THEN s.name ELSE far_service END,
         CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
@@ -70,7 +71,7 @@ QUEUED: Final = """
     WHERE q.queue_id = ?1"""
 """Messages in a queue."""
 QUEUE_INCOMPLETE: Final = f"""
-    SELECT 2, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
+    SELECT {EARLY}, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
     FROM ({_INCOMPLETE}) f
         JOIN ssb_conversation_endpoints e USING (endpoint_id)
@@ -103,8 +104,8 @@ _SELECTS: Final = {
     "sys.service_contract_usages": """
         SELECT service_id, service_contract_id FROM ssb_service_contracts ORDER BY 1, 2""",
     "sys.conversation_endpoints": _ENDPOINTS,
-    "sys.conversation_groups": """
-        SELECT DISTINCT conversation_group_id, service_id, 0 FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY 2, 1""",
+    "sys.conversation_groups": f"""
+        SELECT DISTINCT conversation_group_id, service_id, 0 FROM ssb_conversation_endpoints WHERE state <> '{CLOSED}' ORDER BY 2, 1""",  # noqa: S608
     "sys.conversation_priorities": """
         SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
         FROM ssb_conversation_priorities ORDER BY priority_id""",
@@ -197,19 +198,19 @@ _QUEUES: Final = f"""
         SELECT m.queue_id, m.queuing_order, lease_id IS NULL AS waits
         FROM ssb_group_leases CROSS JOIN ssb_conversation_endpoints AS e USING (conversation_group_id)
             CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
-        WHERE {_IS_HELD} AND m.status = 1
+        WHERE {_IS_HELD} AND m.status = {READY}
     ), hidden AS (
         SELECT queue_id, count(*) FILTER (WHERE waits) AS waiting, count(*) FILTER (WHERE NOT waits) AS leased FROM held GROUP BY queue_id
     ), queued AS (
-        SELECT queue_id, count(*) FILTER (WHERE status = 1) AS complete, count(*) FILTER (WHERE status = 2) AS early,
-            count(*) FILTER (WHERE status IN (0, 3)) AS retained,
-            min(queuing_order) FILTER (WHERE status = 1 AND queuing_order NOT IN (SELECT queuing_order FROM held)) AS first
+        SELECT queue_id, count(*) FILTER (WHERE status = {READY}) AS complete, count(*) FILTER (WHERE status = {EARLY}) AS early,
+            count(*) FILTER (WHERE status IN ({RETAINED_RECEIVED}, {RETAINED_SENT})) AS retained,
+            min(queuing_order) FILTER (WHERE status = {READY} AND queuing_order NOT IN (SELECT queuing_order FROM held)) AS first
         FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
         SELECT q.queue_id, count(*) AS messages
         FROM (SELECT DISTINCT endpoint_id, message_sequence_number FROM ssb_fragments)
             JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE}
-        WHERE state IN ('SI', 'CO') GROUP BY q.queue_id
+        WHERE state IN {RECEIVING_STATES} GROUP BY q.queue_id
     )
     SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled,
         ifnull(complete, 0) - ifnull(waiting, 0) - ifnull(leased, 0), ifnull(waiting, 0), ifnull(leased, 0),

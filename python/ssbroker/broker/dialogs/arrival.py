@@ -30,6 +30,7 @@ from ssbroker.protocol.conversation_states import (
 )
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.column_values import EARLY, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -82,7 +83,7 @@ class EndpointArrival:
         if is_early:
             if number not in self._early:
                 self._early[number] = (None, message_type)
-                self._entries.append(QueueEntry(number, message_type, body, queues.EARLY))
+                self._entries.append(QueueEntry(number, message_type, body, EARLY))
             return
         self._entries.append(QueueEntry(number, message_type, body))
         self._state = state
@@ -100,7 +101,7 @@ class EndpointArrival:
             return  # its sender had ended before; it is never received
         if queuing_order is None:
             self._entries = [
-                entry._replace(status=queues.READY) if entry.message_sequence_number == number else entry
+                entry._replace(status=READY) if entry.message_sequence_number == number else entry
                 for entry in self._entries
             ]
         else:

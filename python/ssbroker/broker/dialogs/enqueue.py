@@ -11,10 +11,11 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabl
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.column_values import EARLY, PRECEDENCE_ERROR, PRECEDENCE_MESSAGE, PRECEDENCE_TIMER, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
-_PRECEDENCES: Final = {DIALOG_TIMER: queues.PRECEDENCE_TIMER, ERROR: queues.PRECEDENCE_ERROR}
+_PRECEDENCES: Final = {DIALOG_TIMER: PRECEDENCE_TIMER, ERROR: PRECEDENCE_ERROR}
 
 _CHUNK_MESSAGES_MAX: Final = 2_000
 _CHUNK_BYTES_MAX: Final = 8 << 20
@@ -27,7 +28,7 @@ class QueueEntry(NamedTuple):
     message_sequence_number: int
     message_type_name: str
     message_body: bytes | None
-    status: int = queues.READY
+    status: int = READY
 
 
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
@@ -51,7 +52,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
                 entry.status,
                 endpoint.priority,
                 endpoint.endpoint_id,
-                _PRECEDENCES.get(entry.message_type_name, queues.PRECEDENCE_MESSAGE),
+                _PRECEDENCES.get(entry.message_type_name, PRECEDENCE_MESSAGE),
                 entry.message_sequence_number,
                 message_types[entry.message_type_name].message_type_id,
                 entry.message_body or None,
@@ -61,7 +62,7 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: S
         work.now(),
     )
     work.effects.count_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
-    if any(entry.status == queues.READY for entry in entries):
+    if any(entry.status == READY for entry in entries):
         work.effects.arrived.add(queue.queue_id)
 
 
@@ -116,7 +117,7 @@ def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.Transmissi
         row.message_sequence_number,
         row.message_type_name,
         row.message_body,
-        queues.EARLY if is_early else queues.READY,
+        EARLY if is_early else READY,
     )
 
 

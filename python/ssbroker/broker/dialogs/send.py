@@ -18,6 +18,7 @@ from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInpu
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.settings import BODY_MAX
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.column_values import PRECEDENCE_MESSAGE, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
@@ -200,10 +201,10 @@ def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
         [
             queues.NewQueueRow(
                 queue.queue_id,
-                queues.RETAINED_SENT,
+                RETAINED_SENT,
                 endpoint.priority,
                 endpoint.endpoint_id,
-                queues.PRECEDENCE_MESSAGE,
+                PRECEDENCE_MESSAGE,
                 message.message_sequence_number,
                 message_types[message.message_type_name].message_type_id,
                 message.message_body,

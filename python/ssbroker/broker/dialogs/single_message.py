@@ -17,6 +17,7 @@ from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.store import conversation_endpoints, queues
+from ssbroker.store.column_values import PRECEDENCE_MESSAGE, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -88,10 +89,10 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
         work.endpoint_created(endpoint.endpoint_id)
     row = queues.NewQueueRow(
         queue.queue_id,
-        queues.READY,
+        READY,
         priority,
         endpoint.endpoint_id,
-        queues.PRECEDENCE_MESSAGE,
+        PRECEDENCE_MESSAGE,
         message_sequence_number=0,
         message_type_id=queued_type.message_type_id,
         message_body=body,

@@ -24,6 +24,7 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
 from ssbroker.store import conversation_endpoints, fragments
+from ssbroker.store.column_values import ENDED_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _HEADER: Final = (
@@ -185,7 +186,7 @@ class InboundWriter:
         rows = [
             (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
             for stored in self._stored
-            if stored.key in ids and self._rows[stored.key].state not in fragments.ENDED_STATES
+            if stored.key in ids and self._rows[stored.key].state not in ENDED_STATES
         ]
         fragments.add(connection, rows)
         self._work.effects.fragments += len(rows)
@@ -233,7 +234,7 @@ class InboundWriter:
         for key, why in changes.refusals.items():
             row = self._reread(key)
             # An application that has received the end needs no error.
-            if row is not None and row.state not in fragments.ENDED_STATES:
+            if row is not None and row.state not in ENDED_STATES:
                 EndpointArrival(self._work, row, queue_of(self._work, row)).refuse(
                     ConversationError(why.code, why.description)
                 )
