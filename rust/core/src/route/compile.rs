@@ -3,7 +3,7 @@
 //! The kinds of an entry are: no broker id; each id that the routes of the service name; the id of a database that has
 //! the service; any other id. Where several candidates are equal, all of them are decided, and a pick is left to do.
 
-use std::cell::Cell as Shared;
+use std::cell::Cell as StdCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -18,7 +18,7 @@ use crate::route::decide::{
 };
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, Source, Target, host_owner};
 use crate::route::expiry::{LiveEntry, Window};
-use crate::route::index::{Class, Options, RouteIndex};
+use crate::route::index::{CLASSES, Class, Options, RouteIndex};
 use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
@@ -72,7 +72,7 @@ impl RouteIndex {
             let zeros = |count| std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect();
             index.round_robin = RoundRobinCounters {
                 brokers: zeros(index.entries.len()),
-                routes: zeros(index.order.len() * 4),
+                routes: zeros(index.order.len() * CLASSES.len()),
                 databases: zeros(index.catalog.names.texts().len()),
             };
         }
@@ -438,7 +438,7 @@ impl<'a> Compiler<'a> {
     fn undecided(subject: &Subject<'_>) -> Entry {
         Entry {
             chunks: quarters(subject.name).unwrap_or_default(),
-            expires: i64::MAX,
+            expires: NEVER,
             key: short_key(subject.source, subject.name.len()),
             service: subject.service.unwrap_or(NONE),
             ..Entry::NONE
@@ -497,7 +497,7 @@ impl<'a> Compiler<'a> {
         let database = Some(subject.source).filter(|&source| source < index.outside());
         let query = Query { name: subject.name, broker, database, is_initiator: true, conversation: None };
         // Unused: compilation breaks no ties.
-        let number = Shared::default();
+        let number = StdCell::default();
         let context = PassContext {
             table: index.table(subject.source),
             database,

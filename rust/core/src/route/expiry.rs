@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use crate::catalog::NEVER;
 use crate::guid::Guid;
 use crate::route::decision_table::{Cell, Entry};
-use crate::route::index::{Class, RouteIndex};
+use crate::route::index::{CLASSES, Class, RouteIndex};
 
 /// The time for which the same routes are live: `from <= now < until`.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { from: i64::MIN, until: i64::MAX }
+        Self { from: i64::MIN, until: NEVER }
     }
 }
 
@@ -49,7 +50,7 @@ impl Window {
 pub(crate) struct LiveWildcards {
     pub(crate) window: Window,
     /// Their rows by class; one of those with the same address (R21).
-    pub(crate) classes: [Vec<u32>; 4],
+    pub(crate) classes: [Vec<u32>; CLASSES.len()],
 }
 
 /// The live wildcard routes of each table.
@@ -75,7 +76,7 @@ impl WildcardCache {
 impl LiveWildcards {
     fn new(index: &RouteIndex, table: u16, now: i64) -> Self {
         let mut window = Window::default();
-        let mut classes = [const { Vec::new() }; 4];
+        let mut classes = [const { Vec::new() }; CLASSES.len()];
         for &row in &index.order[index.tables[usize::from(table)].wildcards.clone()] {
             let route = index.row(row);
             window.add(route.expires, now);

@@ -1,6 +1,6 @@
 //! The decision table as rows, for engines that route by joins.
 
-use crate::catalog::{AddressId, NONE, NameId, RouteRow, TRANSPORT};
+use crate::catalog::{AddressId, NEVER, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::decide::{Outcome, Reason, Scratch};
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, host_owner};
@@ -201,7 +201,7 @@ impl<'a> Writer<'a> {
             broker,
             hashes: Share::ALL.hashes(),
             only_from_initiator: false,
-            expires: i64::MAX,
+            expires: NEVER,
             decided: None,
         };
         let named = has_broker.then(|| broker.unwrap_or(index.unlisted));
