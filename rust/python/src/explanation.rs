@@ -91,10 +91,10 @@ impl<'py> ExplanationBuilder<'_, 'py> {
         dict.set_item("steps", self.list(&pass.steps, |step| self.step(step))?)?;
         dict.set_item("classes", self.list(&pass.classes, |class| self.class(class))?)?;
         dict.set_item("locate", pass.locate.as_ref().map(|locate| self.locate(locate)).transpose()?)?;
-        let next_hop = pass.next_hop.as_ref().map(|(hop, is_this_instance)| {
+        let next_hop = pass.next_hop.as_ref().map(|resolved| {
             let next_hop = PyDict::new(self.py);
-            next_hop.set_item("address", self.next_hop(hop))?;
-            next_hop.set_item("is_this_instance", is_this_instance)?;
+            next_hop.set_item("address", self.next_hop(&resolved.next_hop))?;
+            next_hop.set_item("is_this_instance", resolved.is_own)?;
             Ok::<_, PyErr>(next_hop)
         });
         dict.set_item("next_hop", next_hop.transpose()?)?;

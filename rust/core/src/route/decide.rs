@@ -37,6 +37,18 @@ pub enum NextHop {
     Named(String),
 }
 
+/// The next hop of a pass over a routing table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedHop {
+    /// The next hop.
+    pub next_hop: NextHop,
+    /// Whether it is this instance.
+    pub is_own: bool,
+}
+
+/// The match step of a reply (R7).
+pub(crate) const REPLY_STEP: i8 = 0;
+
 /// The decision for a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -64,7 +76,7 @@ pub(crate) struct PassResult {
     pub(crate) is_reply: bool,
     pub(crate) found: Option<Found>,
     pub(crate) chosen: Option<Chosen>,
-    pub(crate) next_hop: Option<(NextHop, bool)>,
+    pub(crate) next_hop: Option<ResolvedHop>,
     pub(crate) end: End,
 }
 
@@ -134,7 +146,7 @@ impl RouteIndex {
     pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> PassResult {
         let mut result = PassResult { is_reply: false, found: None, chosen: None, next_hop: None, end: End::ReEnter };
         if let Some(decision) = self.decide_without_table(query, context) {
-            result.is_reply = decision.match_step == Some(0);
+            result.is_reply = decision.match_step == Some(REPLY_STEP);
             result.end = End::Decided(decision);
             return result;
         }
@@ -195,7 +207,7 @@ impl RouteIndex {
         context: &PassContext<'_>,
         step: i8,
         route: u32,
-        next_hop: &mut Option<(NextHop, bool)>,
+        next_hop: &mut Option<ResolvedHop>,
     ) -> End {
         let is_from_outside = context.database.is_none();
         let route = self.row(route);
@@ -204,7 +216,7 @@ impl RouteIndex {
             return End::Decided(unusable_decision(query, context, step, Reason::AddressUnusable));
         };
         let is_own = self.is_own_hop(&hop);
-        *next_hop = Some((hop.clone(), is_own));
+        *next_hop = Some(ResolvedHop { next_hop: hop.clone(), is_own });
         let decision = Decision {
             outcome: Outcome::Dropped,
             reason: Reason::Matched,
@@ -293,7 +305,7 @@ pub(crate) fn reply_decision(query: &Query<'_>, host: Option<u16>) -> Decision {
         Some(_) => (Outcome::Local, Reason::Reply),
         None => (Outcome::Dropped, Reason::ServiceNotFound),
     };
-    Decision { outcome, database: host, ..delayed_decision(query, Some(0), reason) }
+    Decision { outcome, database: host, ..delayed_decision(query, Some(REPLY_STEP), reason) }
 }
 
 /// What happens to a conversation.

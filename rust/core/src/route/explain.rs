@@ -7,7 +7,7 @@ use unicode_normalization::UnicodeNormalization;
 use crate::catalog::{BROKER_CONFIGURATION, LOCAL, NONE, RouteRow};
 use crate::guid::Guid;
 use crate::route::decide::{
-    Chosen, Decision, End, Found, NextHop, Outcome, PassContext, PassResult, Query, Reason, Scratch,
+    Chosen, Decision, End, Found, Outcome, PassContext, PassResult, Query, Reason, ResolvedHop, Scratch,
 };
 use crate::route::index::{CLASSES, Class, RouteIndex};
 use crate::route::tie_break::{Picker, TieBreak, TieNumber};
@@ -62,7 +62,7 @@ pub struct Pass {
     /// How the service was located.
     pub locate: Option<LocateTrace>,
     /// The next hop, and whether it is this instance.
-    pub next_hop: Option<(NextHop, bool)>,
+    pub next_hop: Option<ResolvedHop>,
     /// The result as one word.
     pub result: &'static str,
 }

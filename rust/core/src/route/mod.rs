@@ -25,7 +25,7 @@ mod table_rows;
 mod tie_break;
 
 pub use batch::{Answers, BLOCK, Block, Stages};
-pub use decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
+pub use decide::{Decision, NextHop, Outcome, Query, Reason, ResolvedHop, Scratch};
 pub use decision_table::Source;
 pub use explain::{ClassTrace, Explanation, HostTrace, LocateTrace, Mismatch, Origin, Pass, RouteRef, StepTrace};
 pub use index::{Options, PendingRequest, RouteIndex};
