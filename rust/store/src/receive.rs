@@ -6,6 +6,7 @@ use rusqlite::{Row, params};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Inbox, Received};
 
+use crate::column_values::{CLOSED, READY, RETAINED_RECEIVED};
 use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 use crate::metadata::MetadataSnapshot;
@@ -94,11 +95,7 @@ impl Statements {
     /// The file cannot be read or written; the transaction must be rolled back.
     pub fn acknowledge(&self, queuing_orders: &[i64], taking: Taking) -> Result<usize> {
         self.ensure_transaction()?;
-        let mut statement = self.db.prepare_cached(if taking == Taking::Retain { RETAIN } else { REMOVE })?;
-        let mut taken = 0;
-        for order in queuing_orders {
-            taken += statement.execute(params![order])?;
-        }
+        let taken = remove_or_retain(&self.db, queuing_orders, taking)?;
         if let Some(number) = queuing_orders.iter().max().filter(|_| taking == Taking::Remove) {
             self.reserve_queuing_order(*number)?;
         }
@@ -197,7 +194,7 @@ impl<'p> Receive<'_, 'p> {
         let mut seen = HashSet::new();
         let db = self.db;
         let mut statement = db.prepare_cached(HEADS)?;
-        let mut heads = statement.query(params![self.request.queue_id])?;
+        let mut heads = statement.query(params![self.request.queue_id, READY])?;
         while runs.len() < groups && !self.is_full() {
             let Some(head) = heads.next()? else { break };
             let endpoint_id = head.get(0)?;
@@ -212,7 +209,7 @@ impl<'p> Receive<'_, 'p> {
         }
         drop(heads); // no changes while the statement reads
         for run in &runs {
-            self.remove_or_retain(run)?;
+            self.take_run(run)?;
         }
         Ok(runs.len())
     }
@@ -245,7 +242,7 @@ impl<'p> Receive<'_, 'p> {
             return Ok(true);
         }
         let mut services = self.db.prepare_cached(SERVICES)?;
-        let mut services = services.query(params![group.0])?;
+        let mut services = services.query(params![group.0, CLOSED])?;
         while let Some(service) = services.next()? {
             let queue_of_service = self.metadata.queue_of(service.get(0)?).map(|(queue_id, _)| queue_id);
             if service.get::<_, Option<i64>>(1)?.or(queue_of_service) == Some(self.request.queue_id) {
@@ -267,15 +264,15 @@ impl<'p> Receive<'_, 'p> {
 
     fn take_messages(&mut self, endpoint: &Endpoint<'p>) -> Result<()> {
         let run = self.read_messages(endpoint)?;
-        self.remove_or_retain(&run)
+        self.take_run(&run)
     }
 
     /// Reads the messages of a conversation that can be received, in order, up to the limits.
     fn read_messages(&mut self, endpoint: &Endpoint<'p>) -> Result<Run> {
         let mut run = Run { endpoint_id: endpoint.id, queuing_orders: Vec::new(), is_complete: true };
         let db = self.db;
-        let mut statement = db.prepare_cached(READY)?;
-        let mut rows = statement.query(params![endpoint.id])?;
+        let mut statement = db.prepare_cached(READY_MESSAGES)?;
+        let mut rows = statement.query(params![endpoint.id, READY])?;
         while let Some(row) = rows.next()? {
             if self.is_full() {
                 run.is_complete = false;
@@ -338,27 +335,23 @@ impl<'p> Receive<'_, 'p> {
         Ok(body.read_at_exact(&mut self.inbox.bodies[start..], 0)?)
     }
 
-    /// Removes the messages from the queue, or marks them as received if they are retained.
-    fn remove_or_retain(&self, run: &Run) -> Result<()> {
+    /// Removes the messages from the queue, or retains them, unless they are kept.
+    fn take_run(&self, run: &Run) -> Result<()> {
         if self.request.taking == Taking::Keep {
             return Ok(());
         }
         if self.request.taking == Taking::Remove && run.is_complete && run.queuing_orders.len() > 1 {
-            self.db.prepare_cached(REMOVE_READY)?.execute(params![run.endpoint_id])?;
+            self.db.prepare_cached(REMOVE_READY)?.execute(params![run.endpoint_id, READY])?;
             return Ok(());
         }
-        let mut statement =
-            self.db.prepare_cached(if self.request.taking == Taking::Retain { RETAIN } else { REMOVE })?;
-        for order in &run.queuing_orders {
-            statement.execute(params![order])?;
-        }
+        remove_or_retain(self.db, &run.queuing_orders, self.request.taking)?;
         Ok(())
     }
 
     /// Returns the endpoint of the next message: highest priority, then oldest.
     fn next_endpoint(&self) -> Result<Option<Endpoint<'p>>> {
         let mut statement = self.db.prepare_cached(HEADS)?;
-        let mut heads = statement.query(params![self.request.queue_id])?;
+        let mut heads = statement.query(params![self.request.queue_id, READY])?;
         let mut skipped = None;
         while let Some(head) = heads.next()? {
             let endpoint_id = head.get(0)?;
@@ -407,13 +400,30 @@ impl<'p> Receive<'_, 'p> {
 
     fn endpoint_ids(&self, sql: &'static str, group: Guid) -> Result<Vec<i64>> {
         let mut statement = self.db.prepare_cached(sql)?;
-        let rows = statement.query_map(params![group.0, self.request.queue_id], |row| row.get(0))?;
+        let rows = statement.query_map(params![group.0, self.request.queue_id, READY], |row| row.get(0))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     fn is_full(&self) -> bool {
         self.messages == 0 || self.bytes == 0
     }
+}
+
+/// Removes messages from the queue, or marks them as received if they are retained; returns how many were ready.
+fn remove_or_retain(db: &BorrowedConnection, queuing_orders: &[i64], taking: Taking) -> Result<usize> {
+    let mut taken = 0;
+    if taking == Taking::Retain {
+        let mut retain = db.prepare_cached(RETAIN)?;
+        for order in queuing_orders {
+            taken += retain.execute(params![order, READY, RETAINED_RECEIVED])?;
+        }
+    } else {
+        let mut remove = db.prepare_cached(REMOVE)?;
+        for order in queuing_orders {
+            taken += remove.execute(params![order, READY])?;
+        }
+    }
+    Ok(taken)
 }
 
 fn unexpected(what: &str) -> Error {
@@ -426,34 +436,35 @@ const WITHOUT_BODY: [&str; 2] = [
     "http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer",
 ];
 const HEADS: &str = "
-    SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = 1 ORDER BY priority DESC, queuing_order";
+    SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = ?2 ORDER BY priority DESC, queuing_order";
 const ENDPOINT: &str = "
     SELECT conversation_id, is_initiator, conversation_handle, conversation_group_id, service_id, service_contract_id, priority
     FROM ssb_conversation_endpoints WHERE endpoint_id = ?1";
 const MEMBERS: &str = "SELECT 1 FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 LIMIT 2";
 const SERVICES: &str = "
     SELECT service_id, (SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ?1 AND moved_to IS NOT NULL)
-    FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 AND state <> 'CD'";
+    FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 AND state <> ?2";
 // CROSS JOIN makes SQLite scan the members of the group instead of the queue.
 const MEMBERS_READY: &str = "
     SELECT e.endpoint_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
-    WHERE e.conversation_group_id = ?1 AND m.queue_id = ?2 AND m.status = 1
+    WHERE e.conversation_group_id = ?1 AND m.queue_id = ?2 AND m.status = ?3
     GROUP BY e.endpoint_id ORDER BY e.priority DESC, min(m.queuing_order)";
 // The length is read without reading the body. Once the message with the last queuing order is removed, its number has
 // to be reserved, so that no later message gets it.
-const READY: &str = "
+const READY_MESSAGES: &str = "
     SELECT queuing_order, message_sequence_number, message_type_id, length(message_body),
         CASE WHEN length(message_body) < 65536 THEN message_body END,
         queuing_order = (SELECT queuing_order FROM ssb_queued_messages ORDER BY queuing_order DESC LIMIT 1)
-    FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1 ORDER BY precedence, message_sequence_number";
+    FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = ?2 ORDER BY precedence, message_sequence_number";
 const QUEUE_STATE: &str = "
     SELECT EXISTS (SELECT 1 FROM ssb_group_leases), rollbacks > 0 FROM ssb_queues WHERE queue_id = ?1";
-// A lease of 60 s that was taken in more than 60 s from now was taken before the clock was set back.
+// The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s that was taken in more than 60 s from now was taken before
+// the clock was set back.
 const LEASED: &str = "
     SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";
-const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1 AND status = 1";
-const REMOVE_READY: &str = "DELETE FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1";
-const RETAIN: &str = "UPDATE ssb_queued_messages SET status = 0 WHERE queuing_order = ?1 AND status = 1";
+const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1 AND status = ?2";
+const REMOVE_READY: &str = "DELETE FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = ?2";
+const RETAIN: &str = "UPDATE ssb_queued_messages SET status = ?3 WHERE queuing_order = ?1 AND status = ?2";
 const LAST: &str = "SELECT max(queuing_order) FROM ssb_queued_messages";
 const DELETE_RESERVED: &str = "DELETE FROM ssb_queued_messages WHERE queue_id = 0";
 const INSERT_RESERVED: &str = "

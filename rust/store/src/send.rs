@@ -4,16 +4,15 @@
 
 use std::collections::HashMap;
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 
+use crate::column_values::{CONVERSING, EARLY, PRECEDENCE_MESSAGE, READY};
 use crate::error::Result;
 use crate::metadata::MetadataSnapshot;
 use crate::statements::Statements;
 
-/// The state of an established conversation.
-const ESTABLISHED: &str = "CO";
 /// The validation of message types that accept any body.
 const UNVALIDATED: &str = "N";
 /// The most bytes of a body (error 8459).
@@ -95,11 +94,6 @@ pub struct TransmissionRow<'m> {
     pub message_body: Option<&'m [u8]>,
 }
 
-/// The status of a message that can be received.
-const READY: i64 = 1;
-/// The precedence of all messages but timers and errors.
-const IN_ORDER: i64 = 2;
-
 /// The sender's endpoint, and the receiver's endpoint if it is in the same database.
 struct Sender {
     endpoint_id: i64,
@@ -171,7 +165,7 @@ impl Statements {
             status: READY,
             priority,
             endpoint_id,
-            precedence: IN_ORDER,
+            precedence: PRECEDENCE_MESSAGE,
             message_sequence_number,
             message_type_id,
             message_body: (!body.is_empty()).then_some(body),
@@ -235,34 +229,34 @@ impl Statements {
         let mut statement = self.db.prepare_cached(SENDER)?;
         let mut rows = statement.query(params![handle.0])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        if row.get_ref(8)?.as_str().ok() != Some(ESTABLISHED) || row.get::<_, i64>(9)? <= now {
+        let row = SenderRow::from_row(row)?;
+        if row.state != Some(CONVERSING) || row.lifetime <= now {
             return Ok(None);
         }
-        let (service_id, contract_id) = (row.get::<_, i64>(3)?, row.get::<_, i64>(4)?);
-        let Some((_, queue)) = metadata.queue_of(service_id) else { return Ok(None) };
+        let Some((_, queue)) = metadata.queue_of(row.service_id) else { return Ok(None) };
         if queue.is_retention_enabled {
             return Ok(None);
         }
-        let Ok(far_service) = row.get_ref(5)?.as_str() else { return Ok(None) };
-        let mut sender = Sender {
-            endpoint_id: row.get(0)?,
-            is_initiator: row.get(2)?,
-            contract_id,
-            send_sequence: row.get(10)?,
-            receiver: None,
-        };
-        if metadata.has_service(far_service) {
-            let own = Some(metadata.broker_instance.0);
-            let is_local = row.get::<_, bool>(7)?
-                && row.get::<_, Option<[u8; 16]>>(6)? == own
+        let Some(far_service) = row.far_service else { return Ok(None) };
+        let receiver = if metadata.has_service(far_service) {
+            let is_local = row.is_bound
+                && row.far_broker_instance == Some(metadata.broker_instance.0)
                 && metadata.services_routed_locally.contains(far_service);
-            let conversation = row.get::<_, [u8; 16]>(1)?;
-            let receiver = if is_local { self.receiver(metadata, service_id, &sender, conversation)? } else { None };
-            if receiver.is_none() {
+            if !is_local {
                 return Ok(None);
             }
-            sender.receiver = receiver;
-        }
+            let Some(receiver) = self.receiver(metadata, &row)? else { return Ok(None) };
+            Some(receiver)
+        } else {
+            None
+        };
+        let sender = Sender {
+            endpoint_id: row.endpoint_id,
+            is_initiator: row.is_initiator,
+            contract_id: row.contract_id,
+            send_sequence: row.send_sequence,
+            receiver,
+        };
         let is_fast = messages.all(|message| {
             message.message_body.len() <= BODY_MAX
                 && metadata
@@ -277,31 +271,26 @@ impl Statements {
     }
 
     /// P33: returns the receiver's endpoint if it can take the next message directly into its queue.
-    fn receiver(
-        &self,
-        metadata: &MetadataSnapshot,
-        service_id: i64,
-        sender: &Sender,
-        conversation: [u8; 16],
-    ) -> Result<Option<Receiver>> {
+    fn receiver(&self, metadata: &MetadataSnapshot, sender: &SenderRow<'_>) -> Result<Option<Receiver>> {
         let mut statement = self.db.prepare_cached(RECEIVER)?;
-        let mut rows = statement.query(params![conversation, !sender.is_initiator])?;
+        let mut rows = statement.query(params![sender.conversation_id, !sender.is_initiator, CONVERSING, EARLY])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        let is_bound = row.get::<_, bool>(4)? && row.get::<_, Option<[u8; 16]>>(5)? == Some(metadata.broker_instance.0);
-        let service = metadata.services.get(&service_id).map(|service| service.name.as_str());
-        if !is_bound || row.get_ref(3)?.as_str().ok() != service || row.get::<_, i64>(7)? != sender.send_sequence {
+        let row = ReceiverRow::from_row(row)?;
+        let is_bound = row.is_bound && row.far_broker_instance == Some(metadata.broker_instance.0);
+        let service = metadata.services.get(&sender.service_id).map(|service| service.name.as_str());
+        if !is_bound || row.far_service != service || row.receive_sequence != sender.send_sequence {
             return Ok(None);
         }
-        let Some((queue_id, queue)) = metadata.queue_of(row.get(1)?) else { return Ok(None) };
+        let Some((queue_id, queue)) = metadata.queue_of(row.service_id) else { return Ok(None) };
         if !queue.is_enqueue_enabled {
             return Ok(None);
         }
         Ok(Some(Receiver {
-            endpoint_id: row.get(0)?,
-            contract_id: row.get(2)?,
+            endpoint_id: row.endpoint_id,
+            contract_id: row.contract_id,
             queue_id,
-            priority: row.get(6)?,
-            is_remote: row.get(8)?,
+            priority: row.priority,
+            is_remote: row.is_remote,
         }))
     }
 
@@ -323,7 +312,7 @@ impl Statements {
                 status: READY,
                 priority: receiver.priority,
                 endpoint_id: receiver.endpoint_id,
-                precedence: IN_ORDER,
+                precedence: PRECEDENCE_MESSAGE,
                 message_sequence_number,
                 message_type_id: receiver.accepted_type(metadata, message, sender.is_initiator).unwrap_or_default(),
                 message_body,
@@ -379,15 +368,78 @@ const SENDER: &str = "
     SELECT endpoint_id, conversation_id, is_initiator, service_id, service_contract_id, far_service, far_broker_instance, is_bound, state,
         lifetime, send_sequence
     FROM ssb_conversation_endpoints WHERE conversation_handle = ?1";
-// Status 2: the message is waiting for earlier ones (P14). The messages of groups that poison message handling has moved go
-// to another queue.
+
+/// A row of `SENDER`.
+struct SenderRow<'r> {
+    endpoint_id: i64,
+    conversation_id: [u8; 16],
+    is_initiator: bool,
+    service_id: i64,
+    contract_id: i64,
+    far_service: Option<&'r str>,
+    far_broker_instance: Option<[u8; 16]>,
+    is_bound: bool,
+    state: Option<&'r str>,
+    lifetime: i64,
+    send_sequence: i64,
+}
+
+impl<'r> SenderRow<'r> {
+    fn from_row(row: &'r Row<'_>) -> Result<Self> {
+        Ok(Self {
+            endpoint_id: row.get(0)?,
+            conversation_id: row.get(1)?,
+            is_initiator: row.get(2)?,
+            service_id: row.get(3)?,
+            contract_id: row.get(4)?,
+            far_service: row.get_ref(5)?.as_str().ok(),
+            far_broker_instance: row.get(6)?,
+            is_bound: row.get(7)?,
+            state: row.get_ref(8)?.as_str().ok(),
+            lifetime: row.get(9)?,
+            send_sequence: row.get(10)?,
+        })
+    }
+}
+
+// The messages of groups that poison message handling has moved go to another queue.
 const RECEIVER: &str = "
     SELECT endpoint_id, service_id, service_contract_id, far_service, is_bound, far_broker_instance, priority, receive_sequence, is_remote
-    FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = 'CO'
+    FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = ?3
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = ?4)
     AND NOT EXISTS (
         SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL)";
+
+/// A row of `RECEIVER`.
+struct ReceiverRow<'r> {
+    endpoint_id: i64,
+    service_id: i64,
+    contract_id: i64,
+    far_service: Option<&'r str>,
+    is_bound: bool,
+    far_broker_instance: Option<[u8; 16]>,
+    priority: i64,
+    receive_sequence: i64,
+    is_remote: bool,
+}
+
+impl<'r> ReceiverRow<'r> {
+    fn from_row(row: &'r Row<'_>) -> Result<Self> {
+        Ok(Self {
+            endpoint_id: row.get(0)?,
+            service_id: row.get(1)?,
+            contract_id: row.get(2)?,
+            far_service: row.get_ref(3)?.as_str().ok(),
+            is_bound: row.get(4)?,
+            far_broker_instance: row.get(5)?,
+            priority: row.get(6)?,
+            receive_sequence: row.get(7)?,
+            is_remote: row.get(8)?,
+        })
+    }
+}
+
 const ENQUEUE: &str = "
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         enqueue_time, message_body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";

@@ -1,0 +1,17 @@
+//! Values of the columns `status` and `precedence` of queued messages and `state` of endpoints. The same values are
+//! in `column_values.py`.
+
+/// The status of a message that stays in the queue after it was received.
+pub(crate) const RETAINED_RECEIVED: i64 = 0;
+/// The status of a message that can be received.
+pub(crate) const READY: i64 = 1;
+/// The status of a message that waits for earlier ones (P14).
+pub(crate) const EARLY: i64 = 2;
+
+/// The precedence of all messages but timers and errors.
+pub(crate) const PRECEDENCE_MESSAGE: i64 = 2;
+
+/// The state of an established conversation.
+pub(crate) const CONVERSING: &str = "CO";
+/// The state of a conversation that has ended.
+pub(crate) const CLOSED: &str = "CD";
