@@ -277,15 +277,17 @@ impl PyStatements {
     fn insert_queued(&self, py: Python<'_>, rows: Vec<QueuedRow>, now: i64) -> PyResult<()> {
         let is_short = is_short(rows.iter().map(|row| &row.7));
         self.run(py, is_short, |statements| {
-            let queued = rows.iter().map(|row| QueueRow {
-                queue_id: row.0,
-                status: row.1,
-                priority: row.2,
-                endpoint_id: row.3,
-                precedence: row.4,
-                message_sequence_number: row.5,
-                message_type_id: row.6,
-                message_body: row.7.as_deref(),
+            let queued = rows.iter().map(|row| {
+                Ok(QueueRow {
+                    queue_id: row.0,
+                    status: row.1,
+                    priority: row.2,
+                    endpoint_id: row.3,
+                    precedence: row.4,
+                    message_sequence_number: row.5,
+                    message_type_id: row.6,
+                    message_body: row.7.as_deref(),
+                })
             });
             statements.insert_queued(queued, now)
         })

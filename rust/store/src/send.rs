@@ -9,7 +9,7 @@ use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 
 use crate::column_values::{CONVERSING, EARLY, PRECEDENCE_MESSAGE, READY};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metadata::MetadataSnapshot;
 use crate::statements::Statements;
 
@@ -160,15 +160,17 @@ impl Statements {
     pub fn enqueue<'m>(&self, run: EnqueueTarget, bodies: impl Iterator<Item = &'m [u8]>, now: i64) -> Result<()> {
         self.ensure_transaction()?;
         let EnqueueTarget { queue_id, priority, endpoint_id, message_type_id, .. } = run;
-        let rows = bodies.zip(run.first..).map(|(body, message_sequence_number)| QueueRow {
-            queue_id,
-            status: READY,
-            priority,
-            endpoint_id,
-            precedence: PRECEDENCE_MESSAGE,
-            message_sequence_number,
-            message_type_id,
-            message_body: (!body.is_empty()).then_some(body),
+        let rows = bodies.zip(run.first..).map(|(body, message_sequence_number)| {
+            Ok(QueueRow {
+                queue_id,
+                status: READY,
+                priority,
+                endpoint_id,
+                precedence: PRECEDENCE_MESSAGE,
+                message_sequence_number,
+                message_type_id,
+                message_body: (!body.is_empty()).then_some(body),
+            })
         });
         self.insert_queued(rows, now)
     }
@@ -176,11 +178,12 @@ impl Statements {
     /// Adds messages to queues, which arrive there at `now`.
     ///
     /// # Errors
-    /// The file cannot be written; the transaction must be rolled back.
-    pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = QueueRow<'m>>, now: i64) -> Result<()> {
+    /// A row is an error, or the file cannot be written; the transaction must be rolled back.
+    pub fn insert_queued<'m>(&self, rows: impl Iterator<Item = Result<QueueRow<'m>>>, now: i64) -> Result<()> {
         self.ensure_transaction()?;
         let mut statement = self.db.prepare_cached(ENQUEUE)?;
         for row in rows {
+            let row = row?;
             statement.execute(params![
                 row.queue_id,
                 row.status,
@@ -307,15 +310,20 @@ impl Statements {
             (number - 1, message, (!message.message_body.is_empty()).then_some(message.message_body))
         });
         if let Some(receiver) = &sender.receiver {
-            let rows = numbered.map(|(message_sequence_number, message, message_body)| QueueRow {
-                queue_id: receiver.queue_id,
-                status: READY,
-                priority: receiver.priority,
-                endpoint_id: receiver.endpoint_id,
-                precedence: PRECEDENCE_MESSAGE,
-                message_sequence_number,
-                message_type_id: receiver.accepted_type(metadata, message, sender.is_initiator).unwrap_or_default(),
-                message_body,
+            let rows = numbered.map(|(message_sequence_number, message, message_body)| {
+                let message_type_id = receiver
+                    .accepted_type(metadata, message, sender.is_initiator)
+                    .ok_or_else(|| Error::Schema("a message type that the receiver does not accept".into()))?;
+                Ok(QueueRow {
+                    queue_id: receiver.queue_id,
+                    status: READY,
+                    priority: receiver.priority,
+                    endpoint_id: receiver.endpoint_id,
+                    precedence: PRECEDENCE_MESSAGE,
+                    message_sequence_number,
+                    message_type_id,
+                    message_body,
+                })
             });
             self.insert_queued(rows, now)?;
         } else {
