@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import BrokerError, FileReplacedError, LockTimeoutError, OutputError, StorageError
@@ -116,9 +116,7 @@ class DatabaseFile:
                             _check_tables(connection, migrations, path)
                             _migrate(connection, migrations, version)
             if not 0 <= version <= len(migrations):
-                with file.read() as connection:
-                    _check_tables(connection, migrations, path)
-            _check_version(path, version, len(migrations))
+                _reject_version(file, version, migrations)
         except BaseException:
             file.close()
             raise
@@ -183,7 +181,7 @@ class DatabaseFile:
                 yield session.begin()
             session.commit(is_durable=is_durable)
         except StorageError as error:
-            if error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError):
+            if self._is_own_failure(error):
                 self.record_commit_result(str(error))
             raise
         finally:
@@ -201,7 +199,7 @@ class DatabaseFile:
             if self.has_deferred_sync:
                 self.record_commit_result(None)
         except StorageError as error:
-            if not isinstance(error, LockTimeoutError | FileReplacedError):
+            if self._is_own_failure(error):
                 self.record_commit_result(str(error))
             raise
 
@@ -303,12 +301,13 @@ class DatabaseFile:
                 finally:
                     self.connections.give_back(connection)
         except StorageError as error:
-            self._record_read_failure(error)
+            if self._is_own_failure(error):
+                self._read_error, self._read_failed_at = str(error), time.monotonic()
             raise
 
-    def _record_read_failure(self, error: StorageError) -> None:
-        if error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError):
-            self._read_error, self._read_failed_at = str(error), time.monotonic()
+    def _is_own_failure(self, error: StorageError) -> bool:
+        """Whether this file has failed, not another one, and not because of a lock or because it was replaced."""
+        return error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError)
 
     def record_commit_result(self, failure: str | None) -> None:
         """Records whether a commit succeeded (None) or why it failed."""
@@ -334,13 +333,15 @@ def _refused_writes() -> Iterator[None]:
         raise BrokerError("a read transaction cannot write; write in database.transaction()") from error
 
 
-def _check_version(path: Path, version: int, known: int) -> None:
-    if not 0 <= version <= known:
-        remedy = "; upgrade ssbroker" if version > known else ""
-        raise StorageError(
-            f"{path}: has format version {version}; this library supports versions up to {known}{remedy}",
-            file=str(path),
-        )
+def _reject_version(file: DatabaseFile, version: int, migrations: tuple[str, ...]) -> NoReturn:
+    with file.read() as connection:
+        _check_tables(connection, migrations, file.path)
+    known = len(migrations)
+    remedy = "; upgrade ssbroker" if version > known else ""
+    raise StorageError(
+        f"{file.path}: has format version {version}; this library supports versions up to {known}{remedy}",
+        file=str(file.path),
+    )
 
 
 def _check_tables(connection: Connection, migrations: tuple[str, ...], path: Path) -> None:
