@@ -19,6 +19,7 @@ class ArrowStreamExportable(Protocol):
 
 __version__: Final[str]
 build_profile: Final[Literal["release", "debug"]]
+BODY_MAX: Final[int]
 
 @final
 class Catalog:

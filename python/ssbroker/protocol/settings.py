@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from ssbroker import _core
 from ssbroker._arguments import boolean, integer_argument
 from ssbroker.exceptions import OptionError
 
@@ -12,7 +13,7 @@ LIFETIME_MAX: Final = 2**31 - 1
 """The maximum lifetime or timer, in seconds, and the default lifetime of a conversation."""
 DESCRIPTION_MAX: Final = 3000
 """The maximum length of an error description, in characters."""
-BODY_MAX: Final = 10**9 - 2**10
+BODY_MAX: Final = _core.BODY_MAX
 """The maximum length of a message, in bytes: a SQLite row holds no more, and the other columns need some of it."""
 
 SECOND: Final = 1_000_000

@@ -70,6 +70,10 @@ mod _core {
     #[pymodule_export]
     use super::write_lock::PyWriteLock;
 
+    /// The most bytes of a body (error 8459).
+    #[pymodule_export]
+    const BODY_MAX: usize = ssbroker_store::BODY_MAX;
+
     /// "release" or "debug"; a debug build is ten times slower.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

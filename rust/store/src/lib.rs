@@ -23,7 +23,7 @@ pub use crate::connection::{Api, BorrowedConnection, Database, init_api};
 pub use crate::error::{Error, Result};
 pub use crate::metadata::{Contract, MessageType, MetadataSnapshot, Queue, Rule, Service};
 pub use crate::receive::{QueueState, ReceiveRequest, Selection, Taking};
-pub use crate::send::{EnqueueTarget, QueueRow, Sent, TransmissionRow};
+pub use crate::send::{BODY_MAX, EnqueueTarget, QueueRow, Sent, TransmissionRow};
 pub use crate::shared_memory::{LockHolder, SharedMemory};
 pub use crate::statements::{BeginResult, Statements, now};
 pub use crate::transmission::ReadRequest;

@@ -15,8 +15,8 @@ use crate::statements::Statements;
 
 /// The validation of message types that accept any body.
 const UNVALIDATED: &str = "N";
-/// The most bytes of a body (error 8459).
-const BODY_MAX: usize = 999_998_976;
+/// The most bytes of a body (error 8459): a SQLite row holds 1,000,000,000, and the other columns need some of them.
+pub const BODY_MAX: usize = 999_998_976;
 
 /// Where messages of a conversation were stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
