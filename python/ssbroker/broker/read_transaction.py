@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
+from ssbroker.broker.connection_guard import ReadOnlyGuard
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.guarded_connection import ReadOnlyConnection
 from ssbroker.exceptions import BrokerError
 from ssbroker.store.sqlite import Connection
 
@@ -64,11 +64,11 @@ def _read(context: DatabaseContext) -> Iterator[Connection]:
     with context.file.read(is_internal=False) as connection:
         context.objects(connection)  # begins the snapshot, and raises if the database is no longer attached
         connection.pragma("query_only", True)
-        guarded = ReadOnlyConnection(connection, check=context.file.check_fork)
+        guard = ReadOnlyGuard(connection, check=context.file.check_fork)
         try:
             yield connection
         finally:
-            if guarded.reclaim():
+            if guard.reclaim():
                 connection.pragma("query_only", False)
             else:
                 connection.close(force=True)

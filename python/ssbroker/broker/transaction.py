@@ -16,11 +16,11 @@ from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_s
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
+from ssbroker.broker.connection_guard import ConnectionGuard
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest
 from ssbroker.broker.effects import Effects, ReceiveCall
-from ssbroker.broker.guarded_connection import GuardedConnection
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of, messages_of
@@ -64,14 +64,14 @@ class Transaction:
         [b'two chairs']
     """
 
-    __slots__ = ("__weakref__", "_context", "_effects", "_guarded", "_is_broken", "_session", "_work")
+    __slots__ = ("__weakref__", "_context", "_effects", "_guard", "_is_broken", "_session", "_work")
 
     def __init__(self, context: DatabaseContext) -> None:
         self._context: Final = context
         self._session: Final = context.session()
         self._effects: Effects | None = None
         self._work: Work | None = None
-        self._guarded: GuardedConnection | None = None
+        self._guard: ConnectionGuard | None = None
         self._is_broken = False
 
     def __enter__(self) -> Self:
@@ -112,8 +112,8 @@ class Transaction:
         self._begin()
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
-        if self._guarded is None:
-            self._guarded = GuardedConnection(connection)
+        if self._guard is None:
+            self._guard = ConnectionGuard(connection)
         return connection
 
     def begin_dialog(
@@ -594,9 +594,9 @@ class Transaction:
 
     def _reclaim_connection(self) -> None:
         """Ends the application's access to the connection."""
-        guarded, self._guarded = self._guarded, None
-        if guarded is not None:
-            self._session.is_reusable = guarded.reclaim()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            self._session.is_reusable = guard.reclaim()
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""

@@ -27,7 +27,7 @@ _VERSION_STATEMENT: Final = re.compile(
 _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
 
 
-class GuardedConnection:
+class ConnectionGuard:
     """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
 
     def __init__(self, connection: Connection) -> None:
@@ -67,7 +67,7 @@ class GuardedConnection:
         return True
 
 
-class ReadOnlyConnection(GuardedConnection):
+class ReadOnlyGuard(ConnectionGuard):
     """Guards a connection while the application reads: every other statement raises, and changes nothing.
 
     Args:
