@@ -146,7 +146,7 @@ def test_a_group_that_a_job_has_taken_meanwhile_is_not_moved(instance: Instance,
     for _ in range(4):
         fail_transaction(sales)
     with sales.take(QUEUE, timeout=0) as job:
-        poison_message_handling.count_rollbacks(
+        poison_message_handling.handle_rollbacks(
             database_context(sales), {queue_id: message["conversation_handle"]}, "an error"
         )
         job.retry()

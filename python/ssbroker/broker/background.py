@@ -227,7 +227,7 @@ class Background:
         received = poison_message_handling.received_from(effects)
         if received:
             try:
-                poison_message_handling.count_rollbacks(database, received, effects.error)
+                poison_message_handling.handle_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
                 log_failure(database, "a rollback could not be counted for poison message handling", error)
         self._activate(database, effects, is_committed=False)

@@ -154,7 +154,7 @@ def release_ended(work: Work, *, now: int) -> None:
 
 def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False) -> None:
     """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
-    counted = poison_message_handling.count_failure(work, lease, error, is_last=is_last)
+    counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
     if counted is not None:
         _make_available(work, counted)
 

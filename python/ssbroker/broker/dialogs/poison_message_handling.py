@@ -36,7 +36,7 @@ def received_from(effects: Effects) -> dict[int, bytes | None]:
     }
 
 
-def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
+def handle_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
     """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
     with database_transaction(database) as work:
         for queue_id, named_handle in received.items():
@@ -54,10 +54,10 @@ def count_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | No
                 queues.reset_rollbacks(work.connection, [queue_id])
 
 
-def count_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -> Lease | None:
-    """Counts a failed job; returns its lease with the new count, or None if its messages have been moved to another queue.
+def handle_job_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -> Lease | None:
+    """Counts a failed job, and handles the poison message after too many.
 
-    `is_last` means that the messages are poisoned, whatever the count.
+    Returns the lease with the new count, or None if the messages have been moved to another queue. `is_last` means that the messages are poisoned, whatever the count.
     """
     count = lease.failures + 1
     if count < FAILURES_UNTIL_POISONED and not is_last:
@@ -100,7 +100,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
                 )
             continue
         poison_messages.forget_moved_group(work.connection, group)
-        ready += _requeue_group(work, group)
+        ready += _move_messages_to_current_queue(work, group)
     return ready
 
 
@@ -129,16 +129,16 @@ def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handl
         return False
     if group is None:  # others have taken the messages meanwhile
         return False
-    _move_group(work, queue, work.objects.queues_by_id[queue.poison_queue_id], group, handle, error)
+    _move_to_poison_queue(work, queue, work.objects.queues_by_id[queue.poison_queue_id], group, handle, error)
     return True
 
 
-def _move_group(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
+def _move_to_poison_queue(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
     poison_messages.record_failure(
         work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id)
     )
     work.group_moved()
-    _requeue_group(work, group)
+    _move_messages_to_current_queue(work, group)
     work.effects.events.append(
         ConversationMoved(
             at=work.now(),
@@ -152,7 +152,7 @@ def _move_group(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes
     )
 
 
-def _requeue_group(work: Work, group: bytes) -> int:
+def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
     """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
     work.effects.is_catalog_changed = True  # what waits for a disabled queue is delivered if the other one is enabled
