@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
 from ssbroker.broker.instance import instance_context
-from ssbroker.broker.overview import QueueKey, Rows, forwarding_of, overview_of
+from ssbroker.broker.overview import DatabaseQueue, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
@@ -296,7 +296,7 @@ def _moved(queues: Rows, moved: Rows) -> Metric:
         "Conversation groups that poison message handling has moved from a queue to another one.",
         labels=["database", "queue"],
     )
-    groups: Counter[QueueKey] = Counter({(row["database"], row["queue"]): 0 for row in queues})
+    groups: Counter[DatabaseQueue] = Counter({(row["database"], row["queue"]): 0 for row in queues})
     for row in moved:
         groups[row["database"], row["queue"]] += row["groups"]
     for key, number in groups.items():

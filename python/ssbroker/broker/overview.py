@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
-QueueKey: TypeAlias = tuple[str, str]
-"""The database and the queue."""
+DatabaseQueue: TypeAlias = tuple[str, str]
+"""The names of a database and of a queue in it, with its schema."""
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from ssbroker.cli.status import (
 from ssbroker.cli.terminal import cell, fitted
 
 if TYPE_CHECKING:
+    from ssbroker.broker.overview import DatabaseQueue
     from ssbroker.web.observer import Point, State
 
 EXAMPLES = """Examples:
@@ -100,7 +101,7 @@ def watch(
 
 def state_parts(
     state: State,
-    history: dict[tuple[str, str], list[Point]],
+    history: dict[DatabaseQueue, list[Point]],
     *,
     before: State | None = None,
     is_ascii: bool = False,
@@ -234,8 +235,8 @@ def depth_bars(points: Sequence[Point], *, is_ascii: bool = False) -> str:
 
 def _queue_row(
     row: dict[str, Any],
-    history: dict[tuple[str, str], list[Point]],
-    depths: dict[tuple[str, str], int],
+    history: dict[DatabaseQueue, list[Point]],
+    depths: dict[DatabaseQueue, int],
     *,
     rows: list[dict[str, Any]],
     is_ascii: bool,

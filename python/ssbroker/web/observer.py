@@ -12,7 +12,7 @@ from typing import Any, Final
 from ssbroker.broker.database import database_context
 from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.overview import QueueKey, forwarding_of, overview_of
+from ssbroker.broker.overview import DatabaseQueue, forwarding_of, overview_of
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.exceptions import InputError
 from ssbroker.store import views
@@ -65,7 +65,7 @@ class Observer:
         self._interval: Final = interval
         self._clock: Final = clock
         self._guard: Final = threading.Lock()
-        self._history: dict[QueueKey, deque[Point]] = {}
+        self._history: dict[DatabaseQueue, deque[Point]] = {}
         self._state: State | None = None
         self._due = 0.0
 
@@ -82,7 +82,7 @@ class Observer:
         """Returns the seconds until `state` reads the instance again."""
         return max(0.0, self._due - self._clock())
 
-    def history(self) -> dict[QueueKey, list[Point]]:
+    def history(self) -> dict[DatabaseQueue, list[Point]]:
         """Returns the depths and ages of the fullest queues over time."""
         with self._guard:
             return {key: list(points) for key, points in self._history.items()}
