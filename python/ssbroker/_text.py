@@ -1,4 +1,4 @@
-"""Formats names, routes, timestamps and T-SQL literals for messages and explanations."""
+"""Formats names, routes, timestamps, T-SQL literals and exceptions for messages and explanations."""
 
 from __future__ import annotations
 
@@ -149,6 +149,11 @@ def shortened_list(items: Iterable[str], length_max: int) -> list[str]:
 def host_and_port(host: str, port: int) -> str:
     """Joins host and port; an IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def exception_text(error: BaseException) -> str:
+    """Returns the type and text of an error."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def differs_by_one_edit(one: str, other: str) -> bool:

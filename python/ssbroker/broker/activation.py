@@ -16,9 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from ssbroker._arguments import integer_argument
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.object_names import existing, procedure_key, queue_key
+from ssbroker.broker.object_names import existing, plain_queue_name, procedure_key, queue_key
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
-from ssbroker.broker.unit_of_work import plain_queue_name
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import QUEUE_DISABLED

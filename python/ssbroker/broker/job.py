@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, integer_argument, is_utf8_text, timeout_seconds
-from ssbroker._text import count_of
+from ssbroker._text import count_of, exception_text
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import job_conversations
@@ -23,7 +23,7 @@ from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
 from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
-from ssbroker.broker.unit_of_work import Work, database_transaction, exception_text
+from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store.leases import Lease

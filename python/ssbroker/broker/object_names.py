@@ -14,7 +14,7 @@ from ssbroker.ddl.parser_base import check_name, most_similar
 from ssbroker.ddl.statements import QueueName
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.broker_errors import refusal
-from ssbroker.store.objects import DEFAULT_SCHEMA, Objects
+from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 
 Key = TypeVar("Key")
 Found = TypeVar("Found")
@@ -83,6 +83,11 @@ def procedure_key(name: object) -> tuple[str, str]:
 def bracketed_queue_name(schema: str, name: str) -> str:
     """Formats a queue name for T-SQL and `queue_key`."""
     return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
+
+
+def plain_queue_name(queue: Queue) -> str:
+    """Returns the name of a queue as events show it: `schema.name`."""
+    return f"{queue.schema_name}.{queue.name}"
 
 
 def _key(name: object, expected: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._arguments import boolean, guid_bytes, integer_argument, timeout_seconds
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker._text import exception_text
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
 from ssbroker.broker.connection_guard import ConnectionGuard
@@ -24,7 +25,7 @@ from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of, messages_of
-from ssbroker.broker.unit_of_work import Work, exception_text
+from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationEvent

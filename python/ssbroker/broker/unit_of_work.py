@@ -18,7 +18,7 @@ from ssbroker.protocol.events import (
 )
 from ssbroker.store import poison_messages
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import NativeSnapshot, Objects, Queue
+from ssbroker.store.objects import NativeSnapshot, Objects
 from ssbroker.store.sqlite import Connection
 
 
@@ -95,16 +95,6 @@ def database_transaction(
     with database.file.write(lock_timeout=lock_timeout, is_durable=is_durable) as connection:
         yield Work(database, connection, effects)
     instance.listener.committed(database, effects)
-
-
-def plain_queue_name(queue: Queue) -> str:
-    """Returns the name of a queue as events show it: `schema.name`."""
-    return f"{queue.schema_name}.{queue.name}"
-
-
-def exception_text(error: BaseException) -> str:
-    """Returns the type and text of an error."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def emit_conversation_event(

@@ -11,8 +11,8 @@ from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of, release_for
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.object_names import existing, queue_key
-from ssbroker.broker.unit_of_work import Work, database_transaction, plain_queue_name
+from ssbroker.broker.object_names import existing, plain_queue_name, queue_key
+from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled

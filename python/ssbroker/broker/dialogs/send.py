@@ -11,7 +11,8 @@ from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, header_of, read_failure
 from ssbroker.broker.dialogs.message_validation import check_sendable_type
-from ssbroker.broker.unit_of_work import Work, emit_conversation_event, plain_queue_name
+from ssbroker.broker.object_names import plain_queue_name
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.broker_errors import broker_error, refusal
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
