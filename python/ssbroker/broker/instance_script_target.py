@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker import database_lifecycle, endpoint_ddl, ensure
+from ssbroker.broker import database_lifecycle, endpoint_statements, ensure
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
@@ -158,7 +158,7 @@ class InstanceScriptTarget:
             case statements.RestoreDatabase():
                 return _RESTORE_NOT_EXECUTED
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return endpoint_ddl.change_endpoint(self._transaction, statement, annotations)
+                return endpoint_statements.change_endpoint(self._transaction, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
                 return self._change(statement, annotations)
             case _:

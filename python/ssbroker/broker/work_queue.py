@@ -12,9 +12,15 @@ from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes, utc_datet
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import dialog_lifecycle, job_conversations, lease, poison_message_handling, single_message
+from ssbroker.broker.dialogs import (
+    dialog_lifecycle,
+    job_conversations,
+    lease,
+    poison_message_handling,
+    single_message_dialog,
+)
 from ssbroker.broker.dialogs import send as sending
-from ssbroker.broker.dialogs.single_message import DialogPlan, FirstMessage
+from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
@@ -325,7 +331,7 @@ class WorkQueue:
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
-                if single_message.is_of_work_queue(work.objects, endpoint):
+                if single_message_dialog.is_of_work_queue(work.objects, endpoint):
                     job_conversations.clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
@@ -402,7 +408,7 @@ class WorkQueue:
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:
             plan = self._dialog_plan(work.objects)
-            sent = None if plan is None else single_message.send_first(work, plan, message_type, content)
+            sent = None if plan is None else single_message_dialog.send_first(work, plan, message_type, content)
             if sent is None:
                 sent = self._send_in_steps(work, message_type, content)
             if due is not None and due > work.now():
@@ -415,7 +421,7 @@ class WorkQueue:
 
     def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
         if self._planned_for is not objects:
-            self._plan = single_message.plan(objects, self._service, WORK_QUEUE_CONTRACT)
+            self._plan = single_message_dialog.plan(objects, self._service, WORK_QUEUE_CONTRACT)
             self._planned_for = objects
         return self._plan
 

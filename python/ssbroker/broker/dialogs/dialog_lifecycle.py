@@ -13,7 +13,7 @@ from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
 from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
-from ssbroker.broker.dialogs.single_message import is_of_work_queue
+from ssbroker.broker.dialogs.single_message_dialog import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError

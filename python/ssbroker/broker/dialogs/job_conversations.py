@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.context import DatabaseContext, log_failure
-from ssbroker.broker.dialogs import dialog_lifecycle, single_message
+from ssbroker.broker.dialogs import dialog_lifecycle, single_message_dialog
 from ssbroker.broker.dialogs.message import read_failure
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
@@ -45,7 +45,9 @@ def _log_error(database: DatabaseContext, message: Message) -> None:
 def end_with_job(work: Work, messages: Iterable[Message]) -> None:
     """Ends both sides of conversations that `put` began, after the last message; leaves those of other senders open."""
     found = [each for each in messages if each.service_contract_name == WORK_QUEUE_CONTRACT]
-    if not found or single_message.remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}):
+    if not found or single_message_dialog.remove_received(
+        work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}
+    ):
         return
     for handle in {each.conversation_handle for each in found}:
         target = conversation_endpoints.by_handle(work.connection, handle.bytes)
@@ -55,7 +57,7 @@ def end_with_job(work: Work, messages: Iterable[Message]) -> None:
 
 def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
     """Removes both endpoints and the message of a conversation that `put` began; returns False for others."""
-    if target is None or target.is_initiator or not single_message.is_of_work_queue(work.objects, target):
+    if target is None or target.is_initiator or not single_message_dialog.is_of_work_queue(work.objects, target):
         return False
     initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
     if initiator is None:  # another instance has a service with this name
@@ -67,7 +69,7 @@ def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
 
 def cancel_job(work: Work, initiator: ConversationEndpoint) -> bool:
     """Removes a conversation that `put` began, if its message waits and no job has it; returns whether it did."""
-    if not single_message.is_of_work_queue(work.objects, initiator):
+    if not single_message_dialog.is_of_work_queue(work.objects, initiator):
         return False
     target = conversation_endpoints.by_conversation(work.connection, initiator.conversation_id, is_initiator=False)
     if target is None:
