@@ -174,7 +174,7 @@ def test_a_receive_that_waits_counts_once(sales: Database, stock: Database) -> N
     assert counts()["sql_receives"] == before + 1
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(wait, 60)
-        while not database_context(stock).arrivals.waiting(
+        while not database_context(stock).commit_signals.waiting(
             database_context(stock).objects().queues["dbo", ORDERS].queue_id
         ):
             time.sleep(0.001)

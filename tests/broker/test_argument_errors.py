@@ -169,7 +169,7 @@ def test_infinite_timeouts_for_messages_and_locks_are_allowed(tmp_path: Path, en
         sales.create_service(INITIATOR, queue=QUEUE)
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(receive, sales, timeout=endless)
-            while not database_context(sales).arrivals.waiting(65_536):
+            while not database_context(sales).commit_signals.waiting(65_536):
                 assert not taken.done()
                 time.sleep(0.001)
             begin(sales, b"one")

@@ -186,7 +186,7 @@ def test_a_cancelled_wait_takes_nothing(instance: Instance, queue: WorkQueue, ru
         with anyio.move_on_after(0.01):
             await instance.database("Queues").await_message("Jobs")
         with anyio.fail_after(4):  # the threads do not wait until the next check, 5 s later
-            while context.arrivals.waiting(queue_id):  # noqa: ASYNC110  # threads have no events for tasks
+            while context.commit_signals.waiting(queue_id):  # noqa: ASYNC110  # threads have no events for tasks
                 await anyio.sleep(0.01)
         await queue.aput(b"one")
 

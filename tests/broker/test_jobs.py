@@ -699,7 +699,7 @@ def test_a_waiting_job_is_false_when_the_instance_is_closed(tmp_path: Path) -> N
     queue_id = context.objects().queues["dbo", QUEUE].queue_id
     thread = threading.Thread(target=work)
     thread.start()
-    while not context.arrivals.waiting(queue_id):
+    while not context.commit_signals.waiting(queue_id):
         threading.Event().wait(0.01)
     instance.close()
     thread.join(30.0)

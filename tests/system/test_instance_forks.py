@@ -56,7 +56,7 @@ is_held, is_over = threading.Event(), threading.Event()
 worker = instance._background
 
 def hold():
-    with worker.activation._guard, instance._context.counters._guard, sales._context.arrivals._changed, instance._databases._guard:
+    with worker.activation._guard, instance._context.counters._guard, sales._context.commit_signals._changed, instance._databases._guard:
         is_held.set()
         is_over.wait()
 

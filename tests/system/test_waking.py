@@ -25,7 +25,7 @@ from ssbroker.broker.database import database_context
 
 with Instance.open(sys.argv[1], background=False) as instance:
     sales = instance.database("Sales")
-    database_context(sales).arrivals.check_interval = 3600.0
+    database_context(sales).commit_signals.check_interval = 3600.0
     print("waiting", flush=True)
     with sales.transaction() as t:
         print(t.receive_one("Orders", timeout=3600.0).message_body.decode(), flush=True)
@@ -121,7 +121,7 @@ def test_a_missed_notification_delays_a_message_only_to_the_next_check(folder: P
     """A process was killed between its commit and the notification, or the file of the shared memory was deleted."""
     with Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
-        database_context(sales).arrivals.check_interval = 0.01
+        database_context(sales).commit_signals.check_interval = 0.01
         Path(f"{sales.path}{SHARED_MEMORY_SUFFIX}").unlink()
         with Instance.open(folder, background=False) as other, other.database("Sales").transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), b"one")

@@ -122,7 +122,7 @@ class MonitoredQueue:
             if not self._monitor.can_start(now=now):
                 return None
         has_messages = self._has_messages()
-        waiting = self.database.arrivals.waiting(self.queue_id)
+        waiting = self.database.commit_signals.waiting(self.queue_id)
         with self._guard:
             is_needed = self._monitor.is_reader_needed(has_messages=has_messages, waiting=waiting, now=now)
             if not is_needed:
@@ -132,7 +132,7 @@ class MonitoredQueue:
 
     def is_limit_reached(self, *, now: int) -> bool:
         """Returns whether a new message gets no additional reader only because the maximum is running."""
-        waiting = self.database.arrivals.waiting(self.queue_id)
+        waiting = self.database.commit_signals.waiting(self.queue_id)
         with self._guard:
             return self._monitor.is_limit_reached(waiting=waiting, now=now)
 
@@ -173,7 +173,7 @@ class MonitoredQueue:
                 self._monitor.state,
                 self._monitor.last_empty_rowset_time,
                 self._monitor.last_activated_time,
-                self.database.arrivals.waiting(self.queue_id),
+                self.database.commit_signals.waiting(self.queue_id),
             )
 
     def task_rows(self) -> list[TaskRow]:
@@ -343,7 +343,7 @@ class Activation:
     def run_due(self, *, now: int) -> int | None:
         """Checks all queues and starts needed readers; returns the time of the next check."""
         with self._guard:
-            for each in [one for one in self._queues.values() if one.database.arrivals.is_closed]:
+            for each in [one for one in self._queues.values() if one.database.commit_signals.is_closed]:
                 self._stop_monitoring(each)
             self._remove_unused()
         databases = {each.database_id for each in self._instance.databases}

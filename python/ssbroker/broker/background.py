@@ -10,6 +10,7 @@ from typing import Final
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker._well_known import DIALOG_TIMER
 from ssbroker.broker.activation import Activation
+from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.delivery_retries import Retries, SenderId
@@ -22,7 +23,6 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conversation_event
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
@@ -192,7 +192,7 @@ class Background:
         self._runner.close()
         with suppress(StorageError):  # already closed, or its files are inaccessible
             for database in self._instance.databases:
-                database.arrivals.close()
+                database.commit_signals.close()
         self.activation.close(timeout=self._instance.lock_timeout)
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
@@ -210,7 +210,7 @@ class Background:
 
     def _continue_after_commit(self, database: DatabaseContext, effects: Effects) -> None:
         if effects.arrived:
-            database.arrivals.notify(effects.arrived)
+            database.commit_signals.notify(effects.arrived)
             if self.dynamic_routing.arrived(database, effects.arrived):
                 self._wake(None)
         if effects.outbound:
@@ -238,7 +238,7 @@ class Background:
         self._apply_changes(database)
         self._wake(None)
         with suppress(StorageError):  # msdb may be unavailable
-            self._instance.msdb.arrivals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
+            self._instance.msdb.commit_signals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
 
     def _check_for_changes(self) -> None:
         """Applies changes made by other processes; on the first call, everything."""
@@ -255,7 +255,7 @@ class Background:
         """Applies changed objects; returns whether it succeeded. A failure is retried later."""
         try:
             enter_queues(database)
-            database.arrivals.notify(list(database.objects().queues_by_id))
+            database.commit_signals.notify(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
             log_failure(database, "changed objects could not be applied; retrying later", error)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.commit_signals import CommitSignals
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.key_encryption import KeyEncryption
 from ssbroker.broker.object_names import is_unquoted_name
-from ssbroker.broker.queue_arrivals import QueueArrivals
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
@@ -221,7 +221,7 @@ class DatabaseContext:
         database_id: The id of the database in the instance.
         name: The name of the database.
         file: The database file.
-        arrivals: The receivers of this process that wait for messages.
+        commit_signals: Wakes those who wait for commits, such as receivers.
         session: Returns a transaction of this thread that has not started; it announces commits natively if possible.
         drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
     """
@@ -231,11 +231,11 @@ class DatabaseContext:
         self.database_id: Final = database_id
         self.name = name
         self.file: Final = file
-        self.arrivals: Final = QueueArrivals()
+        self.commit_signals: Final = CommitSignals()
         shared = file.share_memory()
         if shared is not None:
-            self.arrivals.share(shared)
-        announcer = (instance.counters.fast_path, self.arrivals, SYSTEM_QUEUE_ID)
+            self.commit_signals.share(shared)
+        announcer = (instance.counters.fast_path, self.commit_signals, SYSTEM_QUEUE_ID)
         self.session: Final = partial(file.session, SessionContext(file.write_lock, announcer))
         self.drained_version: int | None = None
         self.public: Any = None
@@ -309,7 +309,7 @@ class DatabaseContext:
     def close(self) -> None:
         """Ends waits for messages, and closes the file."""
         if not self.file.is_inherited:
-            self.arrivals.close()
+            self.commit_signals.close()
             self.file.close()
 
     def _read(self) -> Objects:

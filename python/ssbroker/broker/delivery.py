@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import DeliveryPlan, OutgoingConversation, plan
 from ssbroker.broker.delivery_retries import Retries, SenderId
@@ -15,7 +16,6 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting
 from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.local_delivery import LocalDelivery
-from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.exceptions import SsbrokerError
@@ -75,7 +75,7 @@ class Delivery:
         transaction in the target. In both cases it returns True: another thread must deliver immediately.
         """
         if self.transport is None:
-            self._instance.msdb.arrivals.notify([TRANSMISSIONS_CHANNEL])
+            self._instance.msdb.commit_signals.notify([TRANSMISSIONS_CHANNEL])
         elif not self._instance.events.wants(MessageClassify):
             endpoint_ids = self.transport.send_more(database, endpoint_ids, messages=messages)
             if not endpoint_ids:

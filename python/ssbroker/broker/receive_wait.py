@@ -48,30 +48,30 @@ class ReceiveWait:
         """Ends the wait, in another thread."""
         self._is_cancelled = True
         if self._queue_id is not None:
-            self._database.arrivals.notify([self._queue_id])
+            self._database.commit_signals.notify([self._queue_id])
 
     def wait(self) -> bool:
         """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed."""
-        arrivals = self._database.arrivals
+        signals = self._database.commit_signals
         queue_id = self._queue_id = existing(
             self._database.objects().queues, self._key, kind="queue", database=self._database.name
         ).queue_id
-        with arrivals.count_waiter(queue_id):
+        with signals.count_waiter(queue_id):
             while True:
-                seen = arrivals.count(queue_id)
+                seen = signals.count(queue_id)
                 try:
                     is_ready, changes_in = self._check(queue_id)
                 except StorageError:
-                    if arrivals.is_closed:
+                    if signals.is_closed:
                         return False
                     raise
                 left = self._deadline - time.monotonic()
-                is_over = arrivals.is_closed or self._is_cancelled
+                is_over = signals.is_closed or self._is_cancelled
                 if not is_ready:
                     self.empty_queue_id = queue_id
                 if is_ready or left <= 0 or is_over:
                     return is_ready and not is_over
-                arrivals.wait(queue_id, seen=seen, timeout=min(arrivals.check_interval, left, changes_in))
+                signals.wait(queue_id, seen=seen, timeout=min(signals.check_interval, left, changes_in))
 
     def _check(self, queue_id: int) -> tuple[bool, float]:
         """Returns whether a message can be received, and the seconds until the end of a lease may change that."""

@@ -1,4 +1,4 @@
-"""Detects commits to a database file by any process."""
+"""Detects commits to a database file by any program, which it asks for its version; `CommitSignals` are sent by ssbroker instead."""
 
 from __future__ import annotations
 

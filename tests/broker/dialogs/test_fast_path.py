@@ -114,16 +114,16 @@ def test_a_fast_send_wakes_a_waiting_receive(established_dialog: tuple[Database,
 
     thread = threading.Thread(target=wait)
     thread.start()
-    arrivals = database_context(sales).arrivals
+    signals = database_context(sales).commit_signals
     queue_id = database_context(sales).objects().queues["dbo", QUEUE].queue_id
-    while not arrivals.waiting(queue_id):
+    while not signals.waiting(queue_id):
         pass
-    arrivals_before = arrivals.count(queue_id)
+    count_before = signals.count(queue_id)
     with sales.transaction() as t:
         t.send(dialog, b"arrived")
     thread.join(30)
     assert found == [b"arrived"]
-    assert arrivals.count(queue_id) == arrivals_before + 1
+    assert signals.count(queue_id) == count_before + 1
 
 
 def test_the_fast_path_is_counted(instance: Instance, established_dialog: tuple[Database, uuid.UUID]) -> None:
@@ -246,8 +246,8 @@ def test_concurrent_use_of_a_transaction_is_rejected_without_deadlock(
         thread.start()
         thread.join(30)
 
-    monkeypatch.setattr(database_context(sales).arrivals, "wake", wake)
-    with database_context(sales).arrivals.count_waiter(1), sales.transaction() as t:
+    monkeypatch.setattr(database_context(sales).commit_signals, "wake", wake)
+    with database_context(sales).commit_signals.count_waiter(1), sales.transaction() as t:
         t.send(dialog, b"one")
     assert refused == ["the transaction is not open: use it inside its `with` block"]
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
+from ssbroker.broker.commit_signals import CommitSignals
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.object_names import queue_key
-from ssbroker.broker.queue_arrivals import QueueArrivals
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import dialog_calls
@@ -224,7 +224,7 @@ def received_in_thread(
     pool.submit(work)
     queue = database_context(database).objects().queues["dbo", QUEUE].queue_id
     deadline = time.monotonic() + WAIT
-    while not database_context(database).arrivals.waiting(queue) and time.monotonic() < deadline:
+    while not database_context(database).commit_signals.waiting(queue) and time.monotonic() < deadline:
         threading.Event().wait(0.001)
     return done, found
 
@@ -268,13 +268,13 @@ def test_a_wait_ends_at_its_timeout(sales: Database) -> None:
 def test_a_wait_ends_without_messages_if_the_files_are_closed_before_it_wakes_up(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait, closed = QueueArrivals.wait, threading.Event()
+    wait, closed = CommitSignals.wait, threading.Event()
 
-    def wake_up_late(self: QueueArrivals, *args: Any, **options: Any) -> None:
+    def wake_up_late(self: CommitSignals, *args: Any, **options: Any) -> None:
         wait(self, *args, **options)
         assert closed.wait(WAIT)
 
-    monkeypatch.setattr(QueueArrivals, "wait", wake_up_late)
+    monkeypatch.setattr(CommitSignals, "wait", wake_up_late)
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
         instance.close()
@@ -323,7 +323,7 @@ def test_a_message_that_arrives_before_the_wait_ends_it(sales: Database) -> None
     """Between the check that found nothing and the wait."""
     receive_wait = ReceiveWait(database_context(sales), queue_key(QUEUE), deadline=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
-    database_context(sales).arrivals.check_interval = WAIT
+    database_context(sales).commit_signals.check_interval = WAIT
     assert receive_wait.wait()
 
 

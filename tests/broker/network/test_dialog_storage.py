@@ -156,9 +156,9 @@ def test_a_waiting_receive_is_woken(engines: Pair) -> None:
         for row in engines.stock.instance.view("sys.service_queues").to_pylist()
         if row["name"] == ORDERS
     )
-    arrivals_before = database_context(engines.stock.database).arrivals.count(queue_id)
+    count_before = database_context(engines.stock.database).commit_signals.count(queue_id)
     engines.stock.receive_rows(engines.shop.rows())
-    assert database_context(engines.stock.database).arrivals.count(queue_id) > arrivals_before
+    assert database_context(engines.stock.database).commit_signals.count(queue_id) > count_before
 
 
 def test_with_retention_messages_stay_until_the_end(engines: Pair) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _files
-from ssbroker.broker import queue_arrivals, serve_lock
+from ssbroker.broker import commit_signals, serve_lock
 from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance, instance_context
@@ -73,7 +73,7 @@ def test_a_commit_of_another_process_wakes_the_serving_process(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks for commits only once when it starts, unless something wakes it."""
-    monkeypatch.setattr(queue_arrivals, "_CHECK_INTERVAL_WHEN_SHARED", 3600.0)
+    monkeypatch.setattr(commit_signals, "_CHECK_INTERVAL_WHEN_SHARED", 3600.0)
     monkeypatch.setattr(Background, "run_due", lambda *_: None)  # it would find them, too
     pair = ServedPair(tmp_path, stack)
     with Instance.open(pair.shop.folder) as other:
@@ -89,7 +89,7 @@ def test_a_route_of_another_process_wakes_the_serving_process(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message waits for a route, and nothing but the new route wakes the server."""
-    monkeypatch.setattr(queue_arrivals, "_CHECK_INTERVAL_WHEN_SHARED", 3600.0)
+    monkeypatch.setattr(commit_signals, "_CHECK_INTERVAL_WHEN_SHARED", 3600.0)
     monkeypatch.setattr(Background, "run_due", lambda *_: None)  # it would find them, too
     pair = ServedPair(tmp_path, stack)
     with pair.sales.transaction() as t:
@@ -107,7 +107,7 @@ def test_a_route_of_another_process_wakes_the_serving_process(
 def test_an_idle_server_sleeps(tmp_path: Path, stack: ExitStack) -> None:
     """It is woken by events. Polling every 50 ms took 1.7% of a core."""
     here = create_instance(tmp_path, "shop", stack)
-    if not instance_context(here).msdb.arrivals.is_shared:
+    if not instance_context(here).msdb.commit_signals.is_shared:
         pytest.skip("without shared memory, it polls")
     server = stack.enter_context(here.serve(port=0, allow_unencrypted=True))
     turns = 0

@@ -16,6 +16,7 @@ from ssbroker._text import host_and_port
 from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
+from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import ip_of
 from ssbroker.broker.network.dial_filter import DialFilter
@@ -28,7 +29,6 @@ from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
-from ssbroker.broker.queue_arrivals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
 from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread, wait_limit
@@ -155,12 +155,12 @@ class Server:
         self.port: int = options.port
         self._lock: Final = ServeLock(instance.folder)
         self._worker: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
-        self._arrivals: Final = instance.msdb.arrivals
+        self._commit_signals: Final = instance.msdb.commit_signals
         self._is_open = self._has_started = False
         self._status_file: StatusFile | None = None
         self._commits: Final = (
             threading.Thread(target=self._follow_announcements, name=f"ssbroker {instance.name} commits", daemon=True)
-            if instance.background and self._arrivals.is_shared
+            if instance.background and self._commit_signals.is_shared
             else None
         )
         self._on_change: Final = on_change
@@ -331,17 +331,17 @@ class Server:
 
     def _stop_following(self) -> None:
         if self._commits is not None and self._commits.is_alive():
-            self._arrivals.notify([TRANSMISSIONS_CHANNEL])
+            self._commit_signals.notify([TRANSMISSIONS_CHANNEL])
             self._commits.join(wait_limit())
 
     def _follow_announcements(self) -> None:
         """Has messages sent at once that other processes commit, and their changes of objects followed."""
-        arrivals = self._arrivals
-        seen = arrivals.count(TRANSMISSIONS_CHANNEL)
+        signals = self._commit_signals
+        seen = signals.count(TRANSMISSIONS_CHANNEL)
         self._wake()
-        while self._is_open and not arrivals.is_closed:
-            if arrivals.wait(TRANSMISSIONS_CHANNEL, seen=seen, timeout=LONGEST_WAIT):
-                seen = arrivals.count(TRANSMISSIONS_CHANNEL)
+        while self._is_open and not signals.is_closed:
+            if signals.wait(TRANSMISSIONS_CHANNEL, seen=seen, timeout=LONGEST_WAIT):
+                seen = signals.count(TRANSMISSIONS_CHANNEL)
                 self._wake()
 
     def _run(self) -> datetime:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
+from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
@@ -26,7 +27,6 @@ from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, Inb
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.network.peer import Peer
-from ssbroker.broker.queue_arrivals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.mirroring import MirroringRole
@@ -90,7 +90,7 @@ class MessageExchange:
         wake: Wake,
     ) -> None:
         self._instance: Final = instance
-        self._arrivals: Final = instance.msdb.arrivals
+        self._arrivals: Final = instance.msdb.commit_signals
         self._background: Final = background
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors

@@ -1,4 +1,7 @@
-"""Wakes receivers that wait for messages in queues of a database, and the serving process after commits and changes of others."""
+"""Signals of commits, which ssbroker sends itself to wake receivers and the serving process; a `CommitWatch` asks the file instead.
+
+They concern one queue, or what the serving process waits for: messages to deliver, and changed objects.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _CHECK_INTERVAL: Final = 0.05
 _CHECK_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
-class QueueArrivals(Arrivals):
+class CommitSignals(Arrivals):
     """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
@@ -29,10 +32,10 @@ class QueueArrivals(Arrivals):
     other processes are not noticed; with it, in case a process was killed between its commit and the notification.
 
     Examples:
-        >>> arrivals = QueueArrivals()
-        >>> seen = arrivals.count(1)
-        >>> arrivals.notify([1])
-        >>> arrivals.wait(1, seen=seen, timeout=60.0)
+        >>> signals = CommitSignals()
+        >>> seen = signals.count(1)
+        >>> signals.notify([1])
+        >>> signals.wait(1, seen=seen, timeout=60.0)
         True
     """
 
@@ -51,7 +54,7 @@ class QueueArrivals(Arrivals):
 
     @property
     def is_shared(self) -> bool:
-        """Whether arrivals in other processes end a wait, too."""
+        """Whether notifications of other processes end a wait, too."""
         return self._shared is not None
 
     @property
