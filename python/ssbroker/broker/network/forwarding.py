@@ -299,9 +299,9 @@ class ForwardingBuffer:
         """Accepts the same rows again, because the held ones go to a route that is no longer valid."""
         self._keys.difference_update(batch.keys)
 
-    def drop_expired(self, parcels: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
+    def drop_expired(self, batches: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
         """Drops rows whose time to live has ended; yields the others."""
-        for batch in parcels:
+        for batch in batches:
             expired = batch.expired(now=now)
             if expired:
                 self.drop(batch.select(expired), error=EXPIRED, now=now)
@@ -318,8 +318,8 @@ class ForwardingBuffer:
 
     def take_events(self) -> list[Event]:
         """Returns the events since the last call."""
-        take_events, self._events = self._events, []
-        return take_events
+        events, self._events = self._events, []
+        return events
 
     def _release(self, batch: ForwardedRows) -> None:
         self._keys.difference_update(batch.keys)
