@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import sender_keys
 from ssbroker.protocol.inbound_direction import InboundDirection, OpenedFragment
 from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage, EndpointKey, fragments_table
 from ssbroker.reassembly import Reassembler
@@ -95,11 +96,6 @@ class ReassemblyPush:
                 self.rejected[id(part)] = (part, reason)
             if reason == "corrupt_message" and (incoming.key, number) not in self.dropped:
                 self.drop(incoming, number)
-
-
-def sender_keys(table: pa.Table) -> Iterator[EndpointKey]:
-    """Returns the key of the sending endpoint of each row."""
-    return zip(column_values(table["conversation_id"]), column_values(table["is_initiator"]), strict=True)
 
 
 def fragment_table(parts: Sequence[OpenedFragment]) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 from ssbroker.protocol.ack_ranges import unpack_ack_ranges
 from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
+from ssbroker.protocol.storage import EndpointKey
 
 
 class Protection(IntEnum):
@@ -280,6 +281,16 @@ def table_to_rows(table: pa.Table) -> list[EnvelopeRow]:
     is_digested: Any = pc.equal(table["header_signature"], _core.header_digests(table))
     columns: list[list[Any]] = [column_values(column) for column in (*found, is_digested)]
     return [EnvelopeRow(*values) for values in zip(*columns, strict=True)]
+
+
+def sender_keys(rows: pa.Table) -> Iterator[EndpointKey]:
+    """Returns the key of the sending endpoint of each row."""
+    return zip(column_values(rows["conversation_id"]), column_values(rows["is_initiator"]), strict=True)
+
+
+def receiver_keys(rows: pa.Table) -> Iterator[EndpointKey]:
+    """Returns the key of the receiving endpoint of each row."""
+    return ((conversation_id, not side) for conversation_id, side in sender_keys(rows))
 
 
 SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]

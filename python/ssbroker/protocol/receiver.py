@@ -18,10 +18,9 @@ from ssbroker.protocol.direction_reassembly import (
     Assembler,
     AssemblyResult,
     DirectionLoader,
-    sender_keys,
     stored_fragment_table,
 )
-from ssbroker.protocol.envelope import EnvelopeRow, Protection
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, receiver_keys
 from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.inbound_direction import OpenedFragment
@@ -185,7 +184,7 @@ class BatchReceiver:
         messages = assembled.messages
         stopped: dict[EndpointKey, int] = {}
         if messages.num_rows:
-            of_each = [dialogs[conversation_id, not side] for conversation_id, side in sender_keys(messages)]
+            of_each = [dialogs[key] for key in receiver_keys(messages)]
             refusals = self._storage.validate(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
             if refusals:
                 messages = self._stop_at_refusals(messages, of_each, refusals, result, stopped)

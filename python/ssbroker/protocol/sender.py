@@ -13,7 +13,7 @@ from ssbroker.protocol.ack_ranges import AckRange, bit_ranges
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import SEQUENCE_MAX
+from ssbroker.protocol.envelope import SEQUENCE_MAX, sender_keys
 from ssbroker.protocol.fragment_cache import CACHED_BYTES_MIN, FragmentCache
 from ssbroker.protocol.large_message_queue import LargeMessageQueue
 from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
@@ -271,7 +271,7 @@ class Sender:
         """Returns the messages that were read; those that were too long to start make their dialogs wait."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))
-        for key in zip(column_values(held["conversation_id"]), column_values(held["is_initiator"]), strict=True):
+        for key in sender_keys(held):
             turns[by_key[key]].is_waiting = not turns[by_key[key]].singles_only
         return messages.filter(is_read)
 

@@ -21,6 +21,7 @@ from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationState
+from ssbroker.protocol.envelope import receiver_keys
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.protocol.storage import (
     MESSAGES,
@@ -353,9 +354,7 @@ class SqliteDialogStorage:
         return self._validate_each(messages)
 
     def _validate_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
-        conversations: list[Any] = column_values(messages["conversation_id"])
-        sides: list[Any] = messages["is_initiator"].to_pylist()
-        keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
+        keys = set(receiver_keys(messages))
         contracts: dict[EndpointKey, tuple[Contract, ConversationState]] = {}
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)

@@ -26,6 +26,7 @@ from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
+from ssbroker.protocol.envelope import receiver_keys
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason
@@ -92,7 +93,7 @@ class InboundRouter:
 
     def route(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
         """Returns the rows for databases of this instance; forwards, or drops and reports, the others."""
-        keys = _receivers(rows)
+        keys = list(receiver_keys(rows))
         endpoints = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
         owners = self._owners(endpoints)
         new = {key for key in endpoints if key not in owners}
@@ -108,7 +109,7 @@ class InboundRouter:
         if rows["key_exchange"].null_count < rows.num_rows or False in rows["is_sequenced"].to_pylist():
             return False
         loaded = [dialogs.engine.is_loaded for dialogs in self._all_dialogs()]
-        return all(any(is_loaded(key) for is_loaded in loaded) for key in _receivers(rows))
+        return all(any(is_loaded(key) for is_loaded in loaded) for key in receiver_keys(rows))
 
     def decisions(self, rows: pa.Table) -> pa.Table:
         """Routes rows received from outside; returns one row of `schemas.DECISIONS` for each."""
@@ -235,13 +236,6 @@ class InboundRouter:
                 text=text,
             )
         )
-
-
-def _receivers(rows: pa.Table) -> list[EndpointKey]:
-    """Returns the receiving endpoint of each row."""
-    sides: list[Any] = rows["is_initiator"].to_pylist()
-    conversations: list[Any] = column_values(rows["conversation_id"])
-    return [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
 
 
 def _sender(receiver: EndpointKey) -> EndpointKey:

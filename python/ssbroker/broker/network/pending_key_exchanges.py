@@ -10,8 +10,7 @@ import pyarrow as pa
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer
-from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.envelope import Protection
+from ssbroker.protocol.envelope import Protection, sender_keys
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.store import conversation_endpoints
 
@@ -51,9 +50,7 @@ class PendingKeyExchanges:
     def key_exchange_column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
         """Returns the column `key_exchange` for rows of which some are secured."""
         levels: list[Any] = rows["security"].to_pylist()
-        conversations: list[Any] = column_values(rows["conversation_id"])
-        sides: list[Any] = rows["is_initiator"].to_pylist()
-        senders: list[EndpointKey] = list(zip(conversations, sides, strict=True))
+        senders = list(sender_keys(rows))
         secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
         self._renew([sender for sender in secured if not self._is_current(sender, now)])
         blobs = {sender: offer.key_exchange for sender in secured if (offer := self._offers.get(sender)) is not None}
