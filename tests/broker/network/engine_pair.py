@@ -14,7 +14,8 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance, instance_context
-from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import Event
@@ -106,17 +107,18 @@ class Side:
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.receive(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
 
-    def commit_or_undo(self, effects: BatchChanges) -> StalePlan | None:
-        """Commits the changes of a batch; if the plan is stale, undoes them and forgets the stale endpoints."""
-        stale = self.storage.commit(effects)
-        if stale is None:
-            self.dialogs.confirm(effects, now=self.now)
-        else:
+    def commit_or_undo(self, effects: BatchChanges) -> StalePlanError | None:
+        """Commits the changes of a batch; if the plan is stale, undoes them, forgets the stale endpoints, and returns the error."""
+        try:
+            self.storage.commit(effects)
+        except StalePlanError as error:
             self.dialogs.undo(effects)
-            self.dialogs.forget(stale.keys)
-        return stale
+            self.dialogs.forget(error.keys)
+            return error
+        self.dialogs.confirm(effects, now=self.now)
+        return None
 
-    def receive_rows(self, rows: Iterable[Row]) -> StalePlan | None:
+    def receive_rows(self, rows: Iterable[Row]) -> StalePlanError | None:
         """Processes a batch and commits its changes."""
         return self.commit_or_undo(self.process(rows))
 

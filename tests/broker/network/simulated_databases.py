@@ -17,7 +17,8 @@ from ssbroker import _well_known
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.job import Job
-from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.storage import (
@@ -141,8 +142,12 @@ class SimulatedDatabase:
         row = self._row(key)
         return "the endpoint is in state ER" if row is not None and row.state == ConversationState.ER else None
 
-    def commit(self, effects: BatchChanges) -> StalePlan | None:
-        return self.storage.commit(effects)
+    def commit(self, effects: BatchChanges) -> StalePlanError | None:
+        try:
+            self.storage.commit(effects)
+        except StalePlanError as error:
+            return error
+        return None
 
     def restart(self) -> None:
         self.close()
@@ -219,7 +224,7 @@ class LeasedDatabase(SimulatedDatabase):
         with self.database.transaction() as t:
             t.connection.execute("CREATE TABLE processed (conversation, is_initiator, number, kind, body)")
 
-    def commit(self, effects: BatchChanges) -> StalePlan | None:
+    def commit(self, effects: BatchChanges) -> StalePlanError | None:
         """Lets the workers do some steps after each batch that arrives."""
         refused = super().commit(effects)
         for _ in range(4):

@@ -191,7 +191,7 @@ def test_the_binding_of_a_conversation_is_read(engines: Pair) -> None:
     effects = engines.shop.process(engines.stock.rows())
     (bound,) = effects.bound
     secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
-    assert engines.shop.storage.commit(replace(effects, bound=(secured,))) is None
+    engines.shop.storage.commit(replace(effects, bound=(secured,)))
     (read,) = engines.shop.storage.endpoints([engines.shop.key(shop)])
     assert read == secured
     assert engines.shop.storage.endpoints([(bytes(16), True)]) == [None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker._well_known import ERROR
-from ssbroker.broker.network.dialog_storage import StalePlan
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from tests.broker.dialog_calls import REPLIES, contents, contents_of, drain, end, send
 from tests.broker.network.engine_pair import MINUTE, ORDERS, TRADE, Pair, Row, Side, pair
 
@@ -20,7 +20,7 @@ def engines(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def commit_after(side: Side, rows: list[Row], change: Callable[[], object]) -> StalePlan | None:
+def commit_after(side: Side, rows: list[Row], change: Callable[[], object]) -> StalePlanError | None:
     """Runs `change` between plan and commit; asserts that a stale plan changes nothing."""
     effects = side.process(rows)
     change()
@@ -35,7 +35,9 @@ def test_a_cleanup_takes_precedence_and_the_peer_gets_an_error(engines: Pair) ->
     key = engines.shop.key(shop)
     send(engines.stock.database, stock, b"on their way")
     rows = engines.stock.rows()
-    assert commit_after(engines.shop, rows, lambda: end(engines.shop.database, shop, cleanup=True)) == StalePlan((key,))
+    stale = commit_after(engines.shop, rows, lambda: end(engines.shop.database, shop, cleanup=True))
+    assert stale is not None
+    assert stale.keys == (key,)
     assert engines.shop.receive_rows(rows) is None
     engines.exchange()
     assert b"<Code>-8462</Code>" in drain(engines.stock.database, ORDERS)[0]["message_body"]
@@ -77,7 +79,8 @@ def test_a_message_received_by_another_engine_is_not_received_twice(engines: Pai
     other.start()
     other.receive_rows(rows[:1])
     stale = engines.stock.commit_or_undo(effects)
-    assert stale == StalePlan((engines.stock.key(stock),))
+    assert stale is not None
+    assert stale.keys == (engines.stock.key(stock),)
     assert engines.stock.receive_rows(rows) is None
     assert contents_of(drain(engines.stock.database, ORDERS)) == [b"1", b"2"]
 
@@ -141,7 +144,9 @@ def test_a_replaced_database_receives_nothing(engines: Pair, option: str) -> Non
         else:
             engines.stock.database.set_broker("DISABLE_BROKER")
 
-    assert commit_after(engines.stock, engines.shop.rows(), change) == StalePlan(is_database_changed=True)
+    stale = commit_after(engines.stock, engines.shop.rows(), change)
+    assert stale is not None
+    assert stale.is_database_changed
 
 
 def test_empty_changes_need_no_transaction(engines: Pair) -> None:

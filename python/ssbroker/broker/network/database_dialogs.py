@@ -16,7 +16,8 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.live_routes import Decision
-from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.interfaces import KeyExchange
 from ssbroker.broker.network.pending_key_exchanges import PendingKeyExchanges
 from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
@@ -188,25 +189,22 @@ class DatabaseDialogs:
         session_keys: SessionKeys,
         now: int,
         lock_timeout: float = LOCK_TIMEOUT,
-    ) -> BatchChanges | StalePlan:
+    ) -> BatchChanges:
         """Receives rows and commits the result; waits up to `lock_timeout` seconds for other writers.
 
-        Returns a `StalePlan`, with nothing written, if other writers have changed the endpoints meanwhile: the rows are to be received again.
-        On an error nothing has changed.
+        Raises `StalePlanError` if other writers have changed the endpoints meanwhile: the rows are to be received again. On an error nothing
+        has changed.
         """
         changes = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
-        stale: StalePlan | None = None
         if not changes.is_empty:
             try:
-                stale = self.storage.commit(changes, lock_timeout=lock_timeout)
-            except BaseException:
+                self.storage.commit(changes, lock_timeout=lock_timeout)
+            except BaseException as error:
                 self.engine.undo(changes)
+                if isinstance(error, StalePlanError):
+                    self.engine.forget(error.keys)
+                    self.engine.notify_queued(error.keys)
                 raise
-        if stale is not None:
-            self.engine.undo(changes)
-            self.engine.forget(stale.keys)
-            self.engine.notify_queued(stale.keys)
-            return stale
         self.engine.confirm(changes, now=now)
         for endpoint in changes.bound:
             self.next_hops.forget([endpoint.key])

@@ -193,21 +193,6 @@ class BodyReader:
             self._buffered.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class StalePlan:
-    """The reason why nothing of a batch was written: the data that it was planned with has changed.
-
-    The caller undoes the plan, drops the endpoints from the engine, and routes and receives the batch again.
-
-    Attributes:
-        keys: The endpoints that have changed.
-        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id): its dialogs are to be created again.
-    """
-
-    keys: tuple[EndpointKey, ...] = ()
-    is_database_changed: bool = False
-
-
 class SqliteDialogStorage:
     """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time, the one of its engine.
 
@@ -237,23 +222,19 @@ class SqliteDialogStorage:
         """The broker id that its endpoints send under; commits are stale once the database has another."""
         return self._broker_instance
 
-    def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
+    def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> None:
         """Writes the changes of a batch in one transaction, then notifies whom they concern.
 
-        They are durable after `sync`, which is due before anything is sent that depends on them. Returns None, or the reason why nothing was
-        written. On an error nothing has changed.
+        They are durable after `sync`, which is due before anything is sent that depends on them. Raises `StalePlanError` if what they were
+        planned with has changed. On an error nothing has changed.
         """
         if changes.is_empty:
-            return None
-        try:
-            with database_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
-                if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
-                    return StalePlan(is_database_changed=True)
-                InboundWriter(work, changes).write()
-                self._is_unsynced = True
-        except StalePlanError as error:
-            return StalePlan(error.keys)
-        return None
+            return
+        with database_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
+            if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
+                raise StalePlanError(is_database_changed=True)
+            InboundWriter(work, changes).write()
+            self._is_unsynced = True
 
     def sync(self) -> None:
         """See `DialogStorage`. A receiver of this process that has committed since has synced the log already."""

@@ -19,7 +19,7 @@ from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import LOCK_TIMEOUT, DatabaseDialogs, DialogsByDatabase
-from ssbroker.broker.network.dialog_storage import StalePlan
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
 from ssbroker.broker.network.rate_limiter import RateLimiter
@@ -466,17 +466,19 @@ class InboundProcessor:
         for _ in range(ATTEMPTS_MAX):
             if not rows.num_rows:
                 return
-            result = dialogs.receive(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
-            if not isinstance(result, StalePlan):
-                self._in_transit.acknowledged(dialogs.database.database_id, result.acknowledged, now=now)
-                reasons = dict.fromkeys(dialogs.without_route(part.keys), DropReason.NO_RETURN_ROUTE)
-                reasons |= dict.fromkeys(result.too_large, DropReason.TOO_LARGE)
-                if reasons:
-                    self._router.report_drops(peer, {_sender(key): reason for key, reason in reasons.items()})
-                return
-            if result.is_database_changed:
-                self._dialogs.drop(dialogs)
-                return
+            try:
+                changes = dialogs.receive(rows, peer=principal, session_keys=keys, now=now, lock_timeout=lock_timeout)
+            except StalePlanError as error:
+                if error.is_database_changed:
+                    self._dialogs.drop(dialogs)
+                    return
+                continue
+            self._in_transit.acknowledged(dialogs.database.database_id, changes.acknowledged, now=now)
+            reasons = dict.fromkeys(dialogs.without_route(part.keys), DropReason.NO_RETURN_ROUTE)
+            reasons |= dict.fromkeys(changes.too_large, DropReason.TOO_LARGE)
+            if reasons:
+                self._router.report_drops(peer, {_sender(key): reason for key, reason in reasons.items()})
+            return
         name = dialogs.database.name
         if self._events.allows_line("conversations changed too often", level=logging.WARNING, source=name, now=now):
             _LOGGER.warning(

@@ -57,15 +57,17 @@ def message_header(endpoint: DialogEndpoint) -> MessageHeader:
 
 
 class StalePlanError(Exception):
-    """Endpoints have changed since the batch was planned; nothing may be written.
+    """What a batch was planned with has changed, and nothing was written: the batch is to be routed and received again.
 
     Attributes:
-        keys: The changed endpoints.
+        keys: The endpoints that have changed.
+        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id): its dialogs are to be created again.
     """
 
-    def __init__(self, keys: tuple[EndpointKey, ...]) -> None:
-        super().__init__(keys)
-        self.keys = keys
+    def __init__(self, keys: tuple[EndpointKey, ...] = (), *, is_database_changed: bool = False) -> None:
+        super().__init__(keys, is_database_changed)
+        self.keys: Final = keys
+        self.is_database_changed: Final = is_database_changed
 
 
 @dataclass(frozen=True, slots=True)
