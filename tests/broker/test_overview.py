@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.overview import overview_of
-from ssbroker.store import views
+from ssbroker.store import overview_counts
 from ssbroker.store.sqlite import Connection
 from tests.broker.conftest import QUEUE, Clock
 from tests.broker.dialog_calls import begin, drain, send
@@ -34,7 +34,11 @@ def pages_read(database: Database, query: Callable[[Connection], object]) -> int
 
 @pytest.mark.parametrize(
     "query",
-    [partial(views.queue_counts, now=0), views.transmission_counts, views.conversation_counts],
+    [
+        partial(overview_counts.queue_counts, now=0),
+        overview_counts.transmission_counts,
+        overview_counts.conversation_counts,
+    ],
     ids=["queues", "transmission queue", "conversations"],
 )
 def test_no_body_is_read_to_count_messages(sales: Database, query: Callable[[Connection], object]) -> None:

@@ -14,7 +14,8 @@ from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import poison_messages, views
+from ssbroker.store import overview_counts, poison_messages
+from ssbroker.store.overview_counts import QueueCounts
 from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
@@ -85,75 +86,61 @@ def _count_rows(database: Database) -> dict[str, Rows]:
             "queues": [
                 {
                     "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "is_receive_enabled": bool(receives),
-                    "is_enqueue_enabled": bool(enqueues),
-                    "ready": ready,
-                    "waiting": waiting,
-                    "leased": leased,
-                    "incomplete": incomplete,
-                    "retained": retained,
-                    "oldest_seconds": _seconds_since(oldest, now),
-                    "problem": None
-                    if receives
-                    else _why_disabled(connection, queue_id, bracketed_queue_name(schema, queue)),
+                    "queue": f"{queue.schema_name}.{queue.name}",
+                    "is_receive_enabled": bool(queue.is_receive_enabled),
+                    "is_enqueue_enabled": bool(queue.is_enqueue_enabled),
+                    "ready": queue.ready,
+                    "waiting": queue.waiting,
+                    "leased": queue.leased,
+                    "incomplete": queue.incomplete,
+                    "retained": queue.retained,
+                    "oldest_seconds": _seconds_since(queue.ready_since, now),
+                    "problem": None if queue.is_receive_enabled else _why_disabled(connection, queue),
                 }
-                for (
-                    queue_id,
-                    schema,
-                    queue,
-                    receives,
-                    enqueues,
-                    ready,
-                    waiting,
-                    leased,
-                    incomplete,
-                    retained,
-                    oldest,
-                ) in views.queue_counts(connection, now=now)
+                for queue in overview_counts.queue_counts(connection, now=now)
             ],
             "moved": [
                 {
                     "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "moved_to": f"{to_schema}.{to}",
-                    "groups": groups,
-                    "last_failed_at": str(EPOCH + timedelta(microseconds=failed_at)),
-                    "error": error,
+                    "queue": f"{moved.schema_name}.{moved.name}",
+                    "moved_to": f"{moved.to_schema_name}.{moved.to_name}",
+                    "groups": moved.groups,
+                    "last_failed_at": str(EPOCH + timedelta(microseconds=moved.failed_at)),
+                    "error": moved.error,
                 }
-                for schema, queue, to_schema, to, groups, failed_at, error in views.moved_counts(connection)
+                for moved in overview_counts.moved_counts(connection)
             ],
             "leases": [
                 {
                     "database": name,
-                    "queue": f"{schema}.{queue}",
-                    "state": state,
-                    "groups": groups,
-                    "attempts": attempts,
-                    "failures": failed,
+                    "queue": f"{leased.schema_name}.{leased.name}",
+                    "state": leased.state,
+                    "groups": leased.groups,
+                    "attempts": leased.attempts,
+                    "failures": leased.failures,
                 }
-                for schema, queue, state, groups, attempts, failed in views.lease_counts(connection, now=now)
+                for leased in overview_counts.lease_counts(connection, now=now)
             ],
             "conversations": [
                 {
                     "database": name,
-                    "state": state,
-                    "state_desc": DESCRIPTIONS[ConversationState(state)],
-                    "count": count,
-                    "oldest_seconds": _seconds_since(oldest, now),
+                    "state": each.state,
+                    "state_desc": DESCRIPTIONS[ConversationState(each.state)],
+                    "count": each.conversations,
+                    "oldest_seconds": _seconds_since(each.oldest, now),
                 }
-                for state, count, oldest in views.conversation_counts(connection)
+                for each in overview_counts.conversation_counts(connection)
             ],
             "transmission_queue": [
                 {
                     "database": name,
-                    "to_service_name": service,
-                    "messages": messages,
-                    "conversations": dialogs,
-                    "oldest_seconds": _seconds_since(oldest, now),
-                    "transmission_status": status,
+                    "to_service_name": waiting.service_name,
+                    "messages": waiting.messages,
+                    "conversations": waiting.conversations,
+                    "oldest_seconds": _seconds_since(waiting.oldest, now),
+                    "transmission_status": waiting.transmission_status,
                 }
-                for service, status, messages, dialogs, oldest in views.transmission_counts(connection)
+                for waiting in overview_counts.transmission_counts(connection)
             ],
         }
 
@@ -163,9 +150,10 @@ def _seconds_since(time: int | None, now: int) -> int | None:
     return None if time is None else max(0, (now - time) // SECOND)
 
 
-def _why_disabled(connection: Connection, queue_id: int, name: str) -> str | None:
+def _why_disabled(connection: Connection, queue: QueueCounts) -> str | None:
     """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
-    failure = poison_messages.failure_of_queue(connection, queue_id)
+    failure = poison_messages.failure_of_queue(connection, queue.queue_id)
     if failure is None:
         return None
+    name = bracketed_queue_name(queue.schema_name, queue.name)
     return f"{describe_failure(failure)}. To enable it again: ALTER QUEUE {name} WITH STATUS = ON"

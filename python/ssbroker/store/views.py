@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, Final
 
-from ssbroker.store import leases
-from ssbroker.store.column_values import CLOSED, EARLY, READY, RECEIVING_STATES, RETAINED_RECEIVED, RETAINED_SENT
+from ssbroker.store.column_values import CLOSED, EARLY, RECEIVING_STATES
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
@@ -83,7 +81,8 @@ QUEUE_INCOMPLETE: Final = f"""
 _QUEUE: Final = f"""
     SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
     ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
-_LEASE_STATE: Final = "CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END"
+LEASE_STATE: Final = "CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END"
+"""The state of a conversation group with a lease."""
 _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
@@ -111,7 +110,7 @@ _SELECTS: Final = {
         FROM ssb_conversation_priorities ORDER BY priority_id""",
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
     "sys.dm_broker_leases": f"""
-        SELECT conversation_group_id, queue_id, {_LEASE_STATE}, process_id, since, nullif(until, 0), attempts, failures
+        SELECT conversation_group_id, queue_id, {LEASE_STATE}, process_id, since, nullif(until, 0), attempts, failures
         FROM ssb_group_leases ORDER BY since, conversation_group_id""",  # noqa: S608
     "sys.dm_broker_failures": """
         SELECT queue_id, conversation_handle, failed_at, error, conversation_group_id, moved_to FROM ssb_failures
@@ -144,106 +143,3 @@ def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
 def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
     """Returns the messages of a queue, in the order of the columns of a queue in SQL Server."""
     return connection.execute(_QUEUE, (queue_id,)).fetchall()
-
-
-def queue_counts(connection: Connection, *, now: int) -> list[tuple[Any, ...]]:
-    """Returns for each queue its id, schema, name and state, its numbers of messages, and when the first ready message became ready.
-
-    The state is whether it can be received from and sent to. The numbers are those of ready, waiting, leased, incomplete (early
-    messages and unfinished fragments) and retained messages. A message is ready if it can be received now, and waits if it is scheduled
-    for later or for a retry.
-    """
-    return connection.execute(_QUEUES, (now,)).fetchall()
-
-
-def lease_counts(connection: Connection, *, now: int) -> list[tuple[Any, ...]]:
-    """Returns the conversation groups with leases: schema and name of the queue, state, and sums of groups, attempts and failures."""
-    return connection.execute(_LEASES, (now,)).fetchall()
-
-
-def moved_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns what was moved: queue, new queue (schema and name each), number of conversation groups, time and error of the last failure."""
-    return connection.execute(_MOVED).fetchall()
-
-
-def conversation_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns the number of endpoints in each state, and when the oldest was created: None if no time is known."""
-    return connection.execute(
-        "SELECT state, count(*), min(begin_time) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"
-    ).fetchall()
-
-
-def transmission_counts(connection: Connection) -> list[tuple[Any, ...]]:
-    """Returns the content of the transmission queue: service, status, number of messages and conversations, and time of the oldest message."""
-    return connection.execute(_WAITING).fetchall()
-
-
-def oldest_waiting(connection: Connection, service: str) -> tuple[Any, ...] | None:
-    """Returns the oldest message in the transmission queue for a service.
-
-    The values are its conversation id and sequence number, the service and broker id it is from and for, whether the initiator sent
-    it, and its status.
-    """
-    found = connection.execute(_OLDEST_WAITING, (service,)).fetchone()
-    if found is None:
-        return None
-    conversation, number, from_service, broker_instance, is_initiator, status = found
-    return uuid.UUID(bytes=conversation), number, from_service, broker_instance, bool(is_initiator), status
-
-
-# Counts in indexes, because the rows contain the bodies. A wait that has ended may not have been freed yet.
-_IS_HELD: Final = leases.IS_HELD_SQL.format(now="?1")
-_QUEUES: Final = f"""
-    WITH held AS MATERIALIZED (
-        SELECT m.queue_id, m.queuing_order, lease_id IS NULL AS waits
-        FROM ssb_group_leases CROSS JOIN ssb_conversation_endpoints AS e USING (conversation_group_id)
-            CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
-        WHERE {_IS_HELD} AND m.status = {READY}
-    ), hidden AS (
-        SELECT queue_id, count(*) FILTER (WHERE waits) AS waiting, count(*) FILTER (WHERE NOT waits) AS leased FROM held GROUP BY queue_id
-    ), queued AS (
-        SELECT queue_id, count(*) FILTER (WHERE status = {READY}) AS complete, count(*) FILTER (WHERE status = {EARLY}) AS early,
-            count(*) FILTER (WHERE status IN ({RETAINED_RECEIVED}, {RETAINED_SENT})) AS retained,
-            min(queuing_order) FILTER (WHERE status = {READY} AND queuing_order NOT IN (SELECT queuing_order FROM held)) AS first
-        FROM ssb_queued_messages GROUP BY queue_id
-    ), incomplete AS (
-        SELECT q.queue_id, count(*) AS messages
-        FROM (SELECT DISTINCT endpoint_id, message_sequence_number FROM ssb_fragments)
-            JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE}
-        WHERE state IN {RECEIVING_STATES} GROUP BY q.queue_id
-    )
-    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled,
-        ifnull(complete, 0) - ifnull(waiting, 0) - ifnull(leased, 0), ifnull(waiting, 0), ifnull(leased, 0),
-        ifnull(early, 0) + ifnull(messages, 0), ifnull(retained, 0),
-        (SELECT max(enqueue_time, ifnull((
-            SELECT min(until, ?1) FROM ssb_conversation_endpoints AS e JOIN ssb_group_leases USING (conversation_group_id)
-            WHERE e.endpoint_id = m.endpoint_id AND lease_id IS NULL), 0))
-        FROM ssb_queued_messages AS m WHERE queuing_order = first)
-    FROM ssb_queues LEFT JOIN queued USING (queue_id) LEFT JOIN hidden USING (queue_id) LEFT JOIN incomplete USING (queue_id)
-    ORDER BY schema_name, name"""  # noqa: S608
-_LEASES: Final = f"""
-    SELECT schema_name, name, CASE WHEN {_IS_HELD} THEN {_LEASE_STATE} ELSE 'READY' END AS state, count(*), sum(attempts), sum(failures)
-    FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, 3 ORDER BY schema_name, name, 3"""  # noqa: S608
-# SQLite takes the error from the row that has the maximum.
-_MOVED: Final = """
-    SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error
-    FROM ssb_failures f JOIN ssb_queues q USING (queue_id) JOIN ssb_queues p ON p.queue_id = moved_to
-    GROUP BY f.queue_id, moved_to ORDER BY 1, 2, 3, 4"""
-# Later messages have greater numbers.
-_WAITING: Final = """
-    WITH each AS (
-        SELECT endpoint_id, is_inbound, count(*) AS messages, min(transmission_id) AS first
-        FROM ssb_transmission_queue GROUP BY endpoint_id, is_inbound
-    ), alike AS (
-        SELECT CASE WHEN is_inbound THEN s.name ELSE far_service END AS service, transmission_status, sum(messages) AS messages,
-            count(DISTINCT endpoint_id) AS conversations, min(first) AS first
-        FROM each JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services s USING (service_id) GROUP BY 1, 2
-    )
-    SELECT service, transmission_status, messages, conversations, enqueue_time
-    FROM alike JOIN ssb_transmission_queue ON transmission_id = first ORDER BY enqueue_time"""
-_OLDEST_WAITING: Final = """
-    SELECT conversation_id, message_sequence_number, CASE WHEN is_inbound THEN far_service ELSE s.name END,
-        CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
-        is_initiator <> is_inbound, transmission_status
-    FROM ssb_transmission_queue JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_services s USING (service_id)
-    WHERE CASE WHEN is_inbound THEN s.name ELSE far_service END = ? ORDER BY transmission_id LIMIT 1"""

@@ -15,7 +15,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.overview import DatabaseQueue, forwarding_of, overview_of
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.exceptions import InputError
-from ssbroker.store import views
+from ssbroker.store import overview_counts
 
 State = dict[str, Any]
 """The state of an instance as JSON."""
@@ -163,28 +163,27 @@ def explain_waiting(instance: Instance, *, database: str, to_service_name: str) 
         (0, 'Decision')
     """
     context = database_context(instance.database(database))
-    found = context.file.query(lambda connection: views.oldest_waiting(connection, to_service_name))
+    found = context.file.query(lambda connection: overview_counts.oldest_message(connection, to_service_name))
     if found is None:
         raise InputError(
             f"no undelivered messages for service {to_service_name!r} in {database!r}", value=to_service_name
         )
-    conversation, number, from_service, broker_instance, is_initiator, status = found
     explanation = instance.router().explain(
         to_service_name,
-        to_broker_instance=broker_instance,
+        to_broker_instance=found.to_broker_instance,
         database=database,
-        is_initiator=is_initiator,
-        conversation_id=conversation,
+        is_initiator=found.is_initiator,
+        conversation_id=found.conversation_id,
         now=context.now(),
     )
-    cause, remedy = cause_and_remedy(status)
+    cause, remedy = cause_and_remedy(found.transmission_status)
     return {
         "database": database,
         "to_service_name": to_service_name,
-        "from_service_name": from_service,
-        "conversation_id": str(conversation),
-        "message_sequence_number": number,
-        "transmission_status": status,
+        "from_service_name": found.from_service_name,
+        "conversation_id": str(found.conversation_id),
+        "message_sequence_number": found.message_sequence_number,
+        "transmission_status": found.transmission_status,
         "cause": cause,
         "remedy": remedy,
         "explanation": str(explanation),
