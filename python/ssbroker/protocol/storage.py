@@ -1,4 +1,4 @@
-"""The storage interface of the dialog protocol, and the changes of one batch."""
+"""The interface that storages of dialogs implement, and the changes of one batch."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class _HeldRows:
         bytes: Their size; a part of a batch counts as the whole batch, which it keeps in memory.
         sequence: The sequence number of the message.
         count: How many fragments it has.
-        fragments: The numbers of those among the rows.
+        fragments: The fragment numbers of the message that have arrived.
         since: When the first of them arrived.
         last: When the last of them arrived.
     """

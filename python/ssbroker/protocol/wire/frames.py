@@ -356,12 +356,12 @@ class DropReason(IntEnum):
 
 
 DROPS_MAX: Final = 1 << 10
-"""The maximum number of conversations in a DROPPED frame."""
+"""The maximum number of endpoints in a DROPPED frame."""
 _DROP: Final = struct.Struct(">16s?B")
 
 
 def pack_drops(drops: Mapping[EndpointKey, DropReason]) -> bytes:
-    """Packs the body of DROPPED: 18 bytes for each endpoint of the peer, at most `DROPS_MAX`.
+    """Packs the body of DROPPED: 18 bytes per endpoint of the peer, for at most `DROPS_MAX` endpoints.
 
     Examples:
         >>> pack_drops({(bytes(16), True): DropReason.FORWARDING_DISABLED})[16:].hex()
