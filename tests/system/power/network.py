@@ -76,7 +76,7 @@ class _Pair:
         rows = _drop_some(self.remote_engine.data_to_send(now=self._now_us), share, rng)
         if rows is not None:
             effects = self.local_engine.receive(rows, now=self._now_us)
-            assert self.storage.commit(effects) is None
+            self.storage.commit(effects)
             self.local_engine.confirm(effects, now=self._now_us)
 
     def flush(self) -> None:
