@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,21 @@ def test_interrupted_sql_reports_completed_batches(tmp_path: Path, run: Run, mon
     monkeypatch.setattr(scripts, "execute", interrupt)
     stopped = run("sql", tmp_path / "shop", "--create", tmp_path / "1.sql")
     assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; completed batches are saved\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_error_is_written_although_the_streams_are_never_closed(unbuffered: str) -> None:
+    """Spark keeps references to them, and the process ends without flushing them."""
+    code = """if True:
+        import importlib, os, sys
+        app = importlib.import_module("ssbroker.cli.app")
+        kept, run = [], app._run
+        def keep_and_run(arguments):
+            kept.append(sys.stderr)
+            return run(arguments)
+        app._run = keep_and_run
+        os._exit(app.main(["lint", "nosuch.sql"]))
+    """
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (2, "ssbroker: nosuch.sql: no such file or folder\n")

@@ -37,6 +37,9 @@ def standard_streams() -> Iterator[None]:
     try:
         yield
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, OutputError):
+                stream.flush()  # not at the end of the process: Spark keeps the streams, and ends it without flushing them
         sys.stdout, sys.stderr = before
 
 
@@ -68,12 +71,12 @@ def _resilient(stream: TextIO | None) -> TextIO:
     if is_replaced or stream.isatty():
         return stream
     stream.flush()
+    is_unbuffered = getattr(stream, "write_through", False)  # PYTHONUNBUFFERED
     return io.TextIOWrapper(
         io.BufferedWriter(_ResilientFile(stream.fileno(), "wb", closefd=False)),
         encoding=stream.encoding,
         errors="backslashreplace",
-        line_buffering=getattr(stream, "line_buffering", False),
-        write_through=getattr(stream, "write_through", False),
+        line_buffering=is_unbuffered or getattr(stream, "line_buffering", False),
     )
 
 
