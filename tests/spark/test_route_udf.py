@@ -53,3 +53,23 @@ def test_missing_columns_are_reported_by_the_job(spark: SparkSession) -> None:
     where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
     with pytest.raises(PythonException, match=r"ssbroker\.exceptions\.SchemaError: to_service_name"):
         frame(spark, table).select(where_to(conversation_id="conversation_id", database="database")).collect()
+
+
+@pytest.mark.parametrize("name", ["broker_instance", "TO_BROKER_INSTANCE", "note"])
+def test_unknown_arguments_are_errors(spark: SparkSession, name: str) -> None:
+    """A function has no extra columns: an ignored argument would change the result."""
+    catalog, table = world(7, conversations=8)
+    where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
+    with pytest.raises(
+        PythonException, match=rf"OptionError: route_udf: expected conversation_id, .*; got an argument '{name}'"
+    ):
+        frame(spark, table).select(
+            where_to(to_service_name="to_service_name", **{name: "to_broker_instance"})
+        ).collect()
+
+
+def test_surplus_arguments_are_errors(spark: SparkSession) -> None:
+    catalog, table = world(7, conversations=8)
+    where_to = ssbroker.spark.route_udf(spark, catalog, now=NOW)
+    with pytest.raises(PythonException, match=r"OptionError: route_udf: .*; got 6 arguments"):
+        frame(spark, table).select(where_to(*CONVERSATIONS.names, "row")).collect()

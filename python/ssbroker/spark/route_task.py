@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.exceptions import InputError
+from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import decision_codes
 from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.decision_codes import Labels
+from ssbroker.spark.input_columns import EXPECTED_TYPES
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.transferred_columns import TransferredColumns
 
@@ -97,8 +98,12 @@ def decision_structs(
 ) -> pa.StructArray:
     """Returns the decisions of one batch as structs `decision_codes.DECISION_STRUCT`.
 
-    `positional` are columns in contract order; `keyword` are columns by name.
+    `positional` are columns in contract order; `keyword` are columns by name. Raises `OptionError` for others.
     """
+    unknown = [name for name in keyword if name not in EXPECTED_TYPES]
+    if unknown or len(positional) > len(CONVERSATIONS.names):
+        got = f"an argument {unknown[0]!r}" if unknown else f"{len(positional)} arguments"
+        raise OptionError(f"route_udf: expected {', '.join(CONVERSATIONS.names)}, in this order or by name; got {got}")
     by_name = {**dict(zip(CONVERSATIONS.names, positional, strict=False)), **keyword}
     decided = _route_batch(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)
     return pa.StructArray.from_arrays([_to_spark_type(decided, name) for name in DECISIONS.names], DECISIONS.names)
