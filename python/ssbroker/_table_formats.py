@@ -1,16 +1,32 @@
-"""Tables in folders: the partition of Hive for null, and Delta and Iceberg tables, which are refused."""
+"""Tables in folders: the columns of Hive partitions, and Delta and Iceberg tables, which are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from ssbroker.exceptions import InputError
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 """The value in the name of a folder `column=value` that stands for null."""
 _MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
+
+
+def partition_columns(file: Path) -> dict[str, str | None]:
+    """Returns the columns that the folders of a path name, with their values. The path is used as given, not resolved.
+
+    Examples:
+        >>> partition_columns(Path("in/day=2026-01-01/database=A%2FB/region=__HIVE_DEFAULT_PARTITION__/x=1.parquet"))
+        {'day': '2026-01-01', 'database': 'A/B', 'region': None}
+    """
+    pairs = (folder.partition("=") for folder in file.parts[:-1])
+    return {
+        unquote(name): None if value == NULL_PARTITION else unquote(value)
+        for name, equals, value in pairs
+        if name and equals
+    }
 
 
 def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:

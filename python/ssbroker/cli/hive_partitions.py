@@ -7,29 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ssbroker._table_formats import NULL_PARTITION
+from ssbroker._table_formats import partition_columns
 from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch
 from ssbroker.cli.input_columns import InputColumns, convert_csv
 from ssbroker.exceptions import InputError
-
-
-def partition_columns(file: Path) -> dict[str, str | None]:
-    """Returns the columns that the folders of a path name, with their values. The path is used as given, not resolved.
-
-    Examples:
-        >>> partition_columns(Path("in/day=2026-01-01/database=A%2FB/region=__HIVE_DEFAULT_PARTITION__/x=1.parquet"))
-        {'day': '2026-01-01', 'database': 'A/B', 'region': None}
-    """
-    pairs = (folder.partition("=") for folder in file.parts[:-1])
-    return {
-        unquote(name): None if value == NULL_PARTITION else unquote(value)
-        for name, equals, value in pairs
-        if name and equals
-    }
 
 
 def refuse_partitions(files: Sequence[Path]) -> None:

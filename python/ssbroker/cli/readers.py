@@ -31,7 +31,7 @@ from ssbroker._arrow import (
     without_views,
 )
 from ssbroker._compat import cast, is_binary_view, is_string_view
-from ssbroker._table_formats import refuse_delta_and_iceberg
+from ssbroker._table_formats import partition_columns, refuse_delta_and_iceberg
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -45,7 +45,7 @@ from ssbroker.cli.chunks import (
 )
 from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
-from ssbroker.cli.hive_partitions import PartitionedInput, partition_columns
+from ssbroker.cli.hive_partitions import PartitionedInput
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError

@@ -35,8 +35,8 @@ def default_pending_bytes(max_message_bytes: int) -> int:
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
-    """Returns an absolute path, since workers run in a different directory from the driver; raises `InputError` for a URI.
+def local_path(path: object, *, name: str) -> Path:
+    """Returns an absolute path, since workers run in a different directory from the driver; raises `InputError` for a URI or another type.
 
     Symbolic links are not resolved: the data may be replaced by changing the link.
 
@@ -47,6 +47,9 @@ def local_path(path: str | os.PathLike[str], *, name: str) -> Path:
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: source: 's3://bucket/day.parquet' is a URI; expected a path on a file system that driver and workers share
     """
+    if not isinstance(path, str | os.PathLike):
+        hint = "; ssbroker.spark.route and reassemble take DataFrames" if type(path).__name__ == "DataFrame" else ""
+        raise InputError(f"{name}: expected a path, got {type(path).__qualname__}{hint}", expected="a path")
     text = os.fspath(path)
     if _URI.match(text):
         raise InputError(

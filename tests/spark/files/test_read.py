@@ -148,3 +148,30 @@ def test_tables_with_removed_files_are_refused(tmp_path: Path, mark: str, name: 
     for source in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
         with pytest.raises(InputError, match=f"the folder is a {name} table, .*; read it with a reader for {name}"):
             list_files(source)
+
+
+def test_files_in_hive_partitions_are_refused(tmp_path: Path) -> None:
+    """They do not contain the column that the folder names; without it, they would be routed wrongly."""
+    folder = tmp_path / "in" / "day=2026-11-01" / "database=Sales"
+    folder.mkdir(parents=True)
+    (folder / "a.parquet").touch()
+    for source, column in ((tmp_path / "in", "day"), (folder, "day"), ([folder / "a.parquet"], "day")):
+        with pytest.raises(
+            InputError, match=rf"a\.parquet: is in a Hive partition, and does not contain its column {column}"
+        ):
+            list_files(source)
+
+
+def test_folders_above_a_relative_path_are_no_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stage=test").mkdir()
+    (tmp_path / "stage=test" / "a.parquet").touch()
+    monkeypatch.chdir(tmp_path / "stage=test")
+    assert [file.name for file in list_files("a.parquet")] == ["a.parquet"]
+
+
+def test_a_dataframe_is_not_a_source(spark: SparkSession) -> None:
+    frame: Any = spark.range(1)
+    with pytest.raises(
+        InputError, match=r"source: expected a path, got DataFrame; ssbroker\.spark\.route and reassemble take"
+    ):
+        list_files(frame)

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
-from ssbroker._table_formats import NULL_PARTITION, refuse_delta_and_iceberg
+from ssbroker._table_formats import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
@@ -188,8 +188,8 @@ def list_files(source: Source) -> list[Path]:
         ...     [file.name for file in list_files(folder)]
         ['a.parquet', 'b.parquet']
     """
-    paths = [source] if isinstance(source, str | os.PathLike) else list(source)
-    found = [file for path in paths for file in _find_files(local_path(path, name="source"))]
+    paths = list(source) if isinstance(source, Iterable) and not isinstance(source, str | os.PathLike) else [source]
+    found = [file for path in paths for file in _find_files(local_path(path, name="source"), given=Path(path))]
     if not found:
         raise InputError("source: expected at least one file, got none")
     refuse_delta_and_iceberg(found)
@@ -241,27 +241,25 @@ def _batches(split: Split, *, max_rows: int, dictionary_columns: Sequence[str]) 
             yield types.cast(batch)
 
 
-def _find_files(path: Path) -> list[Path]:
+def _find_files(path: Path, *, given: Path) -> list[Path]:
+    """Returns the Parquet files of a path; `given` is the path as the caller wrote it, whose folders may be partitions too."""
     try:
-        if path.is_file():
-            return [path]
-        is_folder = path.is_dir()
+        is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:  # such as a name that is too long
         raise InputError(f"{path}: cannot be read: {error.strerror}", value=str(path)) from error
-    if not is_folder:
+    if not is_file and not is_folder:
         raise InputError(f"{path}: no such file or folder", value=str(path), expected="Parquet files")
-    found = sorted(_walk(path, frozenset()))
+    found = [path] if is_file else sorted(_walk(path, frozenset()))
     if not found:
         raise InputError(
             f"{path}: contains no Parquet file", value=str(path), expected="files with the suffix .parquet"
         )
     for file in found:
-        partitions = [partition for partition in file.relative_to(path).parts[:-1] if "=" in partition]
-        if partitions:
+        for name in partition_columns(given / file.relative_to(path)):
             raise InputError(
-                f"{path}: folder {partitions[0]!r} is a Hive partition, whose column no file contains; "
-                "pass the partition folders one by one",
-                value=partitions[0],
+                f"{file}: is in a Hive partition, and does not contain its column {name}; "
+                "read the files with spark.read, and pass the DataFrame to ssbroker.spark",
+                value=str(file),
             )
     return found
 
