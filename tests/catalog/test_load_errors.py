@@ -169,6 +169,15 @@ def test_paths_that_cannot_be_loaded_are_reported(tmp_path: Path, name: str, mes
         load(tmp_path / name)
 
 
+def test_a_table_that_spark_wrote_as_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "routes.parquet").mkdir()
+    (tmp_path / "routes.parquet" / "part-0.parquet").touch()
+    with pytest.raises(
+        InputError, match=r"no routing table; .*; routes\.parquet is a folder: write the table as one file"
+    ):
+        load(tmp_path)
+
+
 def test_the_error_names_the_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "routes.csv").symlink_to("routes.csv")
     with pytest.raises(InputError, match=r"no such file|cannot be read"):

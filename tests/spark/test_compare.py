@@ -64,3 +64,10 @@ def test_a_column_with_a_reserved_name_is_refused(spark: SparkSession, name: str
     taken = table.append_column(name, pa.array(["x"] * 4))
     with pytest.raises(SchemaError, match=name):
         ssbroker.spark.compare(frame(spark, taken, partitions=1), catalog, catalog, at=NOW)
+
+
+def test_a_stream_is_refused(spark: SparkSession) -> None:
+    catalog, _ = world(2, conversations=4)
+    rows = spark.readStream.format("rate").load()
+    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.compare does not accept a streaming DataFrame"):
+        ssbroker.spark.compare(rows, catalog, catalog)

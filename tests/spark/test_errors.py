@@ -62,7 +62,11 @@ KEYS = "conversation_id binary, to_service_name string"
         ),
         (f"{KEYS}, database array<string>", ONE_DATABASE, ["database", "expected string", "got array<string>"]),
         (f"{KEYS}, to_broker_instance bigint", ONE_DATABASE, ["to_broker_instance", "string or binary", "got bigint"]),
-        (f"{KEYS}, is_initiator string", ONE_DATABASE, ["is_initiator", "bool"]),
+        (
+            f"{KEYS}, is_initiator string",
+            ONE_DATABASE,
+            ["is_initiator", 'got string; convert it with col("is_initiator").cast("boolean")'],
+        ),
         (f"{KEYS}, is_initiator int", ONE_DATABASE, ["is_initiator", "expected boolean, got int"]),
         (f"{KEYS}, reason string", ONE_DATABASE, ["reason", "rename or drop"]),
         (f"{KEYS}, Outcome int", ONE_DATABASE, ["Outcome", "rename or drop"]),

@@ -486,8 +486,10 @@ def _load_folder(folder: Path, now: datetime, options: ddl.ScriptOptions) -> dic
         return _from_scripts(scripts, folder, now, replace(options, any_order=len(scripts) > 1))
     if "routes" not in files:
         known = ", ".join(f"routes{suffix}" for suffix in FORMATS)
+        parts = [path.name for path in folder.glob("routes.*") if path.is_dir()]
+        hint = f"; {parts[0]} is a folder: write the table as one file" if parts else ""
         raise InputError(
-            f"{folder}: contains no routing table; expected one of {known}, or .sql scripts", expected="routes"
+            f"{folder}: contains no routing table; expected one of {known}, or .sql scripts{hint}", expected="routes"
         )
     tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
     source = CatalogSource(

@@ -109,6 +109,12 @@ def compare(
     """
     moments = compared_times(at=at, before_at=before_at)
     check_frame(conversations_df, name="conversations_df")
+    if conversations_df.isStreaming:
+        raise SchemaError(
+            "conversations_df: ssbroker.spark.compare does not accept a streaming DataFrame; read the input as a batch (spark.read)",
+            expected="a batch DataFrame",
+            actual="a streaming DataFrame",
+        )
     before = loaded_catalog(before, now=moments[0], name="before")
     after = loaded_catalog(after, now=moments[1], name="after")
     rows, exact = conversations_df, is_case_sensitive(conversations_df)

@@ -142,13 +142,12 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
     from pyspark.sql import types  # noqa: PLC0415 - pyspark is an extra
 
     kinds: list[tuple[type[DataType], pa.DataType]] = [
-        (types.StringType, pa.string()),
-        (types.CharType, pa.string()),
-        (types.VarcharType, pa.string()),
         (types.BinaryType, pa.binary()),
         (types.BooleanType, pa.bool_()),
         (types.NullType, pa.null()),
     ]
+    if expected != "boolean":
+        kinds += [(types.StringType, pa.string()), (types.CharType, pa.string()), (types.VarcharType, pa.string())]
     if "int" in expected:
         kinds += [
             (types.ByteType, pa.int8()),
@@ -160,8 +159,8 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
         if isinstance(spark_type, spark_kind):
             return arrow_kind
     actual = spark_type.simpleString()
-    is_number = isinstance(spark_type, types.NumericType) and " or " not in expected
-    advice = f'; convert it with col("{name}").cast("{expected}")' if is_number else ""
+    is_castable = isinstance(spark_type, types.NumericType | types.StringType) and " or " not in expected
+    advice = f'; convert it with col("{name}").cast("{expected}")' if is_castable else ""
     raise SchemaError(
         f"{name}: expected {expected}, got {actual}{advice}", column=name, expected=expected, actual=actual
     )

@@ -275,7 +275,7 @@ def reassemble(
         The messages, the rejected fragments and the incomplete messages.
 
     Raises:
-        SchemaError: A column is missing, occurs twice or has an unsupported type, or the DataFrame is a stream.
+        SchemaError: A column that is read is missing, occurs twice or has an unsupported type, or the DataFrame is a stream.
         OptionError: An option has an invalid value.
 
     Examples:
