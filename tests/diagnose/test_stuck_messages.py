@@ -231,8 +231,106 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
         ),
         (
             "Connection handshake failed. An OS call failed: (8009030c) 0x8009030c(The logon attempt failed). State 67.",
-            "may not connect to the endpoint",
-            "GRANT CONNECT ON ENDPOINT",
+            "Windows authentication between the two endpoints fails",
+            "setspn",
+        ),
+        (
+            (
+                "Connection handshake failed. An OS call failed: (80090311) 0x80090311(No authority could be contacted for "
+                "authentication.). State 67."
+            ),
+            "no domain controller",
+            "domain controller",
+        ),
+        (
+            "An OS call failed: (80090304) 0x80090304(The Local Security Authority cannot be contacted).",
+            "Windows authentication between the two endpoints fails",
+            "CERTIFICATE on both endpoints",
+        ),
+        (
+            (
+                "Connection handshake failed. Error 15581 occurred while initializing the private key corresponding to the certificate. "
+                "State 88."
+            ),
+            "master key in master is missing",
+            "In master .*CREATE MASTER KEY",
+        ),
+        (
+            (
+                "The security certificate bound to database principal (Id: 1) has expired. Create or install a new certificate for the "
+                "database principal."
+            ),
+            "certificate for dialog security has expired",
+            "In the user database",
+        ),
+        (
+            (
+                "Cannot find the security certificate because the lookup database principal ID (5) is not valid. The security principal "
+                "may have been dropped after the conversation was created."
+            ),
+            "was dropped from the user database",
+            "CREATE USER",
+        ),
+        (
+            (
+                "Dialog security is unavailable for this conversation because there is no security certificate bound to the database "
+                "principal (Id: 1). Either create a certificate for the principal, or specify ENCRYPTION = OFF when beginning the "
+                "conversation."
+            ),
+            r"1 is dbo.*owner of the sender's service, has no certificate",
+            "In the sender's database: CREATE CERTIFICATE",
+        ),
+        (
+            (
+                "The message could not be delivered because it could not be classified. Enable broker message classification trace to "
+                "see the reason for the failure."
+            ),
+            "could not be classified",
+            "Broker:Message Classify",
+        ),
+        (
+            (
+                "Service Broker received an error message on this conversation. Service Broker will not transmit the message; it will "
+                "be held until the application ends the conversation."
+            ),
+            "the conversation has failed",
+            "END CONVERSATION",
+        ),
+        (
+            (
+                "An exception occurred while enqueueing a message in the target queue. Error: 916, State: 3. The server principal "
+                '"sa" is not able to access the database "B" under the current security context.'
+            ),
+            "does not trust the sender's database",
+            "SET TRUSTWORTHY ON",
+        ),
+        (
+            (
+                "An exception occurred while enqueueing a message in the target queue. Error: 15404, State: 19. Could not obtain "
+                "information about Windows NT group/user 'CORP\\bob', error code 0x5."
+            ),
+            "Windows account that owns the database cannot be looked up",
+            "ALTER AUTHORIZATION ON DATABASE",
+        ),
+        (
+            "The broker in the sender's database is in single user mode. Messages cannot be delivered at this time.",
+            "single-user mode",
+            "SET MULTI_USER",
+        ),
+        (
+            "The target database, 'B', is participating in an availability group and is currently not accessible for queries.",
+            "availability group",
+            "listener",
+        ),
+        (
+            'The Service Broker in the target database is unavailable: "The database B is not available.".',
+            "database of the target is not available",
+            "state_desc",
+        ),
+        (
+            "Connection handshake failed. There is no compatible encryption algorithm. State 22.",
+            "no encryption algorithm in common",
+            "ALGORITHM",
         ),
         (
             "Connection handshake failed. There is no compatible encryption algorithm. State 84.",
@@ -262,7 +360,7 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
         (
             "The broker in the sender's database is disabled.",
             "broker of the sender's or the target's database is disabled",
-            "ENABLE_BROKER",
+            "ENABLE_BROKER WITH ROLLBACK IMMEDIATE, which disconnects the users",
         ),
         (
             (
@@ -336,7 +434,7 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
     ("status", "cause"),
     [
         (
-            "The message could not be delivered because it could not be classified. Enable broker message classification trace.",
+            "The target service name could not be found. Ensure that the service name is specified correctly.",
             "no route led to the service",
         ),
         (

@@ -41,10 +41,48 @@ _PATTERNS: Final = (
         "No action is needed: messages are sent over the remaining connection.",
     ),
     _pattern(
-        r"State 67\b|lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
+        r"received an error message on this conversation|endpoint state is 'ER'",
+        "the conversation has failed: an error message has arrived, and no more messages are sent",
+        "RECEIVE the error from the queue of the sender's service: its body gives the reason. Then END CONVERSATION, and begin a new one once the reason is "
+        "corrected.",
+    ),
+    _pattern(
+        r"lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
         "the login of the other instance may not connect to the endpoint",
         "On the instance that refuses the connection: GRANT CONNECT ON ENDPOINT::<endpoint> TO <login>, for the login of the certificate or of the service "
         "account of the other instance.",
+    ),
+    _pattern(
+        r"OS call failed|State 6[67]\b|\(?\b(?:0x)?800903[0-9a-f]{2}\b",
+        "Windows authentication between the two endpoints fails: no domain controller or security authority answers, the domains do not trust "
+        "each other, the SPN is missing, or the logon is denied (8009030c)",
+        "On both instances, check the domain account of SQL Server, the SPN (setspn -L <account>), the clocks, and that a domain controller can be reached. "
+        "Without a common domain: AUTHENTICATION = CERTIFICATE on both endpoints.",
+    ),
+    _pattern(
+        r"initializing the private key",
+        "the private key of the endpoint's certificate cannot be opened: the master key in master is missing, or the service master key does not open it",
+        "In master of the instance whose error log has this error: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists, OPEN MASTER KEY DECRYPTION BY PASSWORD and "
+        "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
+    ),
+    _pattern(
+        r"certificate bound to (?:the )?database principal.*expired",
+        "the certificate for dialog security has expired: that of the database principal with this id (1 is dbo), who owns the service or is the user of the remote "
+        "service binding",
+        "In the user database, look for expiry_date and principal_id in sys.certificates; CREATE CERTIFICATE for this principal, and give its public key to the "
+        "other side.",
+    ),
+    _pattern(
+        r"no security certificate bound to (?:the )?database principal",
+        "the database principal with this id (1 is dbo), usually the owner of the sender's service, has no certificate for dialog security",
+        "In the sender's database: CREATE CERTIFICATE <name> AUTHORIZATION <principal> WITH SUBJECT = '<text>', and give its public key to the other side; or "
+        "begin the dialog with ENCRYPTION = OFF.",
+    ),
+    _pattern(
+        r"lookup database principal ID",
+        "the database principal with this id, whose certificate secures the dialog, was dropped from the user database after the conversation began",
+        "END CONVERSATION; in the user database, CREATE USER and its certificate again, and correct the owner of the service "
+        "or the user of the remote service binding; then begin a new conversation.",
     ),
     _pattern(
         r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
@@ -53,13 +91,13 @@ _PATTERNS: Final = (
         "exchange the public keys.",
     ),
     _pattern(
-        r"State 84\b",
+        r"State 84\b|compatible encryption algorithm",
         "the two endpoints have no encryption algorithm in common",
         "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints; ALTER ENDPOINT one of them so that they "
         "agree, such as ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
     ),
     _pattern(
-        r"State 85\b",
+        r"State 85\b|compatible authentication protocol",
         "the two endpoints have no method of authentication in common",
         "Compare AUTHENTICATION of both endpoints in sys.service_broker_endpoints: both must offer WINDOWS, or both CERTIFICATE.",
     ),
@@ -70,7 +108,7 @@ _PATTERNS: Final = (
         "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
     ),
     _pattern(
-        r"\b10054\b|forcibly closed|reset by peer",
+        r"\b10054\b|network name is no longer available|forcibly closed|reset by peer",
         "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service has the port",
         "Look in the error log of the target for a handshake error. Check that the port of the route is that of its Service Broker "
         "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
@@ -103,11 +141,34 @@ _PATTERNS: Final = (
         "dialog security cannot be set up: a remote service binding, its user or a certificate is missing on one side",
         "At the sender, check sys.remote_service_bindings for the target service, and that the user of the binding owns a certificate with the "
         "public key of the service's owner; at the target, that the sender's certificate belongs to a user with SEND on the service. Or "
-        "begin the dialog with ENCRYPTION = OFF (in Python, encryption=False).",
+        "begin the dialog with ENCRYPTION = OFF.",
     ),
     _pattern(
-        r"\b15517\b|\b916\b|cannot execute as the database principal|owner.*SID",
-        "the owner of the database does not exist as a login here, as often after a restore",
+        r"\b916\b|is not able to access the database",
+        "the target is in another database of the same instance, which does not trust the sender's database",
+        "ALTER DATABASE <database of the sender> SET TRUSTWORTHY ON, if its owner may use the target's database; or dialog security with certificates and a "
+        "remote service binding.",
+    ),
+    _pattern(
+        r"\b15404\b|could not obtain information about Windows NT",
+        "the Windows account that owns the database cannot be looked up: it no longer exists, no domain controller answers, or the account of SQL Server may "
+        "not read it",
+        "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, or to another SQL Server login; or let the account of SQL Server look up the account in the domain.",
+    ),
+    _pattern(
+        r"single user mode",
+        "the database is in single-user mode, in which its broker delivers no messages",
+        "Check user_access_desc in sys.databases for the database that is named; then ALTER DATABASE <database> SET MULTI_USER.",
+    ),
+    _pattern(
+        r"participating in an availability group",
+        "the database is a secondary replica of an availability group here, or its replica is not available",
+        "Check sys.dm_hadr_database_replica_states. The address of the route must be that of the listener of the availability group, and each "
+        "replica needs a started Service Broker endpoint on the same port.",
+    ),
+    _pattern(
+        r"\b15517\b|cannot execute as the database principal|owner.*SID",
+        "the owner of the database does not exist as a login here, or is not the one that master records, as often after a restore",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that is named; then the messages are delivered.",
     ),
     _pattern(
@@ -120,7 +181,12 @@ _PATTERNS: Final = (
         r"broker.{0,40}(?:is |are )?(?:disabled|not enabled)|\b9791\b|\b28012\b|disabled.{0,30}broker|broker.{0,80}currently administratively disabled",
         "the broker of the sender's or the target's database is disabled",
         "Check is_broker_enabled and service_broker_guid in sys.databases. If no other enabled database has the same id: ALTER DATABASE "
-        "<database> SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE.",
+        "<database> SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE, which disconnects the users of the database and rolls back their transactions.",
+    ),
+    _pattern(
+        r"database is unavailable|database .{1,150} is not available",
+        "the database of the target is not available",
+        "Check state_desc in sys.databases of the target's instance; ALTER DATABASE <database> SET ONLINE, or finish the restore.",
     ),
     _pattern(
         r"queue.{0,40}(?:is |are )?(?:currently )?(?:disabled|off)\b|\b9617\b|\b11219\b|\b9712\b",
@@ -158,6 +224,12 @@ _PATTERNS: Final = (
         "when it was last tried, the route led through an instance whose message forwarding was disabled",
         _FORWARDING_REMEDY,
         is_routing=True,
+    ),
+    _pattern(
+        r"message classification trace",
+        "the message could not be classified, without the reason",
+        "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): it gives the reason. Check that the "
+        "catalog has the routes that the instance has now.",
     ),
     _pattern(
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
