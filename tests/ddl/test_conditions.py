@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker import ddl
 from ssbroker.exceptions import DdlWarning
-from tests.ddl.scripts import NOW, names, read, refused
+from tests.ddl.scripts import NOW, names, read, refused, skipped
 
 MADE = """
 CREATE DATABASE Sales
@@ -179,6 +179,36 @@ def test_a_call_with_text_at_the_start_of_a_batch_needs_no_exec() -> None:
     with pytest.warns(DdlWarning, match="not executed, although it contains CREATE ROUTE: procedures are not executed"):
         script = read("USE Sales", "DROP ROUTE AutoCreatedLocal", "GO", "sp_MSforeachdb 'CREATE ROUTE R'")
     assert names(script) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        (
+            "DECLARE @s nvarchar(max) = N'' SELECT @s += N'CREATE ROUTE ' + name FROM dbo.Hosts EXEC (@s)",
+            "CREATE ROUTE",
+        ),
+        ("SELECT @s = @s + N'DROP ROUTE ' + name FROM sys.routes a, sys.routes b EXEC sp_executesql @s", "DROP ROUTE"),
+        ("SELECT TOP (1) @s = 'CREATE ROUTE ' + name, @n = 1 FROM dbo.Hosts EXEC (@s)", "CREATE ROUTE"),
+        ("SELECT @s = STRING_AGG('CREATE QUEUE ' + name, ';') FROM dbo.Hosts EXEC (@s)", "CREATE QUEUE"),
+        ("INSERT @t SELECT 'CREATE ROUTE ' + name FROM dbo.Hosts; SELECT @s += x FROM @t EXEC (@s)", "CREATE ROUTE"),
+        (
+            "DECLARE c CURSOR FOR SELECT 'DROP QUEUE ' + name FROM dbo.Old FETCH NEXT FROM c INTO @s WHILE 1 = 1 EXEC (@s)",
+            "DROP QUEUE",
+        ),
+        ("IF @a = 1 BEGIN SELECT @s = 'CREATE ROUTE ' + name FROM dbo.Hosts EXEC (@s) END", "CREATE ROUTE"),
+    ],
+)
+def test_text_from_a_table_is_not_executed(line: str, held: str) -> None:
+    _, messages = skipped("USE Sales", line)
+    assert any(f"not executed, although it contains {held}: " in each for each in messages)
+
+
+@pytest.mark.parametrize("end", ["EXEC (@s)", "GO\nEXEC (@s)"])
+def test_text_from_a_table_about_other_objects_is_skipped(end: str) -> None:
+    name = "CREATE TABLE" if end.startswith("EXEC") else "CREATE ROUTE"
+    script, _ = skipped("USE Sales", f"SELECT @s += '{name} ' + name FROM dbo.Hosts", end)
+    assert all(note.kind in ("skipped", "empty") for note in script.notes)
 
 
 def test_procedure_with_statements_about_service_broker_is_not_executed() -> None:

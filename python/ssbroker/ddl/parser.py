@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ssbroker.ddl import statements
@@ -137,7 +137,17 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
     if is_call or is_call_without_exec(cursor):
         return _procedure_call(cursor)
     parse_flow = _FLOW.get(key)
-    return skip_other(cursor) if parse_flow is None else parse_flow(cursor, depth)
+    return _skip(cursor) if parse_flow is None else parse_flow(cursor, depth)
+
+
+def _skip(cursor: TokenCursor) -> Statement:
+    """Moves past any other statement, and finds the statements in the texts that it may assign to variables."""
+    first = cursor.index
+    skipped = skip_other(cursor)
+    if not isinstance(skipped, Skipped) or not skipped.changed_variables:
+        return skipped
+    texts = (token.text for token in cursor.tokens_since(first) if token.kind == "string")
+    return replace(skipped, holds=tuple(verb for text in texts for verb in statements_in_text(text)))
 
 
 def _if(cursor: TokenCursor, depth: int) -> Statement:
@@ -268,7 +278,7 @@ def _assignment(cursor: TokenCursor, _depth: int) -> Statement:
         return statements.SetNoexec(on_or_off(cursor))
     first = cursor.index
     head = cursor.key
-    skipped = skip_other(cursor)
+    skipped = _skip(cursor)
     tokens = cursor.tokens_since(first)[1:]
     assignments: list[tuple[str, str, Tokens | None]] = []
     for part in _comma_separated(tokens):

@@ -327,10 +327,10 @@ class ScriptRunner:
                 self._modules[folded(name)] = contained
                 self._others[folded(target.current or ""), folded(name)] = "module"
                 self._skip(source, parsed, kind)
-            case statements.Skipped(kind, changed, created):
+            case statements.Skipped(kind, _, created) as skipped:
                 if kind == "RAISERROR":
                     self._throw_again(frame)
-                _forget(frame, changed)
+                _forget_changed(frame, skipped)
                 if created is not None:
                     self._others[folded(target.current or ""), folded(created[1])] = created[0]
                 self._skip(source, parsed, kind)
@@ -387,9 +387,9 @@ class ScriptRunner:
             match one.statement:
                 case statements.Assign(assignments):
                     _forget(frame, (name for name, _, _ in assignments))
-                case (
-                    statements.Skipped(changed_variables=changed) | statements.CallProcedure(changed_variables=changed)
-                ):
+                case statements.Skipped() as skipped:
+                    _forget_changed(frame, skipped)
+                case statements.CallProcedure(changed_variables=changed):
                     _forget(frame, changed)
         held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
         held += self._jumps(parsed, inner, frame)
@@ -615,11 +615,18 @@ def _verbs_in_text(tokens: Tokens, frame: _Frame) -> Iterator[str]:
             yield from statements_in_value(frame.variables.get(token.text.lower(), UNDECIDED))
 
 
-def _forget(frame: _Frame, names: Iterable[str]) -> None:
-    """Marks variables as not known any more."""
+def _forget(frame: _Frame, names: Iterable[str], holds: tuple[str, ...] = ()) -> None:
+    """Marks variables as not known any more; `holds` are statements that they may hold now."""
     for name in names:
         before = frame.variables.get(name.lower())
-        frame.variables[name.lower()] = Undecided(statements_in_value(before))
+        frame.variables[name.lower()] = Undecided(statements_in_value(before) + holds)
+
+
+def _forget_changed(frame: _Frame, skipped: statements.Skipped) -> None:
+    """Marks the variables that a skipped statement may change: each may get the texts of the statement and of the others."""
+    values = (frame.variables.get(name.lower()) for name in skipped.changed_variables)
+    held = (*skipped.holds, *(verb for before in values for verb in statements_in_value(before)))
+    _forget(frame, skipped.changed_variables, tuple(dict.fromkeys(held)))
 
 
 def _parameters(statement: statements.ExecuteText, scope: _Scope) -> dict[str, Value]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor, did_you_mean
 from ssbroker.ddl.parser_statements import known_statement
-from ssbroker.ddl.statements import Skipped, Statement, Unknown
+from ssbroker.ddl.statements import Skipped, Statement, Tokens, Unknown
 
 # Reserved words that start a statement anywhere outside parentheses.
 _STATEMENT_STARTERS: Final = frozenset(
@@ -49,6 +50,8 @@ _LINE_STARTERS: Final = {
 # Statements that contain none of the words that end them.
 _SHORT: Final = frozenset({"COMMIT", "DECLARE", "EXEC", "EXECUTE", "PRINT", "ROLLBACK", "SET"})
 _SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SELECT", "SET"})
+# Statements that cannot contain EXEC.
+_QUERIES: Final = frozenset({"DELETE", "FETCH", "SELECT", "UPDATE"})
 _PERMISSIONS: Final = ("GRANT", "DENY", "REVOKE")
 
 # The first words of the kinds of objects that CREATE, ALTER and DROP are about.
@@ -214,6 +217,7 @@ _CREATED: Final = frozenset(
 _CHANGES_VARIABLES: Final = frozenset(
     [
         "BEGIN",
+        "DECLARE",
         "EXEC",
         "EXECUTE",
         "FETCH",
@@ -240,10 +244,19 @@ def skip_other(cursor: TokenCursor) -> Statement:
     keys = [token.key for token in tokens]
     if unknown is not None:
         return Unknown(*unknown)
-    changed = (
-        tuple(token.text for token in tokens if token.key.startswith("@")) if keys[0] in _CHANGES_VARIABLES else ()
-    )
-    return Skipped(_kind(keys), changed, _created(cursor, first))
+    return Skipped(_kind(keys), tuple(_changed(tokens)), _created(cursor, first))
+
+
+def _changed(tokens: Tokens) -> Iterator[str]:
+    """Yields the variables, temporary tables and cursors that a statement may change."""
+    keys = [token.key for token in tokens]
+    if keys[0] not in _CHANGES_VARIABLES:
+        return
+    yield from (token.text for token in tokens if token.key.startswith(("@", "#")))
+    if keys[0] == "DECLARE" and "CURSOR" in keys:
+        yield tokens[1].text
+    if keys[0] == "FETCH" and "INTO" in keys:
+        yield tokens[keys.index("INTO") - 1].text
 
 
 def skip_simple(cursor: TokenCursor) -> None:
@@ -276,6 +289,8 @@ def _starts_statement(cursor: TokenCursor, head: str) -> bool:
     if key == "GRANT":
         return follower != "OPTION"
     if head in _SHORT and key in _SHORT_ENDS and not (head == "DECLARE" and key == "SELECT"):
+        return True
+    if head in _QUERIES and key in ("EXEC", "EXECUTE"):
         return True
     if key in _STATEMENT_STARTERS or known_statement(cursor) is not None or cursor.is_label():
         return True

@@ -588,13 +588,18 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A statement that does not concern Service Broker; `changed_variables` are those that it may change."""
+    """A statement that does not concern Service Broker.
+
+    `changed_variables` are the variables, temporary tables and cursors that it may change, and `holds` the statements in texts that it
+    may store in them.
+    """
 
     kind: str
     """The first words, by which statements are counted."""
     changed_variables: tuple[str, ...] = ()
     created: tuple[str, str] | None = None
     """Kind and name of an object that it creates, such as a table."""
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
