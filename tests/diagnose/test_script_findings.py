@@ -169,3 +169,19 @@ def test_script_that_creates_no_database_may_not_show_the_service(tmp_path: Path
         "error",
         'leads to LOCAL, but no database of this instance has "//Stock"',
     )
+
+
+def test_altered_endpoint_has_an_unknown_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without STATE, ALTER ENDPOINT changes no state."""
+    script = tmp_path / "change.sql"
+    change = "ALTER ENDPOINT SB{} FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)\n"
+    route = "USE msdb\nCREATE ROUTE R WITH SERVICE_NAME = '//x', ADDRESS = 'TCP://x:4022'\n"
+    for state, codes in (("", []), (" STATE = STARTED", []), (" STATE = STOPPED", ["SSB026"])):
+        script.write_text(change.format(state) + route)
+        _, report, _ = lint(capsys, str(script))
+        findings = report["findings"]
+        assert isinstance(findings, list)
+        assert [each["code"] for each in findings if each["severity"] != "info"] == codes
+        not_checked = report["not_checked"]
+        assert isinstance(not_checked, list)
+        assert ("the state of the endpoint" in not_checked) == (state == "")

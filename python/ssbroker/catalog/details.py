@@ -44,11 +44,11 @@ class EndpointDetails:
 
     Attributes:
         name: Its name.
-        state: `STARTED`, `STOPPED` or `DISABLED`.
+        state: `STARTED`, `STOPPED` or `DISABLED`; None if it is not known.
     """
 
     name: str
-    state: str
+    state: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +140,9 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
         # A new endpoint is stopped unless its statement starts it.
         endpoint=None
         if endpoint is None
-        else EndpointDetails(name=endpoint.name, state=endpoint.settings.state or "STOPPED"),
+        else EndpointDetails(
+            name=endpoint.name, state=endpoint.settings.state or (None if endpoint.is_supposed else "STOPPED")
+        ),
         bindings=tuple(
             BindingDetails(
                 database=database,

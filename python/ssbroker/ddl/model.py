@@ -94,6 +94,8 @@ class EndpointModel:
     name: str
     settings: EndpointSettings
     addresses: tuple[str, ...] | None = None
+    is_supposed: bool = False
+    """Whether the script alters the endpoint without creating it, so that it may be started."""
 
 
 @dataclass(slots=True)
@@ -1079,7 +1081,7 @@ def _run_endpoint(
                 15151,
             )
         # An endpoint that the script did not create exists already, on an unknown port.
-        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
+        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_supposed=True)
         endpoint = replace(endpoint, settings=merge_settings(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:
         endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))

@@ -140,7 +140,10 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         details = catalog.details
         for subject, is_known in (
             ("contracts and queues of services", bool(details.services)),
-            ("the state of the endpoint", details.is_endpoint_known or details.endpoint is not None),
+            (
+                "the state of the endpoint",
+                details.is_endpoint_known or (details.endpoint is not None and details.endpoint.state is not None),
+            ),
             ("conversations that are left open", details.conversations is not None),
             ("users, certificates and remote service bindings", details.bindings is not None),
             # No catalog contains these.

@@ -143,7 +143,7 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
     any_known = any(catalog.details.endpoint is not None for catalog in context.fleet.values())
     for instance, catalog in context.fleet.items():
         endpoint = catalog.details.endpoint
-        if endpoint is not None and endpoint.state != "STARTED":
+        if endpoint is not None and endpoint.state not in (None, "STARTED"):
             yield problem_about(
                 "SSB026",
                 Subject("endpoint", endpoint.name),

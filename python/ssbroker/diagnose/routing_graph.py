@@ -238,7 +238,7 @@ class RoutingGraph:
             if (
                 catalog.details.is_endpoint_known
                 if catalog.details.endpoint is None
-                else catalog.details.endpoint.state != "STARTED"
+                else catalog.details.endpoint.state not in (None, "STARTED")
             )
         )
 
