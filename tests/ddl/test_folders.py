@@ -168,7 +168,8 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.sql", "z.sql"])
 def test_a_database_is_restored_before_it_is_used(tmp_path: Path, name: str) -> None:
     catalog = load(
-        tmp_path / "project", {name: "RESTORE DATABASE D FROM DISK = 'd'", "m.sql": f"USE D\nGO\n{QUEUE}\n{SERVICE}"}
+        tmp_path / "project",
+        {name: "RESTORE DATABASE D FROM DISK = 'd' WITH ENABLE_BROKER", "m.sql": f"USE D\nGO\n{QUEUE}\n{SERVICE}"},
     )
     assert catalog.services.to_pylist() == [{"database": "D", "name": "S"}]
 

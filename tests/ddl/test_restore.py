@@ -34,6 +34,40 @@ def test_restore_makes_a_database_known(clauses: str) -> None:
     assert script.positions["database", "Sales", ""].line in (2, 3, 4)
 
 
+CHECK = (
+    "the database is restored or attached without ENABLE_BROKER: its broker is taken as enabled, but may be disabled; "
+    "check: SELECT is_broker_enabled FROM sys.databases WHERE name = N'Sales';"
+)
+
+
+@pytest.mark.parametrize(
+    "statement", ["RESTORE DATABASE {} FROM DISK = 'a'", "CREATE DATABASE {} ON (FILENAME = 'f') FOR ATTACH"]
+)
+@pytest.mark.parametrize("rest", ["USE sales CREATE QUEUE Q", "ALTER DATABASE Sales SET HONOR_BROKER_PRIORITY ON"])
+def test_broker_of_a_restored_database_may_be_disabled(statement: str, rest: str) -> None:
+    script, _ = skipped(statement.format("Sales"), rest)
+    assert [(note.kind, note.text) for note in script.notes] == [("restored", CHECK)]
+    assert databases(script)["Sales"] == (None, True)
+    options = ("ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
+    for option in options:
+        assert read(statement.format("Sales"), f"ALTER DATABASE Sales SET {option}", rest).notes == ()
+
+
+def test_name_of_a_restored_database_may_differ_in_case() -> None:
+    script, _ = skipped("CREATE DATABASE Sales", "RESTORE DATABASE SALES FROM DISK = 'a'")
+    assert [(note.kind, note.position.line) for note in script.notes] == [("restored", 2)]
+
+
+def test_database_that_is_left_offline_is_disabled() -> None:
+    script, _ = skipped("CREATE DATABASE Sales", "ALTER DATABASE sales SET OFFLINE WITH ROLLBACK IMMEDIATE")
+    assert [(note.kind, note.position.line) for note in script.notes] == [("offline", 2)]
+    assert databases(script)["Sales"] == (None, False)
+    online = read("CREATE DATABASE Sales", "ALTER DATABASE Sales SET OFFLINE", "ALTER DATABASE Sales SET ONLINE")
+    assert (online.notes, databases(online)["Sales"]) == ((), (None, True))
+    other, _ = skipped("ALTER DATABASE Old SET OFFLINE", "USE HR")
+    assert ([note.kind for note in other.notes], list(databases(other))) == (["skipped"], ["HR", "msdb"])
+
+
 def test_restore_replaces_the_objects_of_a_database() -> None:
     before = "CREATE DATABASE Sales USE Sales CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q ALTER DATABASE Sales SET DISABLE_BROKER"
     script = read(before, "USE master RESTORE DATABASE SALES FROM DISK = 'a' WITH REPLACE, ENABLE_BROKER")

@@ -185,3 +185,21 @@ def test_altered_endpoint_has_an_unknown_state(tmp_path: Path, capsys: pytest.Ca
         not_checked = report["not_checked"]
         assert isinstance(not_checked, list)
         assert ("the state of the endpoint" in not_checked) == (state == "")
+
+
+def test_restored_and_offline_databases_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "moved.sql"
+    services = "USE {0}\nCREATE QUEUE Q\nCREATE SERVICE [//{0}] ON QUEUE Q ([DEFAULT])\nGO\n"
+    script.write_text(
+        "RESTORE DATABASE A FROM DISK = 'a.bak'\nCREATE DATABASE B\nGO\n"
+        + services.format("A")
+        + services.format("B")
+        + "ALTER DATABASE B SET OFFLINE\n"
+    )
+    status, report, _ = lint(capsys, str(script))
+    assert (status, found(report)) == (1, [("SSB106", "moved.sql:1"), ("SSB107", "moved.sql:12")])
+    findings = report["findings"]
+    assert isinstance(findings, list)
+    assert "SSB021" not in {each["code"] for each in findings}
+    assert main(["trace", str(script), "--to-service", "//B", "--from", "A"]) == 1
+    assert "DELIVERED" not in capsys.readouterr().out

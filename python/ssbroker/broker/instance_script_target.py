@@ -19,7 +19,7 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id
 from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.parser_base import did_you_mean
-from ssbroker.ddl.script_notes import Remark, skipped_remark
+from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement, Statement
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
@@ -201,6 +201,8 @@ class InstanceScriptTarget:
         return None
 
     def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> Remark | None:
+        if statement.is_only_availability:
+            return NOT_ABOUT_BROKER
         name = self._context_name() if statement.name is None else self.resolve(statement.name)
         database = self._database(name, number=5011)
         if statement.honor_broker_priority is not None:

@@ -103,6 +103,7 @@ class InstanceDetails:
         bindings: The remote service bindings, if the source shows users and certificates too.
         is_complete: Whether the source shows all databases and services; a script that creates no database changes some of an instance.
         former_broker_ids: The broker ids that each database no longer has, if its present one is unknown.
+        offline: The databases that are offline.
     """
 
     services: Mapping[tuple[str, str], ServiceDetails] = field(default_factory=dict)
@@ -114,6 +115,7 @@ class InstanceDetails:
     bindings: tuple[BindingDetails, ...] | None = None
     is_complete: bool = True
     former_broker_ids: Mapping[str, frozenset[bytes]] = field(default_factory=dict)
+    offline: frozenset[str] = frozenset()
 
 
 NO_DETAILS = InstanceDetails()
@@ -164,4 +166,5 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             for name, database in model.databases.items()
             if database.guid is None and database.former_guids
         },
+        offline=frozenset(name for name, database in model.databases.items() if database.is_offline),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from ssbroker._text import differs_by_one_edit
+from ssbroker._text import bracketed, differs_by_one_edit, restore_spaces, string_literal
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
@@ -17,7 +17,16 @@ from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.parser_base import did_you_mean, most_similar
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
-from ssbroker.ddl.script_notes import NO_ENDPOINT, OTHER_ENDPOINT, UNUSABLE_KEY, Remark, skipped_remark
+from ssbroker.ddl.script_notes import (
+    NO_ENDPOINT,
+    NOT_ABOUT_BROKER,
+    OTHER_ENDPOINT,
+    UNUSABLE_KEY,
+    NoteKind,
+    Remark,
+    ScriptNote,
+    skipped_remark,
+)
 from ssbroker.ddl.statements import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -66,9 +75,13 @@ class DatabaseModel:
     master_password: str | None = field(default=None, repr=False)
     former_guids: tuple[bytes, ...] = ()
     """The broker ids that NEW_BROKER has replaced."""
+    is_restored: bool = False
+    """Whether it was restored or attached, and no option has said since then whether its broker is enabled."""
+    is_offline: bool = False
 
     def apply(self, option: BrokerOption) -> None:
         """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER, except that it is not the former one."""
+        self.is_restored = False
         self.enabled = option != "DISABLE_BROKER"
         if option == "NEW_BROKER":
             self.former_guids += () if self.guid is None else (self.guid,)
@@ -345,6 +358,24 @@ class InstanceModel:
         if self.announced is not None:
             self.announced = [new if one == name else one for one in self.announced]
 
+    def broker_notes(self) -> Iterator[ScriptNote]:
+        """Yields a note for each database whose broker may not deliver at the end of the script."""
+        for name, database in self.databases.items():
+            if database.is_offline:
+                kind: NoteKind = "offline"
+                text = "the database is OFFLINE at the end of the script: its services are not found"
+            elif database.is_restored and database.enabled:
+                kind = "restored"
+                text = (
+                    "the database is restored or attached without ENABLE_BROKER: its broker is taken as enabled, but may be disabled; "
+                    f"check: SELECT is_broker_enabled FROM sys.databases WHERE name = {restore_spaces(string_literal(name))};"
+                )
+            else:
+                continue
+            yield ScriptNote(
+                kind, f"database {restore_spaces(bracketed(name))}", text, self.positions["database", name, ""]
+            )
+
     def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
         """Returns whether another enabled database has the same broker id (I7)."""
         return database.guid is not None and any(
@@ -366,7 +397,7 @@ class InstanceModel:
             case statements.CreateEndpoint(name) | statements.AlterEndpoint(name):
                 self.positions["endpoint", "", self.endpoint.name if self.endpoint else name] = at
             case statements.CreateDatabase(name) | statements.RestoreDatabase(name):
-                self.positions["database", name, ""] = at
+                self.positions["database", self.resolve(name), ""] = at
             case statements.AlterDatabase(name, _, new_name):
                 known = self.current_database() if name is None else self.resolve(name)
                 self.positions["database", new_name or known, ""] = at
@@ -378,7 +409,11 @@ class InstanceModel:
         return catalog_views.view_rows(
             view,
             databases=lambda: (
-                DatabaseRow(name, one.enabled, None if one.guid is None else str(uuid.UUID(bytes=one.guid)))
+                DatabaseRow(
+                    name,
+                    one.enabled and not one.is_offline,
+                    None if one.guid is None else str(uuid.UUID(bytes=one.guid)),
+                )
                 for name, one in self.databases.items()
                 if not one.is_awaited
             ),
@@ -540,16 +575,21 @@ def _run_database(
                 _set_broker(instance, instance.resolve(name), None, guid)
             return None if is_known else _similar_database(instance, name)
         case statements.CreateDatabase(name, is_attach, option):
-            instance.create(name)
+            instance.create(name).is_restored = is_attach
             name = instance.resolve(name)
             _set_broker(instance, name, option, guid, is_attach=is_attach)
         case statements.RestoreDatabase(name, option):
-            instance.restore(name)
+            instance.restore(name).is_restored = True
             _set_broker(instance, instance.resolve(name), option, guid)
-        case statements.AlterDatabase(given, option, new_name, ignored):
+        case statements.AlterDatabase(given, option, new_name, ignored, _, is_online):
             name = instance.current_database() if given is None else instance.resolve(given)
-            instance.database(name, number=5011)
+            if statement.is_only_availability and name not in instance.databases:
+                return NOT_ABOUT_BROKER
+            database = instance.database(name, number=5011)
             _set_broker(instance, name, option, guid)
+            if is_online is not None:
+                database.is_offline = not is_online
+                ignored = ", ".join(one for one in ignored.split(", ") if one not in ("ONLINE", "OFFLINE"))
             if new_name is not None:
                 instance.rename(name, new_name)
             return skipped_remark(ignored)

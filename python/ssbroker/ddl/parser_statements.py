@@ -148,9 +148,10 @@ def _alter_database(cursor: TokenCursor) -> Statement:
     option, honor_priority, ignored = _set_options(cursor)
     if cursor.accept("WITH"):
         _termination(cursor)
-    if option is None and honor_priority is None:
+    is_online = next((key == "ONLINE" for key in ignored if key in ("ONLINE", "OFFLINE")), None)
+    if option is None and honor_priority is None and is_online is None:
         return statements.Skipped("ALTER DATABASE SET")
-    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor_priority)
+    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor_priority, is_online)
 
 
 def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None, list[str]]:

@@ -395,6 +395,7 @@ class _Server:
         if not (self.runner.seen_count or is_unreadable or options.lenient):
             self.runner.note_empty(start)
         self.target.instance.database("msdb")
+        self.runner.notes.extend(self.target.instance.broker_notes())
         return _script_tables(self.target.instance, self.runner.notes, address=address)
 
 
@@ -415,7 +416,9 @@ def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote], *, addr
             {
                 "name": list(instance.databases),
                 "service_broker_guid": [database.guid for database in instance.databases.values()],
-                "is_broker_enabled": [database.enabled for database in instance.databases.values()],
+                "is_broker_enabled": [
+                    database.enabled and not database.is_offline for database in instance.databases.values()
+                ],
             },
             schema=schemas.DATABASES,
         ),

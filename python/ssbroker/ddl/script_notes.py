@@ -23,10 +23,14 @@ NoteKind = Literal[
     "refused",
     "unreadable",
     "empty",
+    "restored",
+    "offline",
 ]
 """What happened to a statement."""
 
-PROBLEMS: Final[frozenset[NoteKind]] = frozenset({"not_executed", "unknown", "refused", "unreadable", "empty"})
+PROBLEMS: Final[frozenset[NoteKind]] = frozenset(
+    {"not_executed", "unknown", "refused", "unreadable", "empty", "restored", "offline"}
+)
 """The kinds of notes that mean that the result may differ from what the script says."""
 
 
@@ -35,6 +39,9 @@ class Remark(NamedTuple):
 
     kind: NoteKind
     text: str
+
+
+NOT_ABOUT_BROKER: Final = Remark("skipped", "skipped (not about Service Broker)")
 
 
 OTHER_ENDPOINT: Final = Remark("ignored", "skipped (not the Service Broker endpoint)")
@@ -65,8 +72,9 @@ class ScriptNote:
             options), `messages` (sends or receives messages, which scripts do not do), `unsupported` (concerns Service Broker, but is not
             supported), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a
             CATCH handled), `not_executed` (may concern Service Broker, but its condition or text is not known from the script), `unknown`
-            (not a statement of T-SQL), `refused` (an error), `unreadable` (a file whose encoding is not known) or `empty` (the script has no
-            statement about Service Broker).
+            (not a statement of T-SQL), `refused` (an error), `unreadable` (a file whose encoding is not known), `empty` (the script has no
+            statement about Service Broker), `restored` (a database whose broker may be disabled after a restore) or `offline` (a database
+            that the script leaves offline).
         subject: The statement, shortened and without secrets; empty for a whole script.
         text: What was done, and why.
         position: File and line.

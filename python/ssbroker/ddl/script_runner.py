@@ -30,7 +30,7 @@ from ssbroker.ddl.lexer import (
     text_batch,
 )
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
-from ssbroker.ddl.script_notes import NO_ENDPOINT, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
+from ssbroker.ddl.script_notes import NO_ENDPOINT, NOT_ABOUT_BROKER, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
@@ -513,7 +513,7 @@ class ScriptRunner:
         elif kind in MESSAGE_KINDS:
             self._note(source, parsed, "messages", "not executed: scripts do not send or receive messages", kind)
         else:
-            self._note(source, parsed, "skipped", "skipped (not about Service Broker)", kind)
+            self._note(source, parsed, *NOT_ABOUT_BROKER, kind)
 
     def _note(
         self, source: ScriptSource, parsed: ParsedStatement, kind: NoteKind, text: str, statement: str = ""

@@ -245,13 +245,22 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
-    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `ignored` are options without effect here."""
+    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `ignored` are options without effect here.
+
+    `is_online` is set by ONLINE and OFFLINE.
+    """
 
     name: str | None
     option: BrokerOption | None
     new_name: str | None
     ignored: str
     honor_broker_priority: bool | None = None
+    is_online: bool | None = None
+
+    @property
+    def is_only_availability(self) -> bool:
+        """Whether it only makes the database available or not."""
+        return self.is_online is not None and (self.option, self.honor_broker_priority) == (None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,6 +311,21 @@ _SCRIPTS: Final = (
         title="A script cannot be decoded",
         why="None of its statements was read, so other findings may be consequences of this error.",
     ),
+    Code(
+        code="SSB106",
+        name="broker-state-unknown",
+        severity="warning",
+        title="A database is restored or attached without ENABLE_BROKER",
+        why="SQL Server disables message delivery during a restore, unless ENABLE_BROKER or NEW_BROKER is given: messages may wait although "
+        "the routes are correct.",
+    ),
+    Code(
+        code="SSB107",
+        name="database-offline",
+        severity="warning",
+        title="The script leaves a database offline",
+        why="Its services are not found, and its messages wait, until it is online again.",
+    ),
 )
 
 CODES: Final = {code.code: code for code in (*_CONFIGURATION, *_SCRIPTS)}

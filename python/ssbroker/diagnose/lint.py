@@ -165,6 +165,8 @@ _SCRIPT_CODES: Final = {
     "not_executed": "SSB103",
     "empty": "SSB104",
     "unreadable": "SSB105",
+    "restored": "SSB106",
+    "offline": "SSB107",
 }
 _SCRIPT_REMEDIES: Final = {
     "refused": "Correct the statement, or add the script that creates what it needs.",
@@ -173,6 +175,8 @@ _SCRIPT_REMEDIES: Final = {
     "Catalog.from_sql_server, or the folder of an ssbroker instance",
     "empty": "Check that this is the right file",
     "unreadable": "Save the file as UTF-8.",
+    "restored": "Add ENABLE_BROKER or NEW_BROKER to the statement, or ALTER DATABASE ... SET ENABLE_BROKER after it.",
+    "offline": "ALTER DATABASE ... SET ONLINE, or leave the database out.",
 }
 
 

@@ -125,6 +125,8 @@ def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
         for database, services in tables.services.items():
             if tables.databases[database].enabled or (instance, database) in context.mirrored:
                 continue
+            if database in context.fleet[instance].details.offline:  # reported as such
+                continue
             yield problem_about(
                 "SSB021",
                 Subject("database", database),
