@@ -397,13 +397,28 @@ def test_after_a_failure_the_corrected_script_runs_from_the_start(instance: Inst
     script = "CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q\nGO\nUSE Sales\nCREATE QUEUE R\nGO\n{} QUEUE S"
     error = refused(instance, script.format("DROP"))
     assert str(error).endswith(
-        "the batches up to line 7 remain in effect, except that the databases that the script created ('New') were dropped again"
+        "the batches up to line 7 remain in effect, except that what the script created was removed again: database 'New'"
     )
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     assert list(instance.folder.glob("New*")) == []
     instance.execute("DROP QUEUE R")
     instance.execute(script.format("CREATE"))
     assert agrees(instance)
+
+
+def test_a_failed_script_removes_its_endpoint_and_its_files(instance: Instance, tmp_path: Path) -> None:
+    script = (
+        "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER\nGO\n"
+        "CREATE DATABASE New\nGO\nUSE New\nCREATE MASTER KEY ENCRYPTION BY PASSWORD = 'p'\n"
+        "CREATE CERTIFICATE C WITH SUBJECT = 'c'\n"
+        f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'c.cer'}'\nGO\n{{}} QUEUE S"
+    )
+    error = refused(instance, script.format("DROP"))
+    assert str(error).endswith(f"was removed again: database 'New', endpoint 'Broker', file '{tmp_path / 'c.cer'}'")
+    assert not (tmp_path / "c.cer").exists()
+    instance.execute(script.format("CREATE"))
+    refused(instance, f"ALTER ENDPOINT Broker STATE = STOPPED\nGO\n{script.format('DROP')}")
+    assert instance.view("sys.service_broker_endpoints")["name"].to_pylist() == ["Broker"]
 
 
 def test_a_locked_database_ends_a_script_like_a_rejected_statement(instance: Instance, sales: Database) -> None:
@@ -414,7 +429,7 @@ def test_a_locked_database_ends_a_script_like_a_rejected_statement(instance: Ins
             hasty.execute("CREATE DATABASE New\nGO\nUSE Sales\nCREATE QUEUE Q")
         session.close()
         assert str(failure.value).endswith(
-            "; the batches up to line 1 remain in effect, except that the databases that the script created ('New') were dropped again"
+            "; the batches up to line 1 remain in effect, except that what the script created was removed again: database 'New'"
         )
         assert failure.value.file == str(database_context(sales).file.path)
         assert {database.name for database in hasty.databases} == {"msdb", "Sales"}
@@ -436,7 +451,7 @@ def test_a_failed_script_names_the_databases_that_it_could_not_drop(
         with pytest.raises(LockTimeoutError) as failure:
             hasty.execute("CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q")
         assert (
-            "; the batches up to line 1 remain in effect, and the databases that the script created ('New') could not be dropped: "
+            "; the batches up to line 1 remain in effect, and what the script created (database 'New') could not be removed: "
             in str(failure.value)
         )
 

@@ -35,6 +35,7 @@ def change_endpoint(
             raise refusal(
                 f"the instance already has the Service Broker endpoint {known.name!r}; only one is allowed", 7862
             )
+        transaction.created_endpoint = name
         changes.set_endpoint(
             connection,
             _with_settings(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings),
@@ -51,6 +52,16 @@ def change_endpoint(
         changes.set_endpoint(connection, _with_settings(known, statement.settings))
     text = "skipped addresses_only (set the addresses when you serve the instance)"
     return Remark("ignored", text) if annotations else None
+
+
+def drop_endpoint(transaction: InstanceTransaction, name: str) -> bool:
+    """Drops the endpoint of this name; returns whether there was one."""
+    msdb = transaction.database(MSDB_NAME)
+    connection, known = transaction.connection(msdb), transaction.objects(msdb).endpoint
+    if known is None or known.name != name:
+        return False
+    changes.set_endpoint(connection, None)
+    return True
 
 
 def _with_settings(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:

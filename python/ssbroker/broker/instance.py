@@ -423,8 +423,8 @@ class Instance:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
 
         Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails or is interrupted,
-        earlier batches remain in effect, but the databases that the script created are dropped again. Until the first `USE`, the script
-        applies to the only user database. Conditions and dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` lists
+        earlier batches remain in effect, but databases, the endpoint and files that the script created are removed again. Until the first
+        `USE`, the script applies to the only user database. Conditions and dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` lists
         what is done with each statement.
 
         Args:

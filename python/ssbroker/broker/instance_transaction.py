@@ -31,6 +31,7 @@ class InstanceTransaction:
 
     Attributes:
         lost: The names of listed databases whose files cannot be used.
+        created_endpoint: The name of the endpoint that CREATE ENDPOINT created; None if there was no such statement.
     """
 
     def __init__(self, instance: InstanceContext, *, changed: set[DatabaseContext] | None = None) -> None:
@@ -44,6 +45,7 @@ class InstanceTransaction:
         self._effects: Final[dict[DatabaseContext, Effects]] = {}
         self._removed: list[tuple[DatabaseContext, bool]] = []
         self._created_files: list[Path] = []
+        self.created_endpoint: str | None = None
         self._warnings: list[str] = []
         self._committed_last: set[DatabaseContext] = set()
 
@@ -157,6 +159,11 @@ class InstanceTransaction:
         del self._open[database.name]
         self._committed_last.discard(database)
         self._removed.append((database, is_dropped))
+
+    @property
+    def created_files(self) -> tuple[Path, ...]:
+        """The files that this transaction creates, besides those of databases."""
+        return tuple(self._created_files)
 
     def file_created(self, file: Path) -> None:
         """Records a new file; a rollback removes it."""

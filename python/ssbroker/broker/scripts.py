@@ -8,6 +8,7 @@ from typing import Final
 
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.endpoint_ddl import drop_endpoint
 from ssbroker.broker.ensure import Described, ObjectChange, describe_database, describe_endpoint, object_changes
 from ssbroker.broker.instance_script_target import InstanceScriptTarget
 from ssbroker.broker.instance_transaction import InstanceTransaction
@@ -165,6 +166,8 @@ class _Execution:
         self._options: Final = options
         self._created: Final[set[int]] = set()
         """The ids of the databases that it created; their names may change."""
+        self._created_endpoint: str | None = None
+        self._created_files: Final[list[Path]] = []
         self._last_line = 0
         """The last line that was committed."""
         # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
@@ -177,7 +180,7 @@ class _Execution:
         try:
             self._batches(source, may_be_empty=may_be_empty)
         except BaseException as error:
-            effect = self._drop_created_databases()
+            effect = self._remove_created()
             if effect and isinstance(error, SsbrokerError):
                 error.args = (f"{error}; {effect}",)
             raise
@@ -206,30 +209,43 @@ class _Execution:
                 names = set(_changed_databases(parsed, target))
                 transaction.lock(names)
                 has_run = self.runner.run(target, source, parsed, is_repeated=repetition > 0)
-                created = transaction.created
+                created, files = transaction.created, transaction.created_files
             self._created.update(created)
+            self._created_files.extend(files)
+            self._created_endpoint = transaction.created_endpoint or self._created_endpoint
             self.database = target.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
             if not has_run:
                 break
 
-    def _drop_created_databases(self) -> str | None:
-        """Drops the databases that the script created, and returns what remains in effect; None if nothing does."""
+    def _remove_created(self) -> str | None:
+        """Removes the databases, the endpoint and the files that the script created.
+
+        Returns:
+            What remains in effect; None if nothing does.
+        """
         created = sorted(one.name for one in self._instance.databases if one.database_id in self._created)
         if not self._last_line or not (self._changed or created):
             return None
         effect = f"the batches up to line {self._last_line} remain in effect"
-        if not created:
-            return effect
-        names = ", ".join(map(repr, created))
+        removed = [f"database {name!r}" for name in created]
         try:
             with InstanceTransaction(self._instance, changed=self._changed) as transaction:
                 for name in created:
                     database_lifecycle.detach(transaction, name, is_dropped=True)
-        except SsbrokerError as error:
-            return f"{effect}, and the databases that the script created ({names}) could not be dropped: {error}"
-        return f"{effect}, except that the databases that the script created ({names}) were dropped again"
+                if self._created_endpoint is not None and drop_endpoint(transaction, self._created_endpoint):
+                    removed.append(f"endpoint {self._created_endpoint!r}")
+            for file in self._created_files:
+                file.unlink(missing_ok=True)
+                removed.append(f"file {str(file)!r}")
+        except (SsbrokerError, OSError) as error:
+            return f"{effect}, and what the script created ({', '.join(removed)}) could not be removed: {error}"
+        return (
+            f"{effect}, except that what the script created was removed again: {', '.join(removed)}"
+            if removed
+            else effect
+        )
 
     def _announce(self) -> None:
         """Tells the instance which databases have changed."""
