@@ -57,6 +57,7 @@ ROUTE_ID_MAX: Final = 2**31 - 1
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
+_CHECK_ENABLED: Final = "SELECT is_broker_enabled FROM sys.databases WHERE name = "
 _MISSPELLED_MIN: Final = 3
 """Names of fewer characters often differ by one letter on purpose."""
 _PASSWORD_REQUIRED: Final = "the password of the master key is empty"  # noqa: S105 - a message
@@ -368,7 +369,7 @@ class InstanceModel:
                 kind = "restored"
                 text = (
                     "the database is restored or attached without ENABLE_BROKER: its broker is taken as enabled, but may be disabled; "
-                    f"check: SELECT is_broker_enabled FROM sys.databases WHERE name = {restore_spaces(string_literal(name))};"
+                    f"check: {_CHECK_ENABLED}{restore_spaces(string_literal(name))};"
                 )
             else:
                 continue
@@ -581,19 +582,24 @@ def _run_database(
         case statements.RestoreDatabase(name, option):
             instance.restore(name).is_restored = True
             _set_broker(instance, instance.resolve(name), option, guid)
-        case statements.AlterDatabase(given, option, new_name, ignored, _, is_online):
-            name = instance.current_database() if given is None else instance.resolve(given)
-            if statement.is_only_availability and name not in instance.databases:
-                return NOT_ABOUT_BROKER
-            database = instance.database(name, number=5011)
-            _set_broker(instance, name, option, guid)
-            if is_online is not None:
-                database.is_offline = not is_online
-                ignored = ", ".join(one for one in ignored.split(", ") if one not in ("ONLINE", "OFFLINE"))
-            if new_name is not None:
-                instance.rename(name, new_name)
-            return skipped_remark(ignored)
+        case statements.AlterDatabase():
+            return _alter_database(instance, statement, guid)
     return None
+
+
+def _alter_database(instance: InstanceModel, statement: statements.AlterDatabase, guid: str | None) -> Remark | None:
+    name = instance.current_database() if statement.name is None else instance.resolve(statement.name)
+    if statement.is_only_availability and name not in instance.databases:
+        return NOT_ABOUT_BROKER
+    database = instance.database(name, number=5011)
+    _set_broker(instance, name, statement.option, guid)
+    ignored = statement.ignored
+    if statement.is_online is not None:
+        database.is_offline = not statement.is_online
+        ignored = ", ".join(one for one in ignored.split(", ") if one not in ("ONLINE", "OFFLINE"))
+    if statement.new_name is not None:
+        instance.rename(name, statement.new_name)
+    return skipped_remark(ignored)
 
 
 def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
