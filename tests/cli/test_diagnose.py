@@ -570,3 +570,18 @@ def test_queue_that_is_off_is_found_in_an_instance_folder(run: Run, tmp_path: Pa
     assert "SSB027 error" in found.out
     assert 'shop/Sales/queue "dbo.Orders": is disabled' in found.out
     assert "USE [Sales]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;" in found.out
+
+
+def test_names_of_instances_and_databases_are_found_in_another_case(folder: Path, run: Run, tmp_path: Path) -> None:
+    traffic = tmp_path / "day.csv"
+    outs = []
+    for instance, database in (("NORTH", "Sales"), ("north", "sales")):
+        start = f"{instance}/{database}"
+        traced = run("trace", "--fleet", folder, "--to-service", "//Stock", "--from", start, *AT)
+        traffic.write_text(
+            f"instance,database,to_service_name,conversation_id\n{instance},{database},//Stock,6F9619FF-8B86-D011-B42D-00C04FC964FF\n"
+        )
+        compared = run("compare", "--fleet", folder, folder, *AT, "--conversations", traffic)
+        outs.append((traced.status, traced.out, traced.err, compared.status, compared.out, compared.err))
+    assert outs[0] == outs[1]
+    assert "0 of 1 conversations change" in outs[0][4]

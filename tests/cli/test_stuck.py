@@ -265,3 +265,16 @@ def test_output_replaces_neither_the_queue_nor_a_catalog(folder: Path, run: Run)
         refused = run("stuck", "--fleet", folder, "--queue", queue, "-o", output, "--format", "csv")
         assert (refused.status, reason in refused.err) == (2, True)
     assert (folder / "NORTH.sql").read_text() == NORTH
+
+
+def test_names_of_instances_and_databases_are_found_in_another_case(folder: Path, run: Run) -> None:
+    queue = folder.parent / "queue.csv"
+    queue.write_text("database,to_service_name\nSALES,//Stock\nSales,//Stock\n")
+    outs = []
+    for start in ("NORTH/Sales", "north/sales", "North"):
+        found = run("stuck", "--fleet", folder, "--queue", queue, "--from", start, "--at", NOW_TEXT)
+        outs.append((found.status, found.out))
+        assert found.err == ""
+    assert outs[0][1].startswith("2 messages in NORTH/Sales for")
+    assert outs == outs[:1] * 3
+    assert run("stuck", folder / "NORTH.sql", "--queue", queue, "--from", "sales").err == ""

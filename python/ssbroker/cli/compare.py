@@ -12,7 +12,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ssbroker._text import count_of, terminal_safe
-from ssbroker.cli.diagnose_options import FleetOption, HtmlOption, instance_paths, load_fleet, write_text
+from ssbroker.cli.diagnose_options import (
+    FleetOption,
+    HtmlOption,
+    database_names,
+    instance_paths,
+    load_fleet,
+    write_text,
+)
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_time
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
@@ -23,7 +30,7 @@ from ssbroker.exceptions import InputError, SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ssbroker.diagnose import Comparer, Comparison, Expiry
+    from ssbroker.diagnose import Comparer, Comparison, Expiry, Fleet
     from ssbroker.diagnose.compare import Change
 
 
@@ -103,7 +110,7 @@ def compare(
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)
     if conversations:
         comparer = Comparer(*sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request)
-        _add_traffic(comparer, conversations, progress=progress)
+        _add_traffic(comparer, conversations, sides, progress=progress)
         comparison = comparer.result()
     else:
         comparison = compare_all(*sides, at=now, before_at=before_now, pending_request=pending_request)
@@ -121,23 +128,27 @@ def compare(
         raise typer.Exit(1)
 
 
-def _add_traffic(comparer: Comparer, conversations: list[str], *, progress: bool | None) -> None:
+def _add_traffic(
+    comparer: Comparer, conversations: list[str], sides: tuple[Fleet, Fleet], *, progress: bool | None
+) -> None:
     import pyarrow as pa  # noqa: PLC0415 - keeps --help fast
 
     from ssbroker.cli.chunks import all_chunks, total_bytes  # noqa: PLC0415 - the same
     from ssbroker.cli.input_columns import CONVERSATION_COLUMNS  # noqa: PLC0415 - the same
-    from ssbroker.cli.readers import expand_patterns, open_inputs  # noqa: PLC0415 - the same
+    from ssbroker.cli.readers import expand_patterns, open_inputs, with_known_names  # noqa: PLC0415 - the same
     from ssbroker.cli.terminal import ProgressBar  # noqa: PLC0415 - the same
 
     files = expand_patterns(conversations)
     inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=progress)
     total = total_bytes(inputs)
+    databases, instances = database_names(*sides), {*sides[0], *sides[1]}
     rows = 0
     with ProgressBar("Comparing", total_bytes=total, shown=progress) as bar:
         for chunk, position in all_chunks(inputs):
             batch = chunk.load().batch
+            table = with_known_names(pa.Table.from_batches([batch]), "database", databases)
             try:
-                comparer.add(pa.Table.from_batches([batch]))
+                comparer.add(with_known_names(table, "instance", instances))
             except (InputError, SchemaError) as error:
                 raise error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file) from error
             rows += batch.num_rows

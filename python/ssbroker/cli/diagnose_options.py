@@ -108,21 +108,36 @@ _SHOWN_STARTS_MAX: Final = 10
 def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:
     """Parses `INSTANCE/DATABASE` to both names, either of which may be omitted.
 
-    A single name is an instance if the fleet has several and one of this name, else a database.
+    A single name is an instance if the fleet has several and one of this name, else a database. Both may differ from the known
+    names in case.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
         >>> from ssbroker.diagnose import Fleet
         >>> empty = Catalog(schemas.ROUTES.empty_table())
         >>> one, two = Fleet({"NORTH": empty}), Fleet({"NORTH": empty, "SOUTH": empty})
-        >>> parse_start("NORTH/Sales", one), parse_start("Sales", one), parse_start("NORTH", two)
+        >>> parse_start("north/Sales", one), parse_start("Sales", one), parse_start("NORTH", two)
         (('NORTH', 'Sales'), (None, 'Sales'), ('NORTH', None))
     """
+    from ssbroker.ddl.model import find_name  # noqa: PLC0415 - keeps --help fast
+
     if text is None:
         return None, None
     instance, slash, database = text.partition("/")
     if not slash:
-        return (text, None) if len(fleet) > 1 and text in fleet else (None, text)
+        known = find_name(text, fleet)
+        if len(fleet) > 1 and known is not None:
+            return known, None
+        return None, find_name(text, database_names(fleet)) or text
     if not instance or not database:
         raise InputError(f"--from: {text!r:.80} is not valid; expected INSTANCE/DATABASE", value=text)
-    return instance, database
+    known = find_name(instance, fleet)
+    if known is None:
+        return instance, database
+    return known, find_name(database, map(str, fleet[known].databases["name"].to_pylist())) or database
+
+
+def database_names(*fleets: Fleet) -> list[str]:
+    """Returns the names of the databases of fleets, each once."""
+    names = (str(name) for fleet in fleets for each in fleet.values() for name in each.databases["name"].to_pylist())
+    return list(dict.fromkeys(names))

@@ -10,7 +10,7 @@ import itertools
 import json
 import mmap
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -788,6 +788,27 @@ def logical_type(data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(data_type) or is_binary_view(data_type) or pa.types.is_fixed_size_binary(data_type):
         return pa.binary()
     return data_type
+
+
+def with_known_names(rows: pa.Table, column: str, names: Collection[str]) -> pa.Table:
+    """Returns the rows with the names of a column as they are known, where only one of them differs in case alone.
+
+    Examples:
+        >>> with_known_names(pa.table({"database": ["SALES", None, "x"]}), "database", ["Sales"])["database"].to_pylist()
+        ['Sales', None, 'x']
+    """
+    from ssbroker.ddl.model import find_name  # noqa: PLC0415 - keeps --help fast
+
+    number = rows.schema.get_field_index(column)
+    if number < 0 or logical_type(rows.schema.field(number).type) != pa.string():
+        return rows
+    given = cast(rows.column(number), pa.string())
+    distinct = given.unique()
+    known = [None if name is None else find_name(name, names) or name for name in distinct.to_pylist()]
+    if known == distinct.to_pylist():
+        return rows
+    found = pc.take(pa.array(known, pa.string()), pc.index_in(given, distinct))
+    return with_column(rows, number, pa.field(column, pa.string()), found)
 
 
 def _column_type(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -32,7 +32,15 @@ from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
 from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, parse_time
-from ssbroker.cli.readers import common_schema, conform, expand_patterns, logical_type, open_inputs, reject_misspelled
+from ssbroker.cli.readers import (
+    common_schema,
+    conform,
+    expand_patterns,
+    logical_type,
+    open_inputs,
+    reject_misspelled,
+    with_known_names,
+)
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files
@@ -141,7 +149,10 @@ def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, 
     for chunk, _ in all_chunks(inputs):
         batch = conform(chunk.load().batch, schema)
         try:
-            part = _with_database(pa.Table.from_batches([batch]), database)
+            known = with_known_names(
+                pa.Table.from_batches([batch]), "database", [*map(str, fleet[instance].databases["name"].to_pylist())]
+            )
+            part = _with_database(known, database)
             messages.append(valid_messages(fleet[instance], part))
         except (InputError, SchemaError) as error:
             error.args = (str(error).removeprefix("queue."),)
