@@ -183,3 +183,13 @@ def test_files_may_use_the_databases_of_each_other(tmp_path: Path, names: tuple[
     assert found.keys() == {"A", "B", "msdb"}
     assert found["A"] is not None
     assert {key[0] for key in catalog.details.queues} == {"A", "B"}
+
+
+def test_several_endpoints_may_be_of_several_instances(tmp_path: Path) -> None:
+    endpoint = "CREATE ENDPOINT E AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER"
+    with pytest.raises(
+        DdlError, match="only one is allowed; if the files are of several instances, read them with --fleet"
+    ):
+        load(tmp_path / "project", {"a.sql": endpoint, "b.sql": endpoint})
+    with pytest.raises(DdlError, match="only one is allowed$"):
+        load(tmp_path / "single", {"a.sql": f"{endpoint}\nGO\n{endpoint}"})

@@ -57,6 +57,7 @@ ROUTE_ID_MAX: Final = 2**31 - 1
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
+_SEVERAL_INSTANCES: Final = "; if the files are of several instances, read them with --fleet (Fleet.load in Python)"
 _CHECK_ENABLED: Final = "SELECT is_broker_enabled FROM sys.databases WHERE name = "
 _MISSPELLED_MIN: Final = 3
 """Names of fewer characters often differ by one letter on purpose."""
@@ -1108,8 +1109,10 @@ def _run_endpoint(
     is_known = endpoint is not None and folded(endpoint.name) == folded(statement.name)
     if isinstance(statement, statements.CreateEndpoint):
         if endpoint is not None:
+            hint = "" if instance.announced is None else _SEVERAL_INSTANCES
             raise RefusalError(
-                f"the instance already has the Service Broker endpoint {endpoint.name!r}; only one is allowed", 7862
+                f"the instance already has the Service Broker endpoint {endpoint.name!r}; only one is allowed{hint}",
+                7862,
             )
         endpoint = EndpointModel(statement.name, statement.settings)
     elif isinstance(statement, statements.DropEndpoint):
