@@ -151,7 +151,7 @@ def test_corrupt_arrow_offsets(tmp_path: Path, catalog: Path, run: Run) -> None:
         ('database,to_service_name\n,//A\n,//A\n",//A\n,//A\n', "row 2: a quoted cell that starts here is not closed"),
         ('to_service_name,note\n//A,1\n//A,"2\n//A,3\n', "row 1: a quoted cell that starts here is not closed"),
         ('to_service_name,note\n//A,1\n//A,"2', "row 1: a quoted cell that starts here is not closed"),
-        ("database;to_service_name\nSales;//A\n", "no known column in the first line, 'database;to_service_name'"),
+        ("database|to_service_name\nSales|//A\n", "no known column in the first line, 'database|to_service_name'"),
         (
             "Sales,//A\n",
             "no known column in the first line, 'Sales,//A'; expected a header line with comma-separated columns such as",

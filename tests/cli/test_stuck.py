@@ -217,7 +217,7 @@ def test_rare_causes_are_counted(folder: Path, run: Run) -> None:
         (
             "NORTH",
             "database,to_service_name\nSales,//A\nNULL,//A\n",
-            "{queue}: database, row 1: null is not allowed here; expected the database in which the message waits\n",
+            "{queue}: database, row 1: null is not allowed here; expected the database in which the message waits (line 3 of the file)\n",
         ),
         (
             "NORTH/Sales",
@@ -278,3 +278,42 @@ def test_names_of_instances_and_databases_are_found_in_another_case(folder: Path
     assert outs[0][1].startswith("2 messages in NORTH/Sales for")
     assert outs == outs[:1] * 3
     assert run("stuck", folder / "NORTH.sql", "--queue", queue, "--from", "sales").err == ""
+
+
+SQLCMD = "database,to_service_name,transmission_status\n--------,---------------,-------------------\nSales,//Stock,NULL\n\n(1 rows affected)\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "database;to_service_name;transmission_status\nSales;//Stock;null\n",
+        "database\tto_service_name\ttransmission_status\r\nSales\t//Stock\tNULL\r\n",
+        SQLCMD,
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_exports_of_other_tools_are_read(folder: Path, run: Run, text: str, encoding: str) -> None:
+    plain, other = folder.parent / "plain.csv", folder.parent / "other.csv"
+    plain.write_text("database,to_service_name\nSales,//Stock\n")
+    other.write_text(text, encoding=encoding, newline="")
+    found = [run("stuck", "--fleet", folder, "--queue", file, "--from", "NORTH") for file in (plain, other)]
+    assert found[0].err == found[1].err == ""
+    assert found[0].out == found[1].out
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("database,to_service_name\nSales,//A\n\nNowhere,//B\n", "(line 4 of the file)\n"),
+        ('database,to_service_name\nSales,"//A\n"\nNowhere,//B\n', "(line 4 of the file)\n"),
+        (SQLCMD.replace("Sales", "Nowhere"), "(line 3 of the file)\n"),
+        ("database,to_service_name\nSales,//A\nSales\n", "got 1: 'Sales' (line 3 of the file)\n"),
+        ("database;to_service_name\nSales;//A;x\n", "got 3: 'Sales;//A;x' (line 2 of the file)\n"),
+        ("database to_service_name\n-------- ---------------\n", 'sqlcmd separates columns with -s "," -W\n'),
+    ],
+)
+def test_error_names_the_line_of_the_file(folder: Path, run: Run, text: str, end: str) -> None:
+    queue = folder.parent / "queue.csv"
+    queue.write_text(text)
+    refused = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH")
+    assert (refused.status, refused.err[-len(end) :]) == (2, end)

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker._text import one_line
+from ssbroker.cli.csv_layout import line_of_row
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
 _ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
@@ -30,9 +31,22 @@ def error_in_file(
     moved = renumber_row(error, row_in_file) if isinstance(error, InputError) else error
     # An error about a column can name a row as its reason.
     message = _ROW_AS_REASON.sub(lambda found: f"{found[1]}{row_in_file(int(found[2]))}", str(moved))
-    named = type(moved)(f"{file}: {message}")
+    row = moved.row if isinstance(moved, InputError) else None
+    named = type(moved)(f"{file}: {message}{line_of(file, row)}")
     named.__dict__.update(moved.__dict__)
     return named
+
+
+def line_of(file: Path, row: int | None) -> str:
+    """Returns the line of a row of a CSV file, to append to a message; empty for other files."""
+    return (
+        "" if row is None or file.suffix.lower() != ".csv" or not file.exists() else line_text(line_of_row(file, row))
+    )
+
+
+def line_text(line: int | None) -> str:
+    """Returns a line of a file, to append to a message; rows are counted from 0 without the header, so they say less."""
+    return "" if line is None else f" (line {line} of the file)"
 
 
 @contextmanager

@@ -14,11 +14,12 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arrow import null_where, with_column
+from ssbroker.cli.errors import line_of
 from ssbroker.cli.text_conversion import ArrowColumn
 from ssbroker.exceptions import InputError
 
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
-_NULL_TEXTS: Final = ("", "NULL")
+_NULL_TEXTS: Final = ("", "NULL", "null")
 _BOOLEAN_TEXTS: Final = ("true", "1", "false", "0")
 _LAST_TRUE_INDEX: Final = 1
 _HEX_PATTERN: Final = "^(0[xX])?([0-9a-fA-F]{2})*$"
@@ -119,7 +120,7 @@ def convert_csv(
 ) -> pa.RecordBatch:
     """Converts the text of a CSV file to the types that the command reads; other columns stay text.
 
-    In nullable columns, an empty cell and `NULL`, as SQL Server's tools write it, are null.
+    In nullable columns, an empty cell and `NULL` or `null`, as tools write it, are null.
 
     Examples:
         >>> batch = pa.record_batch({"database": ["Sales", "NULL"], "is_initiator": ["1", "false"]})
@@ -166,7 +167,7 @@ def _converted(
         value, row = cells[index].as_py()[:_SHOWN_CHARACTERS_MAX], row_in_file(index)
         expected = InputColumns.expected_value(field.type)
         raise InputError(
-            f"{file}: {field.name}, row {row}: {value!r} is not valid; expected {expected}",
+            f"{file}: {field.name}, row {row}: {value!r} is not valid; expected {expected}{line_of(file, row)}",
             column=field.name,
             row=row,
             value=value,

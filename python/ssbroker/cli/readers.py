@@ -11,7 +11,6 @@ import json
 import mmap
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +42,8 @@ from ssbroker.cli.chunks import (
     rechunk,
     rows_per_chunk,
 )
-from ssbroker.cli.errors import error_in_file, reading
+from ssbroker.cli.csv_layout import CsvLayout, field_size_limit, is_row_count, numbered_rows, read_layout
+from ssbroker.cli.errors import error_in_file, line_text, reading
 from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import PartitionedInput
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
@@ -62,7 +62,6 @@ _CSV_BLOCK_BYTES_MAX: Final = 512 << 20
 _CSV_READ_CHARACTERS: Final = 1 << 20
 _ROW_TOO_LONG: Final = "straddling"
 """A word of pyarrow's message about a row that is longer than a block."""
-_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as Python's `surrogateescape` decodes it."""
 
@@ -171,11 +170,8 @@ class CsvInput:
         self.file = file
         self._input_columns = input_columns
         with reading(file):
-            with file.open("rb") as opened:
-                self._encoding = "utf-16" if opened.read(2) in _UTF16_MARKS else "utf-8-sig"
-            with file.open(encoding=self._encoding, errors="replace", newline="") as text:
-                self._header = next(csv.reader(text), [])
-                self._has_rows = text.read(1) != ""
+            self._layout = read_layout(file)
+        self._header = list(self._layout.header)
         if not self._header:
             raise MalformedDataError(f"{file}: the file is empty; expected a header line with the column names")
         _check_header(self._header, input_columns, file=file)
@@ -190,7 +186,7 @@ class CsvInput:
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         block_bytes, rows_read = _CSV_BLOCK_BYTES, 0
-        while self._has_rows:
+        while self._layout.has_rows:
             try:
                 for batch, position in self._batches_by(block_bytes, skipped_rows=rows_read):
                     rows_read += batch.num_rows
@@ -205,7 +201,7 @@ class CsvInput:
                     message = f"{self.file}: {problem}, or a quoted cell is not closed"
                     raise MalformedDataError(message, row=rows_read) from error
         if (
-            _may_have_open_quote(self.file, encoding=self._encoding)
+            _may_have_open_quote(self.file, encoding=self._layout.encoding)
             and (malformed := self._malformed_row()) is not None
         ):
             raise malformed
@@ -213,7 +209,7 @@ class CsvInput:
             yield empty_batch(self._text_schema), self.file.stat().st_size
 
     def _malformed_row(self) -> MalformedDataError | None:
-        return _find_malformed_row(self.file, self._header, encoding=self._encoding, cell_max=_CSV_BLOCK_BYTES_MAX)
+        return _find_malformed_row(self.file, self._layout, cell_max=_CSV_BLOCK_BYTES_MAX)
 
     def _batches_by(self, block_bytes: int, *, skipped_rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         with pa.OSFile(str(self.file), "rb") as opened:
@@ -229,10 +225,13 @@ class CsvInput:
             opened,
             read_options=pyarrow.csv.ReadOptions(
                 block_size=block_bytes,
-                encoding=self._encoding.removesuffix("-sig"),
+                encoding=self._layout.encoding.removesuffix("-sig"),
+                skip_rows_after_names=int(self._layout.has_dashes),
                 use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read several blocks ahead, too much if large
             ),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self._layout.delimiter, newlines_in_values=True, invalid_row_handler=_skip_row_count
+            ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(self._header, pa.string()),
                 null_values=[""],
@@ -246,12 +245,19 @@ class CsvInput:
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
+def _skip_row_count(row: Any) -> str:
+    """Skips the number of rows that sqlcmd writes below them; any other row without the cells of the header is an error."""
+    return "skip" if is_row_count(row.text) else "error"
+
+
 def _check_header(header: list[str], input_columns: InputColumns, *, file: Path) -> None:
     """Rejects a first line without a known column: it is a row, or has another separator."""
     known = input_columns.schema.names
     if not set(header) & set(known):
         reject_misspelled(header, input_columns, file)
         expected = f"a header line with comma-separated columns such as {', '.join(known)}"
+        if len(header) == 1 and set(header[0].split()) & set(known):
+            expected += '; sqlcmd separates columns with -s "," -W'
         shown = ",".join(header)[:_SHOWN_CHARACTERS_MAX]
         raise MalformedDataError(
             f"{file}: no known column in the first line, {shown!r}; expected {expected}", expected=expected
@@ -267,49 +273,33 @@ def _may_have_open_quote(file: Path, *, encoding: str) -> bool:
     return count % 2 == 1
 
 
-def _find_malformed_row(
-    file: Path, header: Sequence[str], *, encoding: str, cell_max: int
-) -> MalformedDataError | None:
+def _find_malformed_row(file: Path, layout: CsvLayout, *, cell_max: int) -> MalformedDataError | None:
     """Returns the error of the first row that is not CSV in UTF-8 with as many cells as the header."""
-    row = 0
-    with (
-        _csv_field_size_limit(cell_max),
-        file.open(
-            encoding=encoding, errors="surrogateescape" if encoding == "utf-8-sig" else "replace", newline=""
-        ) as text,
-    ):
-        rows = csv.reader(text, strict=True)
+    row, header = 0, layout.header
+    errors = "surrogateescape" if layout.encoding == "utf-8-sig" else "replace"
+    with field_size_limit(cell_max), file.open(encoding=layout.encoding, errors=errors, newline="") as text:
+        rows = csv.reader(text, delimiter=layout.delimiter, strict=True)
         try:
-            next(rows)
-            for cells in rows:
-                if cells and len(cells) != len(header):
-                    shown = ",".join(cells)[:_SHOWN_CHARACTERS_MAX]
+            for cells in numbered_rows(rows, layout):
+                if len(cells) != len(header):
+                    shown = layout.delimiter.join(cells)[:_SHOWN_CHARACTERS_MAX]
                     problem = f"expected {len(header)} cells, as in the header, got {len(cells)}: {shown!a}"
-                    return _malformed_csv(f"{file}: row {row}: {problem}", row)
+                    return _malformed_csv(f"{file}: row {row}: {problem}", row, rows.line_num)
                 for name, cell in zip(header, cells, strict=False):
                     if found := _ESCAPED_BYTE.search(cell):
                         byte = f"0x{ord(found[0]) - 0xDC00:02x}"
                         problem = f"not valid UTF-8 (byte {byte}); save the file as UTF-8 or UTF-16"
-                        return _malformed_csv(f"{file}: {name}, row {row}: {problem}", row)
-                row += bool(cells)
+                        return _malformed_csv(f"{file}: {name}, row {row}: {problem}", row, rows.line_num)
+                row += 1
         except csv.Error as error:
             is_open_quote = "unexpected end" in str(error)
             problem = "a quoted cell that starts here is not closed" if is_open_quote else str(error)
-            return _malformed_csv(f"{file}: row {row}: {problem}", row)
+            return _malformed_csv(f"{file}: row {row}: {problem}", row, None if is_open_quote else rows.line_num)
     return None
 
 
-def _malformed_csv(message: str, row: int) -> MalformedDataError:
-    return MalformedDataError(message, row=row, expected="CSV in UTF-8 with a header line")
-
-
-@contextmanager
-def _csv_field_size_limit(characters: int) -> Iterator[None]:
-    before = csv.field_size_limit(characters)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+def _malformed_csv(message: str, row: int, line: int | None) -> MalformedDataError:
+    return MalformedDataError(message + line_text(line), row=row, expected="CSV in UTF-8 with a header line")
 
 
 class JsonLinesInput:

@@ -1,0 +1,114 @@
+"""The layout of a CSV file, as SSMS, sqlcmd and spreadsheets write it: encoding, separator, and lines that are not rows."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_DASHES: Final = re.compile(r"-+")
+_ROW_COUNT: Final = re.compile(r"\(\d+ rows? affected\)")
+_LINE_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvLayout:
+    """The layout of a file.
+
+    Attributes:
+        encoding: `utf-16`, or `utf-8-sig`.
+        delimiter: A comma, or a tab or semicolon if the header has no comma.
+        header: The names of the columns; empty for an empty file.
+        has_dashes: Whether sqlcmd has underlined the header.
+        has_rows: Whether anything follows the header.
+    """
+
+    encoding: str
+    delimiter: str
+    header: tuple[str, ...]
+    has_dashes: bool
+    has_rows: bool
+
+
+def read_layout(file: Path) -> CsvLayout:
+    """Reads the first lines of a file."""
+    with file.open("rb") as opened:
+        encoding = "utf-16" if opened.read(2) in _UTF16_MARKS else "utf-8-sig"
+    with file.open(encoding=encoding, errors="replace", newline="") as text:
+        first = text.readline(_LINE_MAX)
+        delimiter = next((one for one in ",\t;" if one in first), ",")
+        text.seek(0)
+        rows = csv.reader(text, delimiter=delimiter)
+        header = next(rows, [])
+        has_rows = text.read(1) != ""
+        text.seek(0)
+        rows = csv.reader(text, delimiter=delimiter)
+        has_dashes = False
+        try:
+            next(rows, None)
+            has_dashes = is_underline(next(rows, []))
+        except csv.Error:  # reported when the rows are read
+            pass
+    return CsvLayout(
+        encoding=encoding, delimiter=delimiter, header=tuple(header), has_dashes=has_dashes, has_rows=has_rows
+    )
+
+
+def is_underline(cells: list[str]) -> bool:
+    """Returns whether sqlcmd has underlined the header with these cells.
+
+    Examples:
+        >>> is_underline(["--------", "---"]), is_underline(["-", "x"]), is_underline([])
+        (True, False, False)
+    """
+    return bool(cells) and all(_DASHES.fullmatch(cell.strip()) for cell in cells)
+
+
+def is_row_count(line: str) -> bool:
+    """Returns whether a line is the number of rows that sqlcmd writes below them.
+
+    Examples:
+        >>> is_row_count("(1 rows affected)"), is_row_count("(none)")
+        (True, False)
+    """
+    return _ROW_COUNT.fullmatch(line.strip()) is not None
+
+
+def numbered_rows(rows: Iterator[list[str]], layout: CsvLayout) -> Iterator[list[str]]:
+    """Yields the rows after the header, without blank lines and what sqlcmd adds."""
+    next(rows)
+    if layout.has_dashes:
+        next(rows)
+    for cells in rows:
+        if cells and not (len(cells) != len(layout.header) and is_row_count(layout.delimiter.join(cells))):
+            yield cells
+
+
+def line_of_row(file: Path, row: int) -> int | None:
+    """Returns the line, counted from 1, on which a row of a CSV file starts; None if it cannot be read."""
+    layout = read_layout(file)
+    with file.open(encoding=layout.encoding, errors="replace", newline="") as text, field_size_limit(1 << 29):
+        rows = csv.reader(text, delimiter=layout.delimiter)
+        try:
+            for number, cells in enumerate(numbered_rows(rows, layout)):
+                if number == row:
+                    # A cell with line breaks ends below the line on which its row starts.
+                    return rows.line_num - sum(cell.count("\n") for cell in cells)
+        except csv.Error:
+            return None
+    return None
+
+
+@contextmanager
+def field_size_limit(characters: int) -> Iterator[None]:
+    """Sets the number of characters that a cell may have."""
+    before = csv.field_size_limit(characters)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
