@@ -402,3 +402,18 @@ def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:
     refused = run("sql", folder, script, "-v", "Db")
     assert refused.status == 2
     assert "-v: expected NAME=VALUE, got 'Db'" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("query", "instead"),
+    [
+        ("SELECT TOP 1 name FROM sys.routes", "LIMIT at the end instead of TOP"),
+        ("SELECT name FROM sys.routes WITH (NOLOCK)", "no WITH (NOLOCK)"),
+        ("SELECT getdate() AS t", "now() instead of GETDATE()"),
+        ("SELECT ISNULL(name, '') FROM sys.routes", "coalesce() instead of ISNULL()"),
+    ],
+)
+def test_error_of_t_sql_says_what_to_write_instead(run: Run, folder: Path, query: str, instead: str) -> None:
+    result = run("sql", folder, "--query", query)
+    assert result.status == 2
+    assert result.err.endswith(f"Queries are in DuckDB's SQL: {instead}\n")

@@ -47,6 +47,16 @@ _NAME: Final = re.compile(r"(?!(?:null|true|false)$)(?!.*\bfor\b.*\bin\b)[^\W\d]
 """What brackets hold that are a name, unless FROM or another word before them shows it; anything else is a list of DuckDB."""
 
 
+_T_SQL: Final = {
+    r"\bSELECT\s+(?:DISTINCT\s+)?TOP\b": "LIMIT at the end instead of TOP",
+    r"\(\s*NOLOCK\s*\)": "no WITH (NOLOCK)",
+    r"\b(?:GETDATE|GETUTCDATE|SYSDATETIME|SYSUTCDATETIME)\s*\(": "now() instead of GETDATE()",
+    r"\bISNULL\s*\(": "coalesce() instead of ISNULL()",
+    r"\bDATALENGTH\s*\(": "octet_length() instead of DATALENGTH()",
+}
+"""Patterns of T-SQL that DuckDB does not have, and what to write instead."""
+
+
 def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
     """Runs queries on the views (`sys.databases`) and queues (`dbo.Orders`) that they name; returns column names and rows of each.
 
@@ -68,12 +78,12 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
             results = [_run(connection, statement, objects) for statement in statements]
         except duckdb.BinderException as error:
             if "base table" not in str(error):
-                raise InputError(str(error)) from None
+                raise InputError(_with_dialect(str(error), text)) from None
             raise InputError("views and queues are read-only: expected a SELECT statement") from None
         except duckdb.CatalogException as error:  # a name; DuckDB would suggest names of its own
-            raise InputError(_without_object(str(error), objects)) from None
+            raise InputError(_with_dialect(_without_object(str(error), objects), text)) from None
         except duckdb.Error as error:
-            raise InputError(str(error)) from None
+            raise InputError(_with_dialect(str(error), text)) from None
     if not results:
         raise InputError("expected a query, such as SELECT * FROM sys.routes")
     # Results of queries are all shown; that of another statement, such as CREATE TEMP TABLE, only if it is the last.
@@ -188,6 +198,18 @@ def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
     similar = most_similar(missing[1].rpartition(".")[2].casefold(), known)
     question = "" if similar is None else f"; did you mean {known[similar]}?"
     return f"{missing[1]}: there is no view or queue of this name{question}"
+
+
+def _with_dialect(message: str, text: str) -> str:
+    """Returns the error with what to write instead of T-SQL that the query uses.
+
+    Examples:
+        >>> print(_with_dialect("Parser Error", "SELECT TOP 5 name FROM sys.routes WITH (NOLOCK)"))
+        Parser Error
+        Queries are in DuckDB's SQL: LIMIT at the end instead of TOP; no WITH (NOLOCK)
+    """
+    found = [instead for pattern, instead in _T_SQL.items() if re.search(pattern, text, re.IGNORECASE)]
+    return f"{message}\nQueries are in DuckDB's SQL: {'; '.join(found)}" if found else message
 
 
 def _unique_names(names: list[str]) -> list[str]:
