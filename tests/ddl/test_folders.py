@@ -191,5 +191,5 @@ def test_several_endpoints_may_be_of_several_instances(tmp_path: Path) -> None:
         DdlError, match="only one is allowed; if the files are of several instances, read them with --fleet"
     ):
         load(tmp_path / "project", {"a.sql": endpoint, "b.sql": endpoint})
-    with pytest.raises(DdlError, match="only one is allowed$"):
+    with pytest.raises(DdlError, match=r"only one is allowed$"):
         load(tmp_path / "single", {"a.sql": f"{endpoint}\nGO\n{endpoint}"})

@@ -141,6 +141,19 @@ def test_system_databases_are_not_created(name: str, guid: bytes | None, enabled
     assert "CREATE DATABASE" not in text
 
 
+@pytest.mark.parametrize("name", ["master", "model"])
+def test_unused_system_databases_need_no_statement(name: str) -> None:
+    """SQL Server shows zeros as their broker id, and refuses to alter their broker."""
+    sales = [route("Sales", "R")]
+    rows = [("Sales", ID, True), (name, bytes(16), False), ("msdb", None, True)]
+    text = written(catalog(*sales, databases=rows))
+    assert f"-- ssbroker: unused={name}\nGO\n" in text
+    assert f"[{name}]" not in text
+    written(catalog(*sales, databases=[rows[1], *rows[::2]]))
+    used = written(catalog(*sales, route(name, "AutoCreatedLocal"), databases=rows))
+    assert f"ALTER DATABASE [{name}] SET DISABLE_BROKER" in used
+
+
 @pytest.mark.parametrize(
     ("ends", "seconds"),
     [

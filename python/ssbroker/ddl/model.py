@@ -54,6 +54,9 @@ FIRST_ROUTE_ID: Final = 65_536
 
 ROUTE_ID_MAX: Final = 2**31 - 1
 
+UNUSED_GUID: Final = bytes(16)
+"""What SQL Server shows as the broker id of `master` and `model`."""
+
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
 
@@ -294,6 +297,12 @@ class InstanceModel:
         database = self._add(name)
         database.is_assumed = name != UNNAMED_DATABASE
         return database
+
+    def add_unused(self, names: Iterable[str]) -> None:
+        """Adds system databases without routes, whose broker SQL Server never enables."""
+        for name in map(canonical_name, names):
+            if name not in self.databases:
+                self.databases[name] = DatabaseModel(UNUSED_GUID, enabled=False)
 
     def create(self, name: str) -> DatabaseModel:
         """Creates a database, which must not exist."""

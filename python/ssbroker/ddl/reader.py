@@ -377,6 +377,8 @@ class _Server:
                 continue
             if key == "addresses":
                 self.target.instance.addresses.extend(filter(None, values))
+            elif key == "unused":
+                self.target.instance.add_unused(filter(None, values))
             else:
                 self.target.instance.pending_requests.extend(values)
 

@@ -22,7 +22,7 @@ from ssbroker.ddl.lexer import (
     format_list,
     refusal_text,
 )
-from ssbroker.ddl.model import FIRST_ROUTE_ID
+from ssbroker.ddl.model import FIRST_ROUTE_ID, UNUSED_GUID
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check
 from ssbroker.ddl.sqlcmd import REFERENCE
@@ -211,6 +211,13 @@ class _Writer:
         self._databases = _database_rows(catalog.databases)
         self._index = {database.name: index for index, database in enumerate(self._databases)}
         self._sequential = _databases_with_sequential_ids(catalog.routes)
+        used = {*catalog.routes["database"].to_pylist(), *catalog.services["database"].to_pylist()}
+        self._unused = {
+            row.name
+            for row in self._databases
+            if row[1:] == (UNUSED_GUID, False) and row.name in SYSTEM_DATABASES - {"msdb", *used}
+        }
+        """The system databases about which no statement is needed, and which SQL Server would refuse to alter."""
         self._created = 0  # the number of databases created so far
         self._current: str | None = None
         self._open = 0  # statements since the last GO
@@ -277,6 +284,9 @@ class _Writer:
         while self._created < count:
             database = self._databases[self._created]
             self._created += 1
+            if database.name in self._unused:
+                yield f"{self._go()}{annotation_comment(unused=database.name).lstrip()}\nGO\n"
+                continue
             try:
                 yield from self._create_database(database)
             except RefusalError as refusal:
