@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute
@@ -245,7 +245,7 @@ class CsvInput:
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
-def _skip_row_count(row: Any) -> str:
+def _skip_row_count(row: Any) -> Literal["skip", "error"]:
     """Skips the number of rows that sqlcmd writes below them; any other row without the cells of the header is an error."""
     return "skip" if is_row_count(row.text) else "error"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -59,8 +59,13 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
     return given
 
 
+_ROUTINE: Final = frozenset({"PRINT", "SET"})
+"""Skipped statements that every script has."""
+
+
 def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
-    """Warns about what scripts leave undone: each statement, or the number of skipped ones."""
-    lines = map(str, notes) if verbose else ddl.summary(notes, about=about)
+    """Warns about what scripts leave undone: each statement, or the number of skipped ones except routine."""
+    told = (note for note in notes if not (note.kind == "skipped" and note.statement in _ROUTINE))
+    lines = map(str, notes) if verbose else ddl.summary(told, about=about)
     for line in lines:
         warnings.warn(line, DdlWarning, stacklevel=2)
