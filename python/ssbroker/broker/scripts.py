@@ -8,7 +8,7 @@ from typing import Final
 
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.endpoint_ddl import drop_endpoint
+from ssbroker.broker.endpoint_statements import drop_endpoint
 from ssbroker.broker.ensure import Described, ObjectChange, describe_database, describe_endpoint, object_changes
 from ssbroker.broker.instance_script_target import InstanceScriptTarget
 from ssbroker.broker.instance_transaction import InstanceTransaction
