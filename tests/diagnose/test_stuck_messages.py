@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDeta
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
+from tests.diagnose.script_fleets import host, loaded, to
 from tests.rules.setting import BCN, MSDB, SALES, STORES, here, route
 from tests.worlds.universe import NOW
 
@@ -542,3 +544,36 @@ def test_is_initiator_may_be_a_number() -> None:
     numbers, booleans = (explained(whole, "Stock", is_initiator=value) for value in (0, False))
     assert numbers == booleans
     assert explained(whole, "Stock", is_initiator=1)["code"] == "SSB017"
+
+
+@pytest.mark.parametrize(
+    ("b2", "end", "code"),
+    [
+        (
+            host("B2", service="//B"),
+            "DELIVERED to B2/B2; return path: DELAYED: waits in B2 (service_not_found)",
+            "SSB017",
+        ),
+        (
+            host("B2", service="//Other", routes=to("A", "//A", "a.corp")),
+            "DROPPED by B2 (service_not_found): not acknowledged, so the sender resends it",
+            "SSB017",
+        ),
+        (
+            host("B2", service="//B", routes=to("A", "//A", "a.corp") + to("Wrong", "//A", "b2.corp")),
+            "DELIVERED to B2/B2; return path: DROPPED by B2 (service_not_found): not acknowledged, so the sender resends it",
+            "SSB017",
+        ),
+    ],
+)
+def test_every_choice_between_equal_routes_is_followed(b2: str, end: str, code: str, tmp_path: Path) -> None:
+    """The view sys.transmission_queue does not show the conversation id, which would decide between them."""
+    routes = to("B1", "//B", "b1.corp") + to("B2", "//B", "b2.corp")
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=routes),
+        B1=host("B1", service="//B", routes=to("A", "//A", "a.corp")),
+        B2=b2,
+    )
+    row = explained(whole, "//B", database="A")
+    assert (row["end"], row["code"]) == (f"with another choice between equal routes: {end}", code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.diagnose import Fleet, RoutingEnd, lint, reachability, trace
 from tests.diagnose.finding_cases import fleet, north, passing, south
+from tests.diagnose.script_fleets import host, loaded, to
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
@@ -288,3 +290,34 @@ def test_unknown_broker_id_is_dropped() -> None:
     found = trace(fleet(NORTH=north(), SOUTH=south()), "Stock", instance="NORTH", to_broker_instance=ELSEWHERE, at=NOW)
     assert found.end == RoutingEnd("DROPPED", "SOUTH", reason="service_not_found")
     assert "not acknowledged, so the sender resends it" in str(found)
+
+
+def test_acknowledgement_is_followed_from_every_copy_of_the_target(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=to("B1", "//B", "b1.corp") + to("B2", "//B", "b2.corp")),
+        B1=host("B1", service="//B", routes=to("A", "//A", "a.corp")),
+        B2=host("B2", service="//B"),
+    )
+    found = trace(whole, "//B", instance="A", at=NOW)
+    assert found.delivered
+    assert not found.always_delivered
+    assert [(path.instance, path.end.outcome) for path in found.acknowledgements] == [
+        ("B1", "DELIVERED"),
+        ("B2", "DELAYED"),
+    ]
+    assert 'With another choice between equal routes, the acknowledgement returns from B2/B2 to "//A" in A/A.' in str(
+        found
+    )
+    assert len(found.to_dict()["other_acknowledgements"]) == 1
+
+
+def test_acknowledgement_that_can_go_elsewhere_is_not_always_delivered(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=to("B", "//B", "b.corp")),
+        B=host("B", service="//B", routes=to("A", "//A", "a.corp") + to("A2", "//A", "none.corp")),
+    )
+    found = trace(whole, "//B", instance="A", at=NOW)
+    assert found.delivered
+    assert not found.always_delivered

@@ -225,12 +225,11 @@ def _trace(trace: Trace) -> str:
         f"<p>{escaped(trace.instance)}/{escaped(trace.database)} starts a conversation with <b>{escaped(trace.to_service_name)}</b>.</p>",
         _path(trace),
     ]
-    if trace.acknowledgement is not None:
-        parts.append(
-            f"<h3>{return_subject(trace)} to {escaped(trace.acknowledgement.to_service_name)}</h3>{_path(trace.acknowledgement)}"
-        )
-        if not trace.acknowledgement.returned_to(trace):
-            parts.append(f'<p class="dropped">{return_failure(trace)}</p>')
+    for acknowledgement in trace.acknowledgements:
+        subject = f"{return_subject(acknowledgement, trace)} to {acknowledgement.to_service_name}"
+        parts.append(f"<h3>{escaped(subject)}</h3>{_path(acknowledgement)}")
+        if not acknowledgement.returned_to(trace):
+            parts.append(f'<p class="dropped">{return_failure(acknowledgement, trace)}</p>')
     return "".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ from ssbroker.diagnose.routing_graph import (
     NEXT_ENDPOINT_NOT_STARTED,
     QUEUE_DISABLED,
     SENT_BACK,
+    RoutingEnd,
     RoutingGraph,
 )
 from ssbroker.diagnose.similar_names import SimilarServices
@@ -208,21 +210,58 @@ class _Explainer:
         }
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
+        """Explains the first of the possible paths that is not sound, or else the one that is taken first."""
+        explanations = (self._explain_path(path) for path in self._paths(instance, lookup, from_service_name))
+        first = next(explanations)
+        if not first.is_sound:
+            return first
+        fault = next((each for each in explanations if not each.is_sound), None)
+        if fault is None:
+            return first
+        fault.columns["end"] = f"with another choice between equal routes: {fault.columns['end']}"
+        return fault
+
+    def _paths(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> Iterator[Trace]:
+        """Yields a path to each possible end of a message, each with its acknowledgement; the one that is taken first is the first."""
         forward = self._tracer.follow(instance, lookup)
-        acknowledgement = self._tracer.acknowledgement(forward, from_service_name) if lookup.is_initiator else None
-        is_lost = acknowledgement is not None and not acknowledgement.returned_to(forward)
-        last = acknowledgement if acknowledgement is not None and is_lost else forward
-        finding = self._cause(forward, acknowledgement if is_lost else None)
+        if lookup.is_initiator:
+            forward = self._tracer.with_acknowledgements(forward, from_service_name)
+        yield forward
+        returns = {(path.instance, path.database): path for path in forward.other_acknowledgements}
+        for end in forward.possible:
+            if end.outcome == "DELIVERED" and end != forward.end:
+                back = returns.get((str(end.instance), str(end.database)))
+                yield replace(forward, end=end, acknowledgement=back)
+            elif end != forward.end:
+                yield self._tracer.follow_to(instance, lookup, end)
+
+    def _explain_path(self, forward: Trace) -> _Explanation:
+        lost = self._lost_return(forward)
+        finding = self._cause(forward, lost)
         decision = forward.hops[0].decision
         # A message to an address outside the fleet is routed too.
-        is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and not is_lost and finding is None
+        is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and lost is None and finding is None
         result: dict[str, Any] = {
             "outcome": decision["outcome"],
             "reason": decision["reason"],
-            "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(last.end)}" if is_lost else "")),
+            "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(lost.end)}" if lost else "")),
         }
-        result |= self._columns_of_cause(forward, last, finding)
+        result |= self._columns_of_cause(forward, lost or forward, finding)
         return _Explanation(result, is_sound)
+
+    def _lost_return(self, forward: Trace) -> Trace | None:
+        """Returns a path of the acknowledgement that does not lead back to the sender, over all tie breaks."""
+        back = forward.acknowledgement
+        origin = RoutingEnd("DELIVERED", forward.instance, forward.database)
+        if back is None or back.possible == (origin,):
+            return None
+        if back.end != origin:
+            return back
+        end = next(each for each in back.possible if each != origin)
+        broker = self._graph.at(forward.instance).tables.databases[forward.database].broker
+        return self._tracer.follow_to(
+            back.instance, RouteLookup(back.database, back.to_service_name, broker, is_initiator=False), end
+        )
 
     def _columns_of_cause(self, forward: Trace, last: Trace, finding: Finding | None) -> dict[str, Any]:
         """Returns code, cause and remedy of a message on a path; `last` is the path on which it, or its acknowledgement, is lost."""

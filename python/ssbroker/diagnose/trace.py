@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from ssbroker.diagnose.routing_graph import (
 )
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
-from ssbroker.router import PendingRequest, Router, TieBreak
+from ssbroker.router import PendingRequest, Router
 
 
 def render(trace: Trace) -> str:
@@ -40,13 +40,12 @@ def render(trace: Trace) -> str:
 def _lines(trace: Trace) -> Iterator[str]:
     yield f"{_location(trace)} starts a conversation with {quoted(trace.to_service_name)}."
     yield from _path(trace)
-    acknowledgement = trace.acknowledgement
-    if acknowledgement is not None:
+    for acknowledgement in trace.acknowledgements:
         yield ""
-        yield f"{return_subject(trace)} to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
+        yield f"{return_subject(acknowledgement, trace)} to {quoted(acknowledgement.to_service_name)} in {_location(trace)}."
         yield from _path(acknowledgement)
         if not acknowledgement.returned_to(trace):
-            yield return_failure(trace)
+            yield return_failure(acknowledgement, trace)
     if trace.delivered and trace.end.instance != trace.instance:
         yield ""
         yield NOT_TRACED
@@ -56,14 +55,17 @@ NOT_TRACED: Final = "Not checked: whether the target permits SEND, and the certi
 """The last line of the text of a trace whose message is delivered in another instance."""
 
 
-def return_subject(trace: Trace) -> str:
+def return_subject(acknowledgement: Trace, first: Trace) -> str:
     """Returns what returns from the target, with its verb; within an instance nothing has to be acknowledged over a route."""
-    return "Replies return" if trace.end.instance == trace.instance else "The acknowledgement returns"
+    subject = "replies return" if acknowledgement.instance == first.instance else "the acknowledgement returns"
+    if acknowledgement is first.acknowledgement:
+        return subject.capitalize()
+    return f"With another choice between equal routes, {subject} from {_location(acknowledgement)}"
 
 
-def return_failure(trace: Trace) -> str:
+def return_failure(acknowledgement: Trace, first: Trace) -> str:
     """Describes what happens because the acknowledgement does not arrive."""
-    if trace.end.instance == trace.instance:
+    if acknowledgement.instance == first.instance:
         return "They do not arrive: replies wait at the target until the conversation times out."
     return "It does not arrive: the initiator resends the message about every minute until the conversation times out."
 
@@ -170,6 +172,7 @@ class Trace:
         possible: Every possible end of such a conversation, over all tie breaks.
         acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
             service.
+        other_acknowledgements: The paths of the acknowledgement from the other targets that the message can reach, over all tie breaks.
     """
 
     instance: str
@@ -180,6 +183,7 @@ class Trace:
     end: RoutingEnd
     possible: tuple[RoutingEnd, ...]
     acknowledgement: Trace | None = None
+    other_acknowledgements: tuple[Trace, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Trace of {self.to_service_name!r} from {self.instance}/{self.database}: {self.end.outcome}>"
@@ -191,10 +195,17 @@ class Trace:
         return is_delivered and (self.acknowledgement is None or self.acknowledgement.returned_to(self))
 
     @property
+    def acknowledgements(self) -> tuple[Trace, ...]:
+        """The paths of the acknowledgement from every target that the message can reach; that of `end` is the first."""
+        first = () if self.acknowledgement is None else (self.acknowledgement,)
+        return (*first, *self.other_acknowledgements)
+
+    @property
     def always_delivered(self) -> bool:
         """Whether the message reaches a queue and its acknowledgement returns, whichever way ties are broken."""
-        paths = [self] if self.acknowledgement is None else [self, self.acknowledgement]
-        return self.delivered and all(end.outcome == "DELIVERED" for path in paths for end in path.possible)
+        origin = (RoutingEnd("DELIVERED", self.instance, self.database),)
+        is_delivered = all(end.outcome == "DELIVERED" for end in self.possible)
+        return is_delivered and all(path.possible == origin for path in self.acknowledgements)
 
     def returned_to(self, first: Trace) -> bool:
         """Returns whether this path, of an acknowledgement, ends where another one starts.
@@ -219,6 +230,7 @@ class Trace:
             "possible": [end._asdict() for end in self.possible],
             "delivered": self.delivered,
             "acknowledgement": None if self.acknowledgement is None else self.acknowledgement.to_dict(),
+            "other_acknowledgements": [each.to_dict() for each in self.other_acknowledgements],
         }
 
     def __str__(self) -> str:
@@ -226,7 +238,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         start, *lines = str(self).splitlines()
-        hops = (*self.hops, *(() if self.acknowledgement is None else self.acknowledgement.hops))
+        hops = [hop for path in (self, *self.acknowledgements) for hop in path.hops]
         explanations = [
             notebook.collapsible(
                 f"{hop.instance}: {restore_spaces(decision_text(hop))}", notebook.preformatted(str(hop.explanation))
@@ -295,11 +307,7 @@ def trace(
     start_instance, start_database = resolve_database(whole_fleet, instance, database)
     broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
     forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker))
-    acknowledgement = tracer.acknowledgement(forward, from_service_name)
-    return Trace(**{field: getattr(forward, field) for field in _FORWARD_FIELDS}, acknowledgement=acknowledgement)
-
-
-_FORWARD_FIELDS: Final = ("instance", "database", "to_service_name", "is_initiator", "hops", "end", "possible")
+    return tracer.with_acknowledgements(forward, from_service_name)
 
 
 def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -> tuple[str, str]:
@@ -332,6 +340,10 @@ def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -
     return instance, database
 
 
+_IDS_MAX: Final = 100
+"""The conversation ids to try for one end; the rarest ends of many equal routes may not be found."""
+
+
 class Tracer:
     """Follows messages with one conversation id at one time."""
 
@@ -340,12 +352,23 @@ class Tracer:
     ) -> None:
         self._graph = graph
         self._conversation_id = conversation_id
-        tie_break: TieBreak = "first" if conversation_id is None else "hash"
-        self._options: dict[str, Any] = {"tie_break": tie_break, "pending_request": pending_request}
+        self._pending_request: PendingRequest = pending_request
         self._now = now
 
     def follow(self, instance: str, lookup: RouteLookup) -> Trace:
         """Follows one message."""
+        return self._follow(instance, lookup, self._conversation_id)
+
+    def follow_to(self, instance: str, lookup: RouteLookup, end: RoutingEnd) -> Trace:
+        """Follows a message to one of its possible ends, with a conversation id by which it gets there."""
+        path = self.follow(instance, lookup)
+        for number in range(_IDS_MAX):
+            if path.end == end:
+                return path
+            path = self._follow(instance, lookup, number.to_bytes(16, "big"))
+        return replace(path, end=end)
+
+    def _follow(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Trace:
         hops: list[Hop] = []
         seen: set[Node] = set()
         node: Node = (instance, lookup)
@@ -353,7 +376,7 @@ class Tracer:
         sender: str | None = None
         while end is None:
             seen.add(node)
-            hop = self._hop(*node)
+            hop = self._hop(*node, conversation_id)
             hops.append(hop)
             following = self._graph.next_step(node[0], node[1], _possible_decision(hop.decision), sender=sender)
             if isinstance(following, RoutingEnd):
@@ -373,27 +396,35 @@ class Tracer:
             possible=tuple(sorted(possible, key=str)),
         )
 
-    def acknowledgement(self, forward: Trace, from_service_name: str | None) -> Trace | None:
-        """Follows the acknowledgement of a delivered message."""
-        if forward.end.outcome != "DELIVERED" or forward.end.instance is None or forward.end.database is None:
-            return None
+    def with_acknowledgements(self, forward: Trace, from_service_name: str | None) -> Trace:
+        """Returns the trace with the acknowledgement from every target that the message can reach."""
         rows = self._graph.at(forward.instance).tables
         service = from_service_name
         if service is None:
             service = min(rows.services.get(forward.database, ()), default=None)
         if service is None:
-            return None
+            return forward
         broker = rows.databases[forward.database].broker
-        return self.follow(forward.end.instance, RouteLookup(forward.end.database, service, broker, is_initiator=False))
+        found = {
+            end: self.follow(str(end.instance), RouteLookup(end.database, service, broker, is_initiator=False))
+            for end in (forward.end, *forward.possible)
+            if end.outcome == "DELIVERED"
+        }
+        first = found.pop(forward.end, None)
+        return replace(forward, acknowledgement=first, other_acknowledgements=tuple(found.values()))
 
-    def _hop(self, instance: str, lookup: RouteLookup) -> Hop:
-        router = Router(self._graph.fleet[instance], **self._options)
+    def _hop(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Hop:
+        router = Router(
+            self._graph.fleet[instance],
+            tie_break="first" if conversation_id is None else "hash",
+            pending_request=self._pending_request,
+        )
         explanation = router.explain(
             lookup.service,
             to_broker_instance=lookup.broker,
             database=lookup.database,
             is_initiator=lookup.is_initiator,
-            conversation_id=self._conversation_id,
+            conversation_id=conversation_id,
             now=self._now,
         )
         return Hop(instance=instance, database=lookup.database, explanation=explanation)
