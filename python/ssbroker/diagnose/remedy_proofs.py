@@ -10,7 +10,7 @@ from typing import Final
 
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_tables import MSDB, TRANSPORT
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import Fleet
@@ -19,7 +19,7 @@ from ssbroker.diagnose.scripts_on_copies import ScriptOnCopies
 from ssbroker.exceptions import SsbrokerError
 
 Check = Callable[[CheckContext], Sequence[Problem]]
-_Key = tuple[str, str | None, str | None, Subject, int | None]
+_Key = tuple[str, str | None, str | None, Subject]
 WORK_MAX: Final = 20_000
 """The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
 _TRIALS_MAX: Final = 16
@@ -43,15 +43,22 @@ class Conversations:
             service for tables in context.tables.values() for names in tables.services.values() for service in names
         }
 
-    def is_delivered(self, concern: Concern) -> bool:
-        """Returns whether a conversation is delivered and acknowledged in all outcomes, or leaves the fleet for an unknown target."""
+    def is_delivered(self, concern: Concern, *, must_be_named: bool = False) -> bool:
+        """Returns whether a conversation is delivered and acknowledged in all outcomes, or leaves the fleet for an unknown target.
+
+        With `must_be_named`, it may leave the fleet only by a route for its service.
+        """
         instance, database, service = concern
         if instance not in self._graph.fleet or (
             database is not None and database not in self._context.tables[instance].databases
         ):
             return False
         return all(
-            (end.outcome == "ELSEWHERE" and service not in self._hosted)
+            (
+                end.outcome == "ELSEWHERE"
+                and service not in self._hosted
+                and not (must_be_named and self._leaves_unnamed(service, end))
+            )
             # The service only starts conversations: what it receives are replies, and they take the same path.
             or end.outcome == "REFUSED"
             or (end.outcome == "DELIVERED" and self._returns(instance, database, end))
@@ -75,6 +82,13 @@ class Conversations:
             self._graph.at(instance).decisions_for(lookups)
         concerns = (Concern(*start, service) for start in starts for service in self._graph.ids)
         return frozenset(each for each in concerns if self.is_delivered(each))
+
+    def _leaves_unnamed(self, service: str, end: RoutingEnd) -> bool:
+        """Returns whether only a route for all services leads a conversation out of the fleet."""
+        return not any(
+            route.address == TRANSPORT or (route.service == service and end.address in (route.address, route.mirror))
+            for route in self._context.tables[str(end.instance)].routes
+        )
 
     def _returns(self, instance: str, database: str | None, end: RoutingEnd) -> bool:
         if database is None or (instance, database) == (end.instance, end.database):
@@ -136,13 +150,30 @@ class RemedyProver:
             if _key(problem.finding) in remaining:
                 continue
             errors = {_key(each.finding) for each in problems if each.finding.severity == "error"}
-            if errors <= self._errors and all(map(conversations.is_delivered, problem.concerns)):
+            if errors <= self._errors and all(
+                conversations.is_delivered(each, must_be_named=True) for each in problem.concerns
+            ):
                 if self._keeps_deliveries(conversations):
                     return candidate
             elif len(candidate) < _STEPS_MAX:
                 # The fault is gone, and another one of the same conversation is left or appears.
-                extended.append(_extend_candidate(candidate, problems))
+                extended.append(self._extended(candidate, problem, problems))
         return None
+
+    def _extended(self, candidate: Candidate, problem: Problem, left: Sequence[Problem]) -> Iterator[Candidate]:
+        """Yields a candidate with the possible remedies of each error that it causes, or that concerns the same conversations."""
+        services = {concern.service for concern in problem.concerns}
+        for instance, database, _ in problem.concerns:
+            services.update(
+                self._context.tables[instance].services.get(database or "", ())
+            )  # to which it is acknowledged
+        for other in left:
+            if other.finding.severity == "error" and (
+                _key(other.finding) not in self._errors
+                or any(concern.service in services for concern in other.concerns)
+            ):
+                for more in other.candidates:
+                    yield (*candidate, *more)
 
     def _keeps_deliveries(self, conversations: Conversations) -> bool:
         return all(map(conversations.is_delivered, self._conversations.delivered))
@@ -182,16 +213,9 @@ class RemedyProver:
         return Conversations(context), self._check(context)
 
 
-def _extend_candidate(candidate: Candidate, problems: Sequence[Problem]) -> Iterator[Candidate]:
-    """Yields a candidate with the possible remedies of each error that is left."""
-    for other in problems:
-        if other.finding.severity == "error":
-            for more in other.candidates:
-                yield (*candidate, *more)
-
-
 def _key(finding: Finding) -> _Key:
-    return finding.code, finding.instance, finding.database, finding.subject, finding.route_id
+    # The ids of routes differ in a copy.
+    return finding.code, finding.instance, finding.database, finding.subject
 
 
 def remedy_text(steps: Sequence[Step], *, fleet: Fleet) -> str:
