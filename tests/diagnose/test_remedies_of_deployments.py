@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ssbroker.diagnose import lint, trace
 from tests.diagnose.script_fleets import after, found, host, loaded, names_in, to
 from tests.worlds.universe import NOW
@@ -31,3 +33,127 @@ def test_route_is_not_dropped_because_an_unknown_gateway_takes_everything(tmp_pa
     gateway = "CREATE ROUTE Any WITH ADDRESS = 'TCP://gw:4022'\n"
     whole = loaded(tmp_path, A=host("A", service="//A", routes=local + gateway))
     assert found(whole, "SSB008").scripts == ()
+
+
+ONE = "11111111-0000-4000-8000-000000000001"
+TWO = "22222222-0000-4000-8000-000000000002"
+TO_COPIES = to("B1", "//B", "b1.corp") + to("B2", "//B", "b2.corp")
+TO_A = to("A", "//A", "a.corp")
+TO_B = to("B", "//B", "b.corp")
+
+
+def test_target_that_shares_the_load_is_kept_if_ids_are_unknown(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=TO_COPIES),
+        B1=host("B1", service="//B", routes=TO_A),
+        B2=host("B2", service="//B"),
+    )
+    finding = next(each for each in lint(whole, at=NOW) if each.instance == "A")
+    assert finding.scripts == ()
+    assert "with the BROKER_INSTANCE of each database" in finding.remedy
+
+
+def test_copies_that_start_conversations_get_routes_with_their_ids(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=TO_COPIES),
+        B1=host("B1", service="//B", routes=TO_A, broker_id=ONE),
+        B2=host("B2", service="//B", routes=TO_A, broker_id=TWO),
+    )
+    repaired = after(tmp_path, found(whole, "SSB017"))
+    assert not lint(repaired, at=NOW).at_least("error")
+    assert {end.instance for end in trace(repaired, "//B", instance="A", at=NOW).possible} == {"B1", "B2"}
+
+
+REPLICA = host("A", service="//A", routes=TO_B, broker_id=ONE, addresses="{}", after="{}")
+DISABLED = "ALTER DATABASE A SET DISABLE_BROKER"
+
+
+@pytest.mark.parametrize(
+    "addresses", ["TCP://{}.corp:4022,TCP://listener.corp:4022", "TCP://listener.corp:4022,TCP://{}.corp:4022"]
+)
+def test_return_route_to_an_availability_group_leads_to_its_listener(addresses: str, tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        n1=REPLICA.format(addresses.format("n1"), ""),
+        n2=REPLICA.format(addresses.format("n2"), DISABLED),
+        B=host("B", service="//B"),
+    )
+    (script,) = found(whole, "SSB017").scripts
+    assert script[1].endswith("ADDRESS = N'TCP://listener.corp:4022';")
+
+
+def test_return_route_to_a_mirrored_pair_is_mirrored(tmp_path: Path) -> None:
+    mirrored = f", BROKER_INSTANCE = '{ONE}', MIRROR_ADDRESS = 'TCP://a2.corp:4022'"
+    routes = TO_B + to("C", "//C", "c.corp")
+    whole = loaded(
+        tmp_path,
+        A1=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a1.corp:4022"),
+        A2=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED),
+        B=host("B", service="//B"),
+        C=host("C", service="//C", routes=to("A", "//A", "a1.corp", more=mirrored)),
+    )
+    (script,) = found(whole, "SSB017").scripts
+    clauses = f"BROKER_INSTANCE = N'{ONE}', ADDRESS = N'TCP://a1.corp:4022', MIRROR_ADDRESS = N'TCP://a2.corp:4022'"
+    assert script == ("B", f"USE [B]; CREATE ROUTE [A] WITH SERVICE_NAME = N'//A', {clauses};")
+
+
+def test_mirrored_route_is_not_replaced_by_another_one(tmp_path: Path) -> None:
+    mirrored = f", BROKER_INSTANCE = '{ONE}', MIRROR_ADDRESS = 'TCP://a2.corp:4022'"
+    principal = host("A", service="//A", routes=TO_B, broker_id=ONE, addresses="TCP://a1.corp:4022")
+    whole = loaded(
+        tmp_path,
+        A1=f"{principal}\nGO\nALTER DATABASE A SET NEW_BROKER",
+        A2=host("A", service="//A", routes=TO_B, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED),
+        B=host("B", service="//B", routes=to("A", "//A", "a1.corp", more=mirrored)),
+    )
+    for finding in lint(whole, at=NOW):
+        assert finding.scripts == ()
+    assert 'BROKER_INSTANCE of the mirrored route "A"' in found(whole, "SSB017").remedy
+
+
+@pytest.mark.parametrize("way_back", ["complete", "missing in the first", "missing in the second", "missing in both"])
+def test_return_route_leads_to_the_gateway_that_forwards(way_back: str, tmp_path: Path) -> None:
+    """Only gateways reach the networks at both of their ends."""
+    first = to("A", "//A", "a.corp") if way_back in ("complete", "missing in the second") else ""
+    second = to("A", "//A", "gw1.corp") if way_back in ("complete", "missing in the first") else ""
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=to("B", "//B", "gw1.corp")),
+        GW1=host("GW1", msdb=to("B", "//B", "gw2.corp") + first),
+        GW2=host("GW2", msdb=to("B", "//B", "b.corp") + second),
+        B=host("B", service="//B"),
+    )
+    repaired = after(tmp_path, found(whole, "SSB017"))
+    back = trace(repaired, "//B", instance="A", at=NOW).acknowledgement
+    assert back is not None
+    assert [hop.instance for hop in back.hops] == ["B", "GW2", "GW1", "A"]
+    assert back.end.outcome == "DELIVERED"
+
+
+def test_loop_has_only_advice_if_no_instance_has_the_service(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=to("B", "//B", "gw1.corp")),
+        GW1=host("GW1", msdb=to("B", "//B", "gw2.corp")),
+        GW2=host("GW2", msdb=to("B", "//B", "gw3.corp")),
+        GW3=host("GW3", msdb=to("B", "//B", "gw1.corp")),
+    )
+    assert found(whole, "SSB020").scripts == ()
+
+
+def test_consequence_of_a_stale_broker_id_has_no_remedy_of_its_own(tmp_path: Path) -> None:
+    """Both remedies together would leave two equal routes."""
+    target = host("B", service="//B", routes=TO_A, broker_id=ONE)
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//A", routes=to("B", "//B", "b.corp", more=f", BROKER_INSTANCE = '{ONE}'")),
+        B=f"{target}\nGO\nALTER DATABASE B SET NEW_BROKER",
+    )
+    cause, consequence = lint(whole, at=NOW).at_least("error")
+    assert (cause.code, consequence.code) == ("SSB014", "SSB017")
+    assert consequence.scripts == ()
+    assert 'route "B" (SSB014)' in consequence.remedy
+    assert cause.scripts
+    assert not lint(after(tmp_path, cause), at=NOW).at_least("error")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Final, NamedTuple, Self
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, shortened_list, string_literal
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
-from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute, Tables
+from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity, Subject
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.routing_graph import RoutingGraph
@@ -47,6 +49,24 @@ class Concern(NamedTuple):
     def of_table(cls, instance: str, table: str, service: str) -> Self:
         """Returns the conversation that the routes of a database route: those of msdb route what arrives from outside."""
         return cls(instance, None if table == MSDB else table, service)
+
+
+class Destination(NamedTuple):
+    """Where a route must lead to reach a database."""
+
+    address: str
+    mirror: str | None = None
+    broker: str | None = None
+    """The broker id; a mirrored route needs it."""
+
+    @property
+    def clauses(self) -> str:
+        """The clauses of ALTER ROUTE."""
+        values = ("BROKER_INSTANCE", self.broker), ("ADDRESS", self.address), ("MIRROR_ADDRESS", self.mirror)
+        return ", ".join(f"{name} = {string_literal(value)}" for name, value in values if value is not None)
+
+
+TO_LOCAL: Final = Destination(LOCAL)
 
 
 class Candidates:
@@ -190,10 +210,39 @@ class CheckContext:
         details = self.fleet[instance].details.services.get((database, service))
         return details is None or details.accepts_conversations
 
-    def address_for(self, instance: str, *, seen_from: str) -> str | None:
-        """Returns the address by which a route of one instance reaches another; None if no address is known."""
+    def destination(self, instance: str, database: str, *, seen_from: str) -> Destination | None:
+        """Returns where a route of one instance must lead to reach a database of another, also after a failover.
+
+        None if an address is not known, or the broker id that a mirrored route needs.
+        """
         if instance == seen_from:
-            return "LOCAL"
+            return TO_LOCAL
+        if (instance, database) not in self.mirrored:
+            own = self.stated_addresses(instance)
+            return next((Destination(each) for each in sorted(own, key=self._shared_addresses.__contains__)), None)
+        if instance in self.fleet.roles:
+            known = self._shared_addresses.intersection(self.fleet[instance].addresses)
+            listener = min(known.difference(self.fleet[seen_from].addresses), default=None)
+            return None if listener is None else Destination(listener)
+        broker = self.broker_id(instance, database)
+        addresses = [
+            next(iter(self.stated_addresses(each)), None)
+            for each in (instance, *(other for other, name in sorted(self.mirrored) if other != instance))
+            if (row := self.tables[each].databases.get(database)) is not None and row.broker == broker
+        ]
+        match broker, addresses:
+            case bytes(), [str(address), str(mirror)]:
+                return Destination(address, mirror, str(uuid.UUID(bytes=broker)))
+        return None
+
+    @cached_property
+    def _shared_addresses(self) -> frozenset[str]:
+        """The addresses of the listeners of availability groups, which all replicas have."""
+        counts = Counter(address for catalog in self.fleet.values() for address in set(catalog.addresses))
+        return frozenset(address for address, count in counts.items() if count > 1 and not LOOPBACK.match(address))
+
+    def address_of(self, instance: str) -> str | None:
+        """Returns the address by which other instances reach an instance; None if no address is known."""
         return next(iter(self.stated_addresses(instance)), None)
 
     def stated_addresses(self, instance: str) -> tuple[str, ...]:
@@ -305,15 +354,24 @@ def drop_route(route: FleetRoute) -> str:
     return drop_route_named(route.database, route.name)
 
 
-def new_route(tables: Tables, database: str, *, service: str | None, address: str, broker: str | None = None) -> str:
-    """Returns the statements that create a route, under a name that the table does not have."""
-    taken = tables.route_names.get(database, ())
-    wanted = "AutoCreatedLocal" if service is None and address == "LOCAL" else (service or "AllServices").strip("/")
+def new_route(
+    tables: Tables,
+    database: str,
+    *,
+    service: str | None,
+    destination: Destination = TO_LOCAL,
+    reserved: set[str] | None = None,
+) -> str:
+    """Returns the statements that create a route, under a name that neither the table nor `reserved` has; it is then reserved."""
+    taken = {*tables.route_names.get(database, ()), *(reserved or ())}
+    address = destination.address
+    wanted = "AutoCreatedLocal" if service is None and address == LOCAL else (service or "AllServices").strip("/")
     wanted = wanted.rpartition("/")[2] or "Route"
     name, number = wanted, 1
     while name.casefold() in taken:
         number += 1
         name = f"{wanted} {number}"
-    clauses = [] if service is None else [f"SERVICE_NAME = {string_literal(service)}"]
-    clauses += [] if broker is None else [f"BROKER_INSTANCE = N'{broker}'"]
-    return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {', '.join([*clauses, f'ADDRESS = {string_literal(address)}'])};"
+    if reserved is not None:
+        reserved.add(name.casefold())
+    clauses = "" if service is None else f"SERVICE_NAME = {string_literal(service)}, "
+    return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {clauses}{destination.clauses};"

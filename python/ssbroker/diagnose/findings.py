@@ -567,9 +567,10 @@ def severity_count(severity: str, number: int) -> str:
     return f"{number:,} info" if severity == "info" else count_of(number, severity)
 
 
-def _sort_key(finding: Finding) -> tuple[int, str, str, str, int, str]:
+def _sort_key(finding: Finding) -> tuple[int, bool, str, str, str, int, str]:
     return (
         SEVERITIES.index(finding.severity),
+        finding.code == "SSB017",  # may be a consequence of the others
         finding.code,
         finding.instance or "",
         finding.database or "",

@@ -39,6 +39,7 @@ class Conversations:
         self._context: Final = context
         self._graph: Final = context.graph
         self._replies: dict[tuple[str, str, str, str], bool] = {}
+        self._shared: Final[dict[str, dict[Concern, set[str]]]] = {}
         self._hosted: Final = {
             service for tables in context.tables.values() for names in tables.services.values() for service in names
         }
@@ -82,6 +83,19 @@ class Conversations:
             self._graph.at(instance).decisions_for(lookups)
         concerns = (Concern(*start, service) for start in starts for service in self._graph.ids)
         return frozenset(each for each in concerns if self.is_delivered(each))
+
+    def reached(self, instance: str, database: str | None, service: str) -> set[str]:
+        """Returns the instances to which a conversation may be delivered."""
+        ends = self._graph.ends(instance, RouteLookup(database, service))
+        return {str(end.instance) for end in ends if end.outcome == "DELIVERED"}
+
+    def shared(self, instance: str) -> dict[Concern, set[str]]:
+        """Returns the conversations from an instance and through it whose load several instances share, with these instances."""
+        if instance not in self._shared:
+            starts = [Concern(instance, database, "") for database in (None, *self._context.tables[instance].databases)]
+            each = (start._replace(service=service) for start in starts for service in self._graph.ids)
+            self._shared[instance] = {start: reached for start in each if len(reached := self.reached(*start)) > 1}
+        return self._shared[instance]
 
     def _leaves_unnamed(self, service: str, end: RoutingEnd) -> bool:
         """Returns whether only a route for all services leads a conversation out of the fleet."""
@@ -153,7 +167,7 @@ class RemedyProver:
             if errors <= self._errors and all(
                 conversations.is_delivered(each, must_be_named=True) for each in problem.concerns
             ):
-                if self._keeps_deliveries(conversations):
+                if self._keeps_deliveries(conversations) and self._keeps_copies(conversations, candidate):
                     return candidate
             elif len(candidate) < _STEPS_MAX:
                 # The fault is gone, and another one of the same conversation is left or appears.
@@ -177,6 +191,14 @@ class RemedyProver:
 
     def _keeps_deliveries(self, conversations: Conversations) -> bool:
         return all(map(conversations.is_delivered, self._conversations.delivered))
+
+    def _keeps_copies(self, conversations: Conversations, candidate: Candidate) -> bool:
+        """Returns whether conversations that share the load of several instances still reach each of them."""
+        return all(
+            reached <= conversations.reached(*start)
+            for instance in {step.instance for step in candidate}
+            for start, reached in self._conversations.shared(instance).items()
+        )
 
     def _state_after(self, candidate: Candidate) -> tuple[Conversations, Sequence[Problem]] | None:
         """Returns the conversations and problems of the fleet after a candidate; None if a statement is refused."""

@@ -22,6 +22,7 @@ from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
     Concern,
+    Destination,
     Problem,
     Step,
     alter_route,
@@ -171,34 +172,22 @@ def _address_remedies(
     """Yields scripts that lead a route to each instance that has its service."""
     if route.service is None or route.mirror is not None:
         return
-    targets = {
-        host for host, database in context.hosts(route.service) if context.tables[host].databases[database].enabled
-    }
-    for target in sorted(targets, key=lambda each: (each != instance, each)):
-        address = context.address_for(target, seen_from=instance)
-        if address is None or address == route.address:
+    targets = [each for each in context.hosts(route.service) if context.tables[each[0]].databases[each[1]].enabled]
+    targets.sort(key=lambda each: (each[0] != instance, each))
+    destinations = (context.destination(*each, seen_from=instance) for each in targets)
+    for destination in dict.fromkeys(destinations):
+        if destination is None or destination.address == route.address:
             continue
-        yield (
-            _create_again_script(route, address=address)
-            if recreate
-            else alter_route(route, f"ADDRESS = {string_literal(address)}")
-        )
+        yield (_create_again_script(route, destination) if recreate else alter_route(route, destination.clauses))
 
 
-def _create_again_script(route: FleetRoute, *, address: str | None = None, mirror: bool = True) -> str:
+def _create_again_script(route: FleetRoute, destination: Destination | None = None) -> str:
     """Returns the statements that create a route again without LIFETIME."""
     broker = None if route.broker is None else str(uuid.UUID(bytes=route.broker))
-    clauses = [
-        f"{name} = {string_literal(value)}"
-        for name, value in (
-            ("SERVICE_NAME", route.service),
-            ("BROKER_INSTANCE", broker),
-            ("ADDRESS", address or route.address),
-            ("MIRROR_ADDRESS", route.mirror if mirror else None),
-        )
-        if value is not None
-    ]
-    return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {', '.join(clauses)};"
+    to = destination or Destination(route.address, route.mirror)
+    service = "" if route.service is None else f"SERVICE_NAME = {string_literal(route.service)}, "
+    clauses = service + to._replace(broker=to.broker or broker).clauses
+    return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {clauses};"
 
 
 def _service_name_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
@@ -308,7 +297,7 @@ def check_mirrors(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"has {route.address} as both address and mirror address",
                     "Set the mirror address to that of the partner.",
-                    candidates=[_create_again_script(route, mirror=False)],
+                    candidates=[_create_again_script(route, Destination(route.address))],
                     concerns=(),
                 )
             if route.broker is None or route.service is None:
@@ -367,7 +356,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
             ]
             if hidden:
                 created: Candidate = tuple(
-                    Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in hidden
+                    Step(instance, new_route(tables, database, service=service)) for service in hidden
                 )
                 yield route_problem(
                     "SSB015",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from ssbroker._text import bracketed, quantity, restore_spaces, string_literal
+from ssbroker._text import bracketed, quantity, restore_spaces
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute
@@ -15,6 +15,7 @@ from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
     Concern,
+    Destination,
     Problem,
     Step,
     alter_route,
@@ -54,12 +55,7 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
             loop=loop.instances,
             related=[qualified_route(instance, route) for instance, route in routes],
             candidates=_loop_remedies(context, routes),
-            concerns=[
-                Concern(instance, None, service)
-                for service in services
-                if context.hosts(service)
-                for instance in loop.instances
-            ],
+            concerns=[Concern(instance, None, service) for service in services for instance in loop.instances],
         )
 
 
@@ -73,10 +69,9 @@ def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterat
 def _loop_remedies(context: CheckContext, routes: list[tuple[str, FleetRoute]]) -> Iterator[Candidate]:
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
-        for target in dict.fromkeys(target for target, _ in hosts):
-            address = context.address_for(target, seen_from=instance)
-            if address is not None and address != route.address:
-                yield (Step(instance, alter_route(route, f"ADDRESS = {string_literal(address)}")),)
+        for destination in dict.fromkeys(context.destination(*host, seen_from=instance) for host in hosts):
+            if destination is not None and destination.address != route.address:
+                yield (Step(instance, alter_route(route, destination.clauses)),)
     for instance, route in routes:
         yield (Step(instance, alter_route(route, "ADDRESS = N'LOCAL'")),)
         yield (Step(instance, drop_route(route)),)
@@ -372,14 +367,16 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         route for route in tables.routes if route.database == MSDB and route.service is None and context.is_live(route)
     ]
     if here and not wildcards:
-        yield (Step(instance, new_route(tables, MSDB, service=None, address=LOCAL)),)
+        yield (Step(instance, new_route(tables, MSDB, service=None)),)
     if here:
-        yield (Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)),)
+        yield (Step(instance, new_route(tables, MSDB, service=service)),)
     for database in here:
         if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
             yield (Step(instance, f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"),)
     others = [
-        where for where, database in hosts if where != instance and context.tables[where].databases[database].enabled
+        (where, database)
+        for where, database in hosts
+        if where != instance and context.tables[where].databases[database].enabled
     ]
     senders: list[tuple[str, FleetRoute]] = [
         (start.instance, route)
@@ -390,17 +387,20 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         and context.is_live(route)
         and context.fleet.at(route.address, seen_from=start.instance) == instance
     ]
-    yield from filter(None, _sender_remedies(context, instance, senders, here, list(dict.fromkeys(others))))
-    for other in dict.fromkeys(others):
-        address = context.address_for(other, seen_from=instance)
-        if address is not None:
-            step = Step(instance, new_route(tables, MSDB, service=service, address=address))
+    yield from filter(None, _sender_remedies(context, instance, senders, here, others))
+    for destination in dict.fromkeys(context.destination(*other, seen_from=instance) for other in others):
+        if destination is not None:
+            step = Step(instance, new_route(tables, MSDB, service=service, destination=destination))
             yield (step,)
             yield (step, Step(instance, _forwarding_on(context, instance)))
 
 
 def _sender_remedies(
-    context: CheckContext, dropping: str, senders: list[tuple[str, FleetRoute]], here: list[str], others: list[str]
+    context: CheckContext,
+    dropping: str,
+    senders: list[tuple[str, FleetRoute]],
+    here: list[str],
+    others: list[tuple[str, str]],
 ) -> Iterator[Candidate]:
     """Yields changes of the routes that lead to the instance that drops: to the id of one of its databases, or to another instance."""
     for database in here:
@@ -412,11 +412,11 @@ def _sender_remedies(
             )
     for other in others:
         yield tuple(
-            Step(sender, alter_route(route, f"ADDRESS = {string_literal(address)}"))
+            Step(sender, alter_route(route, destination.clauses))
             for sender, route in senders
-            if (address := context.address_for(other, seen_from=sender)) is not None
+            if (destination := context.destination(*other, seen_from=sender)) is not None
         )
-    yield tuple(Step(sender, drop_route(route)) for sender, route in senders)
+    yield tuple(Step(sender, drop_route(route)) for sender, route in senders if route.mirror is None)
 
 
 def _forwarding_on(context: CheckContext, instance: str) -> str:
@@ -455,7 +455,7 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
         ]
         if not lost:
             continue
-        per_service = tuple(Step(instance, new_route(tables, MSDB, service=service, address=LOCAL)) for service in lost)
+        per_service = tuple(Step(instance, new_route(tables, MSDB, service=service)) for service in lost)
         yield problem_about(
             "SSB024",
             Subject("routes"),
@@ -466,7 +466,7 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
             database=MSDB,
             services=lost,
             severity="warning",
-            candidates=[(Step(instance, new_route(tables, MSDB, service=None, address=LOCAL)),), per_service],
+            candidates=[(Step(instance, new_route(tables, MSDB, service=None)),), per_service],
             concerns=[Concern(instance, None, service) for service in lost],
         )
 
@@ -513,9 +513,7 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
     )
     if len(names) > 1:
         fate = fate.replace(" to it", " to them")
-    per_service = tuple(
-        Step(instance, new_route(tables, database, service=service, address=LOCAL)) for service in names
-    )
+    per_service = tuple(Step(instance, new_route(tables, database, service=service)) for service in names)
     return problem_about(
         "SSB025",
         Subject("database", database),
@@ -525,7 +523,7 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
         database=database,
         services=names,
         related=[f"service {quoted_name(name)}" for name in names[:10]],
-        candidates=[(Step(instance, new_route(tables, database, service=None, address=LOCAL)),), per_service],
+        candidates=[(Step(instance, new_route(tables, database, service=None)),), per_service],
         concerns=[Concern(instance, database, service) for service in names],
     )
 
@@ -533,6 +531,13 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
 def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Problem]:
     """Checks that the targets of each database can reach each of its services that may have started the conversation."""
     reach = ReachabilitySets(context.graph, is_initiator=False)
+    stale = {(instance, route.database, route.service): route for instance, route, _, _ in stale_routes(context)}
+    mirrored = {
+        (instance, route.database, route.service): route
+        for instance, tables in context.tables.items()
+        for route in tables.routes
+        if route.mirror is not None and context.is_live(route)
+    }
     initiators: list[tuple[int, str]] = []
     missing: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, used in targets.items():
@@ -565,7 +570,15 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             end=ends[0],
             used={reach.starts[initiators[number][0]]: targets[initiators[number][0]][target] for number, _ in numbers},
             related=[shown_names[number] for number, _ in numbers],
+            stale=_first_of(stale, reach.starts[target], [initiators[number][1] for number, _ in numbers]),
+            mirrored=mirrored.get((*reach.starts[target], initiators[first][1])),
         )
+
+
+def _first_of(
+    routes: Mapping[tuple[str, str, str | None], FleetRoute], target: Start, services: Iterable[str]
+) -> FleetRoute | None:
+    return next((routes[*target, service] for service in services if (*target, service) in routes), None)
 
 
 def _no_return_route(
@@ -577,6 +590,8 @@ def _no_return_route(
     end: RoutingEnd,
     used: dict[Start, str],
     related: list[str],
+    stale: FleetRoute | None,
+    mirrored: FleetRoute | None,
 ) -> Problem:
     others = len(related) - 1
     others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
@@ -587,85 +602,187 @@ def _no_return_route(
         Subject("database", target.database),
         f"accepts conversations for {quoted_name(used[origin])} from {'/'.join(origin)}, but has no reliable return route to "
         f"{quoted_name(service)}{others_text}: {fate}",
-        f"Replies to {quoted_name(service)} must reach {'/'.join(origin)} in every case. Check the routes of {'/'.join(target)}, "
-        "and of msdb in the instances between; a route in both directions needs an address that the other instance knows.",
+        _return_advice(context, target, initiators[0], ends=ends, stale=stale, mirrored=mirrored),
         instance=target.instance,
         database=target.database,
         services=dict.fromkeys(name for _, name in initiators),
-        related=related,
-        candidates=_return_candidates(context, target, initiators, ends),
+        related=related if stale is None else [*related, qualified_route(target.instance, stale)],
+        candidates=() if stale else _return_candidates(context, target, initiators, ends, used),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
     )
 
 
+def _return_advice(
+    context: CheckContext,
+    target: Start,
+    initiator: tuple[Start, str],
+    *,
+    ends: set[RoutingEnd],
+    stale: FleetRoute | None,
+    mirrored: FleetRoute | None,
+) -> str:
+    """Returns the advice for a missing return route; `stale` and `mirrored` are routes of the target's database for an initiator's service."""
+    if stale is not None:
+        return f"This is a consequence of the broker id of route {quoted_name(stale.name)} (SSB014): correct that route first."
+    origin, service = initiator
+    if mirrored is not None and _leads_to(context, target.instance, mirrored, origin.instance):
+        return (
+            f"Change BROKER_INSTANCE of the mirrored route {quoted_name(mirrored.name)} to the service_broker_guid of "
+            f"{quoted_name(origin.database)} in sys.databases of {origin.instance}."
+        )
+    must = f"Replies to {quoted_name(service)} must reach {'/'.join(origin)} in every case."
+    if any(
+        end.instance not in (None, origin.instance) and service in context.tables[end.instance].hosts for end in ends
+    ):
+        return (
+            f"{must} Other instances have this service too: create a route in {'/'.join(target)} with the BROKER_INSTANCE of each database "
+            "that starts conversations, the service_broker_guid in its sys.databases. Keep the routes without one, which share the load of "
+            "new conversations."
+        )
+    return (
+        f"{must} Check the routes of {'/'.join(target)}, and of msdb in the instances between; a route in both directions needs an address "
+        "that the other instance knows."
+    )
+
+
 def _return_candidates(
-    context: CheckContext, target: Start, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]
+    context: CheckContext,
+    target: Start,
+    initiators: list[tuple[Start, str]],
+    ends: set[RoutingEnd],
+    used: dict[Start, str],
 ) -> Iterator[Candidate]:
     """Yields remedies: routes of the target's database that are missing or wrong, then what is wrong on the path."""
     created: list[Step] = []
     corrected: list[Step] = []
     replaced: list[Step] = []
+    paths = {origin: _path(context, origin, used[origin], target.instance) for origin in used}
+    reserved: set[str] = set()
+    sharing = Counter(service for _, service in initiators)
+    tables = context.tables[target.instance]
     for origin, service in initiators:
-        address = context.address_for(origin.instance, seen_from=target.instance)
-        routes = _routes_to(context, target, service)
-        wrong = [
-            route for route in routes if context.fleet.at(route.address, seen_from=target.instance) != origin.instance
-        ]
-        if address is None or any(context.may_lead_to_unaddressed(target.instance, route) for route in wrong):
+        path = paths[origin]
+        destination = _way_back(context, path, origin, at=target.instance)
+        here = target.instance
+        named = _routes_to(context, target, service)
+        routes = [route for route in named if route.mirror is None]
+        led = {route: context.fleet.at(route.address, seen_from=here) for route in routes}
+        wrong = [route for route, instance in led.items() if instance not in (origin.instance, *path[-2:-1])]
+        if destination is None or any(context.may_lead_to_unaddressed(here, route) for route in wrong):
             return
-        tables = context.tables[target.instance]
-        new = Step(target.instance, new_route(tables, target.database, service=service, address=address))
-        dropped = [Step(target.instance, drop_route(route)) for route in wrong]
+        broker = context.broker_id(*origin)
+        mirrored = [
+            route for route in named if route.mirror is not None and _leads_to(context, here, route, origin.instance)
+        ]
+        if mirrored or sharing[service] > 1 or any(_is_copy(context, origin, service, led[route]) for route in wrong):
+            # A mirrored route has a wrong broker id; routes to copies share the load of new conversations.
+            if broker is None:
+                return
+            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
+            step = (
+                alter_route(mirrored[0], clause)
+                if mirrored
+                else new_route(
+                    tables,
+                    target.database,
+                    service=service,
+                    destination=destination._replace(broker=str(uuid.UUID(bytes=broker))),
+                    reserved=reserved,
+                )
+            )
+            for steps in (created, corrected, replaced):
+                steps.append(Step(here, step))
+            continue
+        new = Step(
+            here, new_route(tables, target.database, service=service, destination=destination, reserved=reserved)
+        )
+        dropped = [Step(here, drop_route(route)) for route in wrong]
         created.append(new)
         replaced += [*dropped, new]
         if not routes:
             corrected.append(new)
         elif len(wrong) == len(routes):
-            corrected.append(Step(target.instance, alter_route(wrong[0], f"ADDRESS = {string_literal(address)}")))
+            corrected.append(Step(here, alter_route(wrong[0], destination.clauses)))
             corrected += dropped[1:]
         else:
             corrected += dropped
-    on_path = list(dict.fromkeys(_path_steps(context, initiators, ends)))
+    on_path = list(dict.fromkeys(_path_steps(context, initiators, ends, paths)))
     yield from (tuple(own) for own in (corrected, created, replaced) if own)
     yield from ((step,) for step in on_path)
     yield from ((*own, *on_path) for own in (corrected, created) if own and on_path)
 
 
+def _path(context: CheckContext, origin: Start, service: str, target: str) -> list[str]:
+    """Returns the instances of a shortest path of conversations, from that of their database to a target."""
+    pending = [(origin.instance, RouteLookup(origin.database, service))]
+    before: dict[str, str] = {}
+    for instance, lookup in pending:  # grows during iteration
+        if instance == target:
+            break
+        for following, broker in context.graph.transition(instance, lookup).hops:
+            if following != origin.instance and before.setdefault(following, instance) == instance:
+                pending.append((following, RouteLookup(None, service, lookup.broker or broker)))
+    path = [target]
+    while path[0] in before:
+        path.insert(0, before[path[0]])
+    return path
+
+
+def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str) -> Destination | None:
+    """Returns where a reply must go next: to the forwarder from which the message came, or to the database that sent it."""
+    before = path[path.index(at) - 1] if at in path[1:] else origin.instance
+    if before == origin.instance:
+        return context.destination(*origin, seen_from=at)
+    address = context.address_of(before)
+    return None if address is None else Destination(address)
+
+
+def _leads_to(context: CheckContext, instance: str, route: FleetRoute, target: str) -> bool:
+    """Returns whether a mirrored route leads to an instance, as principal or mirror."""
+    return target in [context.fleet.at(each, seen_from=instance) for each in (route.address, str(route.mirror))]
+
+
+def _is_copy(context: CheckContext, origin: Start, service: str, instance: str | None) -> bool:
+    """Returns whether an instance has a service of an initiator too."""
+    return any(
+        host == instance and (host, database) != origin and context.tables[host].databases[database].enabled
+        for host, database in context.hosts(service)
+    )
+
+
 def _routes_to(context: CheckContext, start: Start, service: str) -> list[FleetRoute]:
-    """Returns the routes of a database for a service that lead to one address."""
+    """Returns the routes of a database for a service."""
     return [
         route
         for route in context.tables[start.instance].routes
-        if route.database == start.database
-        and route.service == service
-        and route.mirror is None
-        and context.is_live(route)
+        if route.database == start.database and route.service == service and context.is_live(route)
     ]
 
 
-def _path_steps(context: CheckContext, initiators: list[tuple[Start, str]], ends: set[RoutingEnd]) -> Iterator[Step]:
-    """Yields statements for the instances that drop replies."""
-    for end in ends:
-        if end.outcome != "DROPPED" or end.instance is None:
-            continue
-        tables = context.tables[end.instance]
-        if end.reason == "forwarding_disabled":
-            yield Step(end.instance, _forwarding_on(context, end.instance))
-        for origin, service in initiators:
-            address = context.address_for(origin.instance, seen_from=end.instance)
-            if address is None:
+def _path_steps(
+    context: CheckContext, initiators: list[tuple[Start, str]], ends: set[RoutingEnd], paths: dict[Start, list[str]]
+) -> Iterator[Step]:
+    """Yields statements for the instances that drop replies, and for the forwarders that do not lead them back."""
+    dropping = [(end.instance, end.reason) for end in ends if end.outcome == "DROPPED" and end.instance is not None]
+    for instance, reason in dropping:
+        if reason == "forwarding_disabled":
+            yield Step(instance, _forwarding_on(context, instance))
+    for origin, service in initiators:
+        broker = context.tables[origin.instance].databases[origin.database].broker
+        reply = RouteLookup(None, service, broker, is_initiator=False)
+        forwarders = reversed(paths[origin][1:-1])
+        for instance in dict.fromkeys((*forwarders, *(instance for instance, _ in dropping))):
+            destination = _way_back(context, paths[origin], origin, at=instance)
+            if destination is None or context.graph.ends(instance, reply) == {RoutingEnd("DELIVERED", *origin)}:
                 continue
-            routes = [
-                route
-                for route in tables.routes
-                if route.database == MSDB and route.service == service and context.is_live(route)
-            ]
-            if routes:
-                for route in routes:
-                    if route.address != address and not context.may_lead_to_unaddressed(end.instance, route):
-                        yield Step(end.instance, alter_route(route, f"ADDRESS = {string_literal(address)}"))
-            else:
-                yield Step(end.instance, new_route(tables, MSDB, service=service, address=address))
+            routes = _routes_to(context, Start(instance, MSDB), service)
+            if not routes:
+                yield Step(
+                    instance, new_route(context.tables[instance], MSDB, service=service, destination=destination)
+                )
+            for route in routes:
+                if route.address != destination.address and not context.may_lead_to_unaddressed(instance, route):
+                    yield Step(instance, alter_route(route, destination.clauses))
 
 
 def check_similar_service_names(context: CheckContext) -> Iterator[Problem]:
