@@ -77,6 +77,13 @@ def detailed(code: str, positive: InstanceDetails, negative: InstanceDetails, *o
     return Case(code=code, positive=both[0], objects=objects, negative=both[1])
 
 
+def endpoint_on(stated: str) -> Fleet:
+    """Returns an instance whose endpoint listens on port 4023."""
+    details = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STARTED"))
+    world = here(route(1, "LOCAL"), services=ORDERS, own=("TCP://localhost:4023", stated))
+    return Fleet({"A": catalog_of(world).with_details(details)})
+
+
 def binding(*, has_certificate: bool) -> BindingDetails:
     """Returns a binding whose user exists."""
     return BindingDetails(
@@ -302,5 +309,11 @@ CASES = (
         positive=contracts(accepts=False),
         objects=('SOUTH/Stores/service "Stock"',),
         negative=contracts(accepts=True),
+    ),
+    Case(
+        code="SSB031",
+        positive=endpoint_on("TCP://own.example:4022"),
+        objects=('A/endpoint "Broker"',),
+        negative=endpoint_on("TCP://own.example:4023"),
     ),
 )

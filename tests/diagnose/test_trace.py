@@ -236,8 +236,8 @@ def test_other_ends_of_ties_are_listed() -> None:
 def test_trace_that_leaves_the_fleet_says_how_to_state_an_address() -> None:
     found = trace(catalog_of(here(route(1, "TCP://one", service="Stock"))), "Stock", database="Sales", at=NOW)
     assert str(found).splitlines()[-1] == (
-        "     To follow it, add the catalog of that instance, and state its address: -- ssbroker: addresses=TCP://one:4022 in its "
-        'script, or "addresses" in instance.json of its folder.'
+        "     Add the catalog of that instance, and state its address: -- ssbroker: addresses=TCP://one:4022 in its script, or "
+        '"addresses" in instance.json of its folder. Or correct the route.'
     )
 
 
@@ -321,3 +321,12 @@ def test_acknowledgement_that_can_go_elsewhere_is_not_always_delivered(tmp_path:
     found = trace(whole, "//B", instance="A", at=NOW)
     assert found.delivered
     assert not found.always_delivered
+
+
+def test_trace_to_a_wrong_port_says_the_right_one(tmp_path: Path) -> None:
+    wrong = to("B", "//B", "b.corp").replace("4022", "4023")
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=wrong), B=host("B", service="//B"))
+    found = trace(whole, "//B", instance="A", at=NOW)
+    assert found.advice == "B listens on port 4022: correct the port of the route."
+    assert "B listens on port 4022" in next(each.message for each in lint(whole, at=NOW) if each.code == "SSB022")
+    assert found.advice in str(found)

@@ -18,12 +18,10 @@ from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity, Subject
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
+from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
 from ssbroker.diagnose.scripts_on_copies import drop_route_named
-
-LISTED_MAX: Final = 3
-"""The maximum number of names that a message lists."""
 
 
 class Step(NamedTuple):
@@ -170,23 +168,14 @@ class CheckContext:
         """Returns whether the route has not expired."""
         return route.is_live(self.now)
 
-    def unaddressed_at(self, port: str) -> tuple[str, ...]:
-        """Returns the instances that may have an address with a port: of their own addresses at most the port is known."""
-        if port not in self._unaddressed_at:
-            self._unaddressed_at[port] = tuple(
-                instance
-                for instance in self.unaddressed
-                if not (own := self.fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
-            )
-        return self._unaddressed_at[port]
-
     @cached_property
-    def _unaddressed_at(self) -> dict[str, tuple[str, ...]]:
-        return {}
+    def addresses(self) -> KnownAddresses:
+        """The addresses of the instances."""
+        return KnownAddresses(self.fleet)
 
     def may_lead_to_unaddressed(self, instance: str, route: FleetRoute) -> bool:
         """Returns whether a route leads to an address that no instance has, while the address of some instance is not known."""
-        return bool(self.unaddressed) and self.fleet.at(route.address, seen_from=instance) is None
+        return bool(self.addresses.unstated) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:
         """Returns the instances and databases that have a service, enabled or not."""
@@ -218,7 +207,7 @@ class CheckContext:
         if instance == seen_from:
             return TO_LOCAL
         if (instance, database) not in self.mirrored:
-            own = self.stated_addresses(instance)
+            own = self.addresses.of(instance)
             return next((Destination(each) for each in sorted(own, key=self._shared_addresses.__contains__)), None)
         if instance in self.fleet.roles:
             known = self._shared_addresses.intersection(self.fleet[instance].addresses)
@@ -226,7 +215,7 @@ class CheckContext:
             return None if listener is None else Destination(listener)
         broker = self.broker_id(instance, database)
         addresses = [
-            next(iter(self.stated_addresses(each)), None)
+            next(iter(self.addresses.of(each)), None)
             for each in (instance, *(other for other, name in sorted(self.mirrored) if other != instance))
             if (row := self.tables[each].databases.get(database)) is not None and row.broker == broker
         ]
@@ -243,28 +232,7 @@ class CheckContext:
 
     def address_of(self, instance: str) -> str | None:
         """Returns the address by which other instances reach an instance; None if no address is known."""
-        return next(iter(self.stated_addresses(instance)), None)
-
-    def stated_addresses(self, instance: str) -> tuple[str, ...]:
-        """Returns the addresses by which other instances reach an instance; empty if they are unknown.
-
-        The endpoint of a script gives only loopback addresses such as `localhost`: its host is not known, and at another instance they
-        lead elsewhere.
-        """
-        owners = self.fleet.addresses
-        return tuple(
-            address
-            for address in self.fleet[instance].addresses
-            if owners.get(address) == instance and not LOOPBACK.match(address)
-        )
-
-    @cached_property
-    def unaddressed(self) -> tuple[str, ...]:
-        """The instances of which no address is known; a route to an address that no instance has may lead to one of them."""
-        replicas = self.fleet.roles  # they have the address of the listener
-        return tuple(
-            instance for instance in self.fleet if instance not in replicas and not self.stated_addresses(instance)
-        )
+        return next(iter(self.addresses.of(instance)), None)
 
 
 def route_problem(

@@ -273,6 +273,14 @@ _CONFIGURATION: Final = (
         why="Without a contract, a service can only start conversations. It refuses those that others start with it: they end with error "
         "-8408.",
     ),
+    Code(
+        code="SSB031",
+        name="stated-port-differs",
+        severity="warning",
+        title="The stated address of an instance has another port than its endpoint",
+        why="Routes to this address are taken for correct, but nothing listens on its port, unless a device between the instances maps it to "
+        "that of the endpoint.",
+    ),
 )
 
 _SCRIPTS: Final = (

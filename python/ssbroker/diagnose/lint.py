@@ -36,6 +36,7 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
     object_checks.check_broker_ids,
     object_checks.check_disabled_databases,
     object_checks.check_endpoints,
+    object_checks.check_stated_ports,
     object_checks.check_queues,
     object_checks.check_conversations,
     object_checks.check_bindings,

@@ -19,6 +19,7 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
 )
 from ssbroker.diagnose.findings import Finding, Subject
+from ssbroker.diagnose.fleet import LOOPBACK
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100
@@ -166,6 +167,22 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
                     instance=instance,
                     severity=None if catalog.details.is_endpoint_known else "warning",
                 )
+
+
+def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
+    """Checks for stated addresses with another port than the endpoint of the script, which has the loopback addresses."""
+    for instance, catalog in context.fleet.items():
+        ports = {address.rpartition(":")[2] for address in catalog.addresses if LOOPBACK.match(address)}
+        stated = [address for address in context.addresses.of(instance) if address.rpartition(":")[2] not in ports]
+        if catalog.details.endpoint is not None and len(ports) == 1 and stated:
+            (port,) = ports
+            yield problem_about(
+                "SSB031",
+                Subject("endpoint", catalog.details.endpoint.name),
+                f"listens on port {port}, but the address of the instance is stated as {', '.join(stated)}",
+                f"Correct the port of the stated address or of the endpoint. If a device maps the port to {port}, ignore this code.",
+                instance=instance,
+            )
 
 
 def _peers(context: CheckContext, instance: str) -> list[str]:

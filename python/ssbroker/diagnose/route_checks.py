@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._text import bracketed, quantity, shortened_list, string_literal
+from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.check_context import (
-    LISTED_MAX,
     Candidate,
     CheckContext,
     Concern,
@@ -32,7 +31,6 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.fleet import how_to_state_address
 from ssbroker.diagnose.route_targets import RouteTargets
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
@@ -431,53 +429,34 @@ def check_next_hops(context: CheckContext) -> Iterator[Problem]:
     """Checks for addresses that no instance of the fleet has; only if it has several instances."""
     if len(context.fleet) == 1:
         return
-    ports: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for instance in context.fleet:
-        for address in context.stated_addresses(instance):
-            host, _, port = address.rpartition(":")
-            ports[host][port] = instance
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if context.is_live(route):
                 for clause, hop in (("ADDRESS", route.address), ("MIRROR_ADDRESS", route.mirror)):
                     if hop not in (None, LOCAL, TRANSPORT) and context.fleet.at(hop, seen_from=instance) is None:
-                        yield _unknown_next_hop(context, instance, route, clause, hop, ports)
+                        yield _unknown_next_hop(context, instance, route, clause, hop)
 
 
-def _unknown_next_hop(
-    context: CheckContext,
-    instance: str,
-    route: FleetRoute,
-    clause: str,
-    address: str,
-    ports: Mapping[str, dict[str, str]],
-) -> Problem:
-    """Returns the finding on an unknown address; `ports` has the instance of each known port of each known host."""
-    host, _, port = address.rpartition(":")
-    owners = _possible_owners(context, instance, port)
+def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, clause: str, address: str) -> Problem:
+    """Returns the finding on an unknown address."""
     leads = "leads to" if clause == "ADDRESS" else "has the mirror address"
+    listening = context.addresses.listening(address, seen_from=instance)
+    advice = context.addresses.advice(address, seen_from=instance)
     # A mirrored route has other remedies than a new address.
     moved = _address_remedies(context, instance, route)
-    if host in ports and not owners:
-        right = sorted(ports[host])
+    if listening is not None:
+        host = address.rpartition(":")[0]
         return route_problem(
             "SSB022",
             instance,
             route,
-            f"{leads} {address}, but {' and '.join(sorted(set(ports[host].values())))} listens on port {' and '.join(right)}",
-            "Correct the port.",
+            f"{leads} {address}, but {listening}",
+            advice,
             severity="error",
             candidates=chain(
-                (alter_route(route, f"{clause} = {string_literal(f'{host}:{each}')}") for each in right), moved
+                (alter_route(route, f"{clause} = {string_literal(f'{host}:{port}')}") for port in listening.ports),
+                moved,
             ),
-        )
-    advice = f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
-    if owners:
-        shown = ", ".join(shortened_list(owners, LISTED_MAX))
-        which = "it" if len(owners) == 1 else "the address of one of them"
-        advice = (
-            f"The address of {shown} is not stated. If this is {which}, state it: {how_to_state_address(address)}. Otherwise add the "
-            "catalog of that instance, or correct the route."
         )
     return route_problem(
         "SSB022",
@@ -486,14 +465,8 @@ def _unknown_next_hop(
         f"{leads} {address}, which is not an address of any instance",
         advice,
         # The route may be right if an instance has an address that is not known.
-        candidates=() if owners else moved,
+        candidates=() if context.addresses.owners(address, seen_from=instance) else moved,
     )
-
-
-def _possible_owners(context: CheckContext, instance: str, port: str) -> list[str]:
-    """Returns the first of the other instances that may have an address with a port, one more than are listed."""
-    owners = context.unaddressed_at(port)
-    return list(islice((other for other in owners if other != instance), LISTED_MAX + 1))
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])

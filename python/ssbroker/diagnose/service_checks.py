@@ -544,7 +544,7 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
         origin = reach.starts[number]
         tables = context.tables[origin.instance]
         certain_end = {RoutingEnd("DELIVERED", *origin)}
-        is_addressed = origin.instance not in context.unaddressed
+        is_addressed = origin.instance not in context.addresses.unstated
         for service in tables.services.get(origin.database, ()):
             codes = reach.codes(service, tables.databases[origin.database].broker)
             certain = {

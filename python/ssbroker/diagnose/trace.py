@@ -15,7 +15,8 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_tables import MSDB
-from ssbroker.diagnose.fleet import Fleet, how_to_state_address
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.known_addresses import KnownAddresses
 from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
     LOOP,
@@ -79,7 +80,7 @@ def _path(trace: Trace) -> Iterator[str]:
         yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or MSDB)}: {decision_text(hop)}"
     yield f"  => {end_text(trace.end)}"
     if trace.end.outcome == "ELSEWHERE":
-        yield f"     To follow it, add the catalog of that instance, and state its address: {how_to_state_address(str(trace.end.address))}."
+        yield f"     {trace.advice}"
     others = [end for end in trace.possible if end != trace.end]
     for end in others:
         yield f"     or, with another choice between equal routes: {end_text(end)}"
@@ -172,6 +173,7 @@ class Trace:
         possible: Every possible end of such a conversation, over all tie breaks.
         acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
             service.
+        advice: What to do about an address that no instance has; None for other ends.
         other_acknowledgements: The paths of the acknowledgement from the other targets that the message can reach, over all tie breaks.
     """
 
@@ -182,6 +184,7 @@ class Trace:
     hops: tuple[Hop, ...]
     end: RoutingEnd
     possible: tuple[RoutingEnd, ...]
+    advice: str | None = None
     acknowledgement: Trace | None = None
     other_acknowledgements: tuple[Trace, ...] = ()
 
@@ -228,6 +231,7 @@ class Trace:
             ],
             "end": self.end._asdict(),
             "possible": [end._asdict() for end in self.possible],
+            "advice": self.advice,
             "delivered": self.delivered,
             "acknowledgement": None if self.acknowledgement is None else self.acknowledgement.to_dict(),
             "other_acknowledgements": [each.to_dict() for each in self.other_acknowledgements],
@@ -351,6 +355,7 @@ class Tracer:
         self, graph: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
     ) -> None:
         self._graph = graph
+        self._addresses = KnownAddresses(graph.fleet)
         self._conversation_id = conversation_id
         self._pending_request: PendingRequest = pending_request
         self._now = now
@@ -394,7 +399,16 @@ class Tracer:
             hops=tuple(hops),
             end=end,
             possible=tuple(sorted(possible, key=str)),
+            advice=self._advice(end),
         )
+
+    def _advice(self, end: RoutingEnd) -> str | None:
+        if end.outcome != "ELSEWHERE":
+            return None
+        address, instance = str(end.address), str(end.instance)
+        if (listening := self._addresses.listening(address, seen_from=instance)) is not None:
+            return f"{listening}: correct the port of the route."
+        return self._addresses.advice(address, seen_from=instance)
 
     def with_acknowledgements(self, forward: Trace, from_service_name: str | None) -> Trace:
         """Returns the trace with the acknowledgement from every target that the message can reach."""

@@ -1,0 +1,97 @@
+"""The addresses of the instances of a fleet, as far as they are stated, and what an address may be that no instance has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from itertools import islice
+from typing import Final, NamedTuple
+
+from ssbroker._text import shortened_list
+from ssbroker.diagnose.fleet import LOOPBACK, Fleet, how_to_state_address
+
+LISTED_MAX: Final = 3
+"""The maximum number of names that a message lists."""
+
+
+class Listening(NamedTuple):
+    """The ports on which the instances of a host listen."""
+
+    instances: tuple[str, ...]
+    ports: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.instances)} listens on port {' and '.join(self.ports)}"
+
+
+class KnownAddresses:
+    """The addresses of a fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet: Final = fleet
+        self._unstated_at: Final[dict[str, tuple[str, ...]]] = {}
+
+    def of(self, instance: str) -> tuple[str, ...]:
+        """Returns the addresses by which other instances reach an instance; empty if they are unknown.
+
+        The endpoint of a script gives only loopback addresses such as `localhost`: its host is not known, and at another instance they
+        lead elsewhere.
+        """
+        owners = self._owners
+        return tuple(
+            address
+            for address in self._fleet[instance].addresses
+            if owners.get(address) == instance and not LOOPBACK.match(address)
+        )
+
+    @cached_property
+    def unstated(self) -> tuple[str, ...]:
+        """The instances of which no address is known; a route to an address that no instance has may lead to one of them."""
+        replicas = self._fleet.roles  # they have the address of the listener
+        return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
+
+    def owners(self, address: str, *, seen_from: str) -> list[str]:
+        """Returns the other instances that may have an address, one more than are listed: of theirs at most the port is known."""
+        port = address.rpartition(":")[2]
+        if port not in self._unstated_at:
+            self._unstated_at[port] = tuple(
+                instance
+                for instance in self.unstated
+                if not (own := self._fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
+            )
+        return list(islice((other for other in self._unstated_at[port] if other != seen_from), LISTED_MAX + 1))
+
+    def listening(self, address: str, *, seen_from: str) -> Listening | None:
+        """Returns the ports of the host of an address that no instance has; None if they are unknown, or an instance may have it."""
+        ports = self._ports.get(address.rpartition(":")[0])
+        if ports is None or self.owners(address, seen_from=seen_from):
+            return None
+        return Listening(tuple(sorted(set(ports.values()))), tuple(sorted(ports)))
+
+    def advice(self, address: str, *, seen_from: str) -> str:
+        """Returns what to do about a route to an address that no instance has."""
+        if self.listening(address, seen_from=seen_from) is not None:
+            return "Correct the port."
+        owners = self.owners(address, seen_from=seen_from)
+        if not owners:
+            return f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
+        shown = ", ".join(shortened_list(owners, LISTED_MAX))
+        which = "it" if len(owners) == 1 else "the address of one of them"
+        return (
+            f"The address of {shown} is not stated. If this is {which}, state it: {how_to_state_address(address)}. Otherwise add the "
+            "catalog of that instance, or correct the route."
+        )
+
+    @cached_property
+    def _owners(self) -> dict[str, str]:
+        return dict(self._fleet.addresses)
+
+    @cached_property
+    def _ports(self) -> dict[str, dict[str, str]]:
+        """The instance of each known port of each known host."""
+        found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for instance in self._fleet:
+            for address in self.of(instance):
+                host, _, port = address.rpartition(":")
+                found[host][port] = instance
+        return dict(found)
