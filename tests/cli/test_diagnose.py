@@ -259,6 +259,9 @@ def test_compare_of_fleets_lists_lost_conversations_although_no_decision_changes
         in found.out
     )
     assert "No routing decision changes." in found.out
+    (tmp_path / "day.csv").write_text("instance,database,to_service_name\nNORTH,Sales,//Soon\n")
+    counted = run("compare", "--fleet", folder, disabled, *AT, "--conversations", tmp_path / "day.csv")
+    assert "0 of 1 conversations change in the instance where they start." in counted.out
     as_json = json.loads(run("compare", "--fleet", folder, disabled, *AT, "--json").out)
     assert {row["effect"] for row in as_json["reachability_changes"]} == {"lost"}
 

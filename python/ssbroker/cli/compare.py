@@ -176,6 +176,8 @@ def print_comparison(
     def line(text: str) -> None:
         print_prose(console, text)
 
+    from ssbroker.diagnose.compare import not_compared_text, traffic_text  # noqa: PLC0415 - keeps --help fast
+
     has_traffic = comparison.conversations is not None
     if comparison:
         causes = comparison.causes.to_pylist()
@@ -197,14 +199,12 @@ def print_comparison(
     for expiry in next_expiries:
         line(f"Next expiry: {expiry.moment:%Y-%m-%d %H:%M:%S} UTC, {', '.join(expiry.routes)}")
     if has_traffic:
-        line(f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.")
+        line(f"{traffic_text(comparison, is_fleet=ends is not None)}.")
     else:
         has_ends = ends is not None and ends.num_rows
         nothing = "No routing decision changes." if has_ends else "No conversation changes."
         line(f"{count_of(len(comparison.changes), 'change')}." if comparison else nothing)
     if comparison.not_compared:
-        from ssbroker.diagnose.compare import not_compared_text  # noqa: PLC0415 - keeps --help fast
-
         line(not_compared_text(comparison))
 
 

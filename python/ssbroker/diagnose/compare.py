@@ -219,6 +219,12 @@ class Comparison:
         return notebook.section(title, notebook.table(self.table, columns=shown), *not_compared)
 
 
+def traffic_text(comparison: Comparison, *, is_fleet: bool) -> str:
+    """Returns how many conversations change; in a fleet, they may also end elsewhere because of a change at another instance."""
+    where = " in the instance where they start" if is_fleet else ""
+    return f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change{where}"
+
+
 def not_compared_text(comparison: Comparison) -> str:
     """Returns a sentence about what differs and is not compared."""
     return f"Not compared, but different: {'; '.join(comparison.not_compared)}. Check it with lint and trace."

@@ -20,7 +20,7 @@ from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.catalog_tables import MSDB
-from ssbroker.diagnose.compare import Comparison, not_compared_text
+from ssbroker.diagnose.compare import Comparison, not_compared_text, traffic_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
@@ -167,8 +167,7 @@ def _summary(fleet: Fleet, findings: Findings, comparison: Comparison | None, no
         style = "warning" if comparison else "fine"
         entries.append(_count(count_of(len(comparison.changes), "change"), style))
         if comparison.conversations is not None:
-            changed = f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change"
-            entries.append(_count(changed, style))
+            entries.append(_count(traffic_text(comparison, is_fleet=len(fleet) > 1), style))
     entries += [
         _count(severity_count(severity, number), severity) for severity, number in findings.counts.items() if number
     ] or [_count("0 findings", "fine")]
@@ -354,9 +353,7 @@ def _changes(comparison: Comparison, ends: pa.Table | None) -> str:
         nothing = "No routing decision changes." if ends is not None and ends.num_rows else "No changes."
         return "".join([f"<p>{nothing}</p>", *parts])
     if comparison.conversations is not None:
-        parts.append(
-            f"<p>{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change.</p>"
-        )
+        parts.append(f"<p>{traffic_text(comparison, is_fleet=ends is not None)}.</p>")
     causes = comparison.causes.to_pylist()
     names = ["cause", "instance", "object", "kind", "changes", "conversations"]
     parts.append(f"<h3>Causes</h3>{_table(_shown_columns(names, causes), causes)}{_omitted_count(len(causes))}")
