@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, InputError, Router, SchemaError
-from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability, report_graph, trace
+from ssbroker.diagnose import Findings, Fleet, compare, html_report, lint, reachability, report_graph, trace
 from ssbroker.diagnose.report_traffic import Flow, compared_flows
 from tests.browser import Page, browser, skip_without_browser
 from tests.diagnose.finding_cases import fleet, north, passing, south
@@ -448,10 +448,18 @@ def test_findings_are_filtered_and_their_remedy_is_copied(page: Page, folder: Pa
     page.evaluate(
         "copied = null; document.execCommand = () => { copied = document.activeElement.value; return true; }; navigator.clipboard && (navigator.clipboard.writeText = async (text) => { copied = text; }); 0"
     )
-    page.click_on("#findings .code:not([hidden]) .copy")
     (finding, *_) = [each for each in lint(circle, at=NOW) if each.code == "SSB020"]
+    page.click_on("#findings .code:not([hidden]) .copy")
     page.wait_for("copied !== null")
-    assert page.evaluate("copied") == finding.remedy
+    assert page.evaluate("copied") == finding.scripts[0][1]
+
+
+def test_statements_of_each_instance_can_be_copied_alone() -> None:
+    scripts = (("NORTH", "USE [A]; ONE;"), ("NORTH", "USE [B]; TWO;"), ("SOUTH", "USE [C]; THREE;"))
+    finding = replace(lint(catalog_of(here(route(1, "LOCAL", service="Missing"))), at=NOW)[0], scripts=scripts)
+    html = html_report(Fleet({}), findings=Findings([finding]), at=NOW)
+    blocks = re.findall(r'<p class="dim">In (\w+):</p><div class="remedy"><pre>(.*?)</pre>', html, re.DOTALL)
+    assert blocks == [("NORTH", "USE [A]; ONE; USE [B]; TWO;"), ("SOUTH", "USE [C]; THREE;")]
 
 
 def test_changes_are_records_on_a_phone(page: Page, folder: Path) -> None:

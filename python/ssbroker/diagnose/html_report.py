@@ -25,6 +25,7 @@ from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
+from ssbroker.diagnose.remedy_proofs import scripts_by_instance
 from ssbroker.diagnose.report_graph import graph_data
 from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
 from ssbroker.diagnose.routing_graph import RoutingEnd
@@ -215,7 +216,18 @@ def _finding(finding: Finding) -> str:
         position = f' <span class="dim" title="{escaped(finding.file or "")}">{escaped(name)}:{finding.line}</span>'
     return (
         f'<div class="finding"><div class="where">{escaped(finding.where)}{position}</div><p>{escaped(finding.message)}</p>'
-        f'<div class="remedy"><pre>{escaped(finding.remedy)}</pre><button type="button" class="copy">Copy</button></div></div>'
+        f"{_remedy(finding)}</div>"
+    )
+
+
+def _remedy(finding: Finding) -> str:
+    """Returns the statements for each instance, to copy and execute there; or the advice."""
+    if not finding.scripts:
+        return f'<div class="remedy"><pre>{escaped(finding.remedy)}</pre></div>'
+    return "".join(
+        f'<p class="dim">In {escaped(instance)}:</p><div class="remedy"><pre>{escaped(script)}</pre>'
+        '<button type="button" class="copy">Copy</button></div>'
+        for instance, script in scripts_by_instance(finding.scripts)
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Final
 
 from ssbroker.diagnose.all_decisions import RouteLookup
@@ -242,14 +243,18 @@ def _key(finding: Finding) -> _Key:
 
 def remedy_text(steps: Sequence[Step], *, fleet: Fleet) -> str:
     """Returns the text of proven scripts; in a fleet of several instances, each is preceded by the name of its instance."""
-    parts: list[str] = []
-    previous: str | None = None
-    database = ""
-    for instance, script in steps:
-        if instance != previous:
-            parts += [f"In {instance}:"] if len(fleet) > 1 else []
-            database = ""
-        used = script[: script.index(";") + 1] if script.startswith("USE ") else ""
-        parts.append(script.removeprefix(f"{used} ") if used and used == database else script)
-        previous, database = instance, used or database
-    return " ".join(parts)
+    return " ".join(
+        f"In {instance}: {script}" if len(fleet) > 1 else script for instance, script in scripts_by_instance(steps)
+    )
+
+
+def scripts_by_instance(steps: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields the instances in the order in which their scripts must be executed, each with the statements to execute there."""
+    for instance, group in groupby(steps, key=itemgetter(0)):
+        parts: list[str] = []
+        database = ""
+        for _, script in group:
+            used = script[: script.index(";") + 1] if script.startswith("USE ") else ""
+            parts.append(script.removeprefix(f"{used} ") if used and used == database else script)
+            database = used or database
+        yield instance, " ".join(parts)
