@@ -197,7 +197,7 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 def print_findings(
     found: Findings, console: Console, *, folders: Sequence[Path] = (), unchecked: Sequence[str] = ()
 ) -> None:
-    """Prints the findings grouped by code, the most severe first; without findings, what was not checked."""
+    """Prints the findings grouped by code, the most severe first, and what was not checked."""
     from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str = "") -> None:
@@ -215,5 +215,5 @@ def print_findings(
         line("")
     counts = ", ".join(severity_count(severity, number) for severity, number in found.counts.items() if number)
     line(counts or "No problems found.")
-    if not found and unchecked:
+    if unchecked:
         line(f"Not checked, because the catalogs do not contain it: {'; '.join(unchecked)}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker._arguments import string_list, utc_datetime
+from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import object_checks, route_checks, service_checks
@@ -18,6 +19,7 @@ from ssbroker.diagnose.check_context import CheckContext, Problem
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
+from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.remedy_proofs import RemedyProver
 from ssbroker.exceptions import OptionError
 
@@ -124,7 +126,8 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        What is not checked, with the instances for which it is not; permissions, certificates and event notifications never are.
+        What is not checked, with the instances for which it is not. Routes to instances of which no address is stated come first;
+        permissions, certificates, event notifications, and how endpoints authenticate and encrypt never are checked.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -151,13 +154,20 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
             ("SEND permissions", False),
             ("certificates of the owners of services", False),
             ("event notifications", False),
+            ("authentication and encryption of endpoints, and CONNECT permissions", False),
+            ("TRUSTWORTHY of databases", False),
         ):
             if not is_known:
                 missing.setdefault(subject, []).append(instance)
-    return tuple(
+    subjects = [
         subject if len(instances) == len(whole) else f"{subject} (of {', '.join(instances)})"
         for subject, instances in missing.items()
-    )
+    ]
+    unstated = KnownAddresses(whole).unstated
+    if len(whole) > 1 and unstated:
+        shown = ", ".join(shortened_list(unstated, LISTED_MAX))
+        subjects.insert(0, f"routes to {shown}, of which no address is stated (-- ssbroker: addresses=TCP://host:port)")
+    return tuple(subjects)
 
 
 _SCRIPT_CODES: Final = {
