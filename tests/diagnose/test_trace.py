@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
+from ssbroker import InvalidGuidError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.diagnose import Fleet, RoutingEnd, lint, reachability, trace
 from tests.diagnose.finding_cases import fleet, north, passing, south
@@ -44,7 +44,7 @@ def test_trace_and_acknowledgement() -> None:
 
 The acknowledgement returns to "Orders" in NORTH/Sales.
   1. SOUTH, sys.routes of "Stores": REMOTE to TCP://north:4022 (step 5, route 1 "route 1")
-  2. NORTH, sys.routes of "msdb": LOCAL in "Sales" (step 0, reply)
+  2. NORTH, sys.routes of "msdb": LOCAL in "Sales" (reply, delivered by its broker id without routes)
   => DELIVERED to NORTH/Sales
 
 Not checked: whether the target permits SEND, and the certificates of a dialog with encryption. Catalogs do not contain them."""
@@ -330,3 +330,15 @@ def test_trace_to_a_wrong_port_says_the_right_one(tmp_path: Path) -> None:
     assert found.advice == "B listens on port 4022: correct the port of the route."
     assert "B listens on port 4022" in next(each.message for each in lint(whole, at=NOW) if each.code == "SSB022")
     assert found.advice in str(found)
+
+
+def test_initiator_service_must_exist(tmp_path: Path) -> None:
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=to("B", "//B", "b.corp")))
+    with pytest.raises(OptionError, match="from_service_name: A/A has no service '//None'; expected one of \"//A\""):
+        trace(whole, "//B", from_service_name="//None", at=NOW)
+
+
+def test_mirror_of_a_route_is_shown(tmp_path: Path) -> None:
+    mirrored = f", BROKER_INSTANCE = '{SALES}', MIRROR_ADDRESS = 'TCP://b2.corp:4022'"
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=to("B", "//B", "b1.corp", more=mirrored)))
+    assert "REMOTE to TCP://b1.corp:4022, mirror TCP://b2.corp:4022 (step 3" in str(trace(whole, "//B", at=NOW))

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import guid_bytes, utc_datetime
-from ssbroker._text import printable, quoted, restore_spaces, route_name
+from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_tables import MSDB
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.known_addresses import KnownAddresses
+from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.routing_graph import (
     ENDPOINT_NOT_STARTED,
     LOOP,
@@ -28,7 +28,7 @@ from ssbroker.diagnose.routing_graph import (
     RoutingEnd,
     RoutingGraph,
 )
-from ssbroker.exceptions import SchemaError, UnknownDatabaseError
+from ssbroker.exceptions import OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router
 
@@ -93,12 +93,16 @@ def decision_text(hop: Hop) -> str:
     text = outcome if outcome != "LOCAL" else f"LOCAL in {quoted(decision['target_database'])}"
     if decision["next_hop_address"] is not None:
         text += f" to {decision['next_hop_address']}"
-    details = [] if decision["match_step"] is None else [f"step {decision['match_step']}"]
+    if decision["mirror_address"] is not None:
+        text += f", mirror {decision['mirror_address']}"
+    details = (
+        [f"step {decision['match_step']}"] if decision["match_step"] else []
+    )  # a reply with a known broker id has step 0
     route = _route(hop)
     if route is not None:
         details.append(route_name(route))
     if reason != "matched":
-        details.append(reason)
+        details.append("reply, delivered by its broker id without routes" if reason == "reply" else reason)
     return f"{text} ({', '.join(details)})"
 
 
@@ -285,7 +289,7 @@ def trace(
         UnknownDatabaseError: The instance or database does not exist, or must be specified.
         SchemaError: `fleet` is neither a fleet nor a catalog, or `to_service_name` is not a str.
         InvalidGuidError: An id is not a valid GUID.
-        OptionError: `at` is not a datetime.
+        OptionError: `at` is not a datetime, or the database does not have `from_service_name`, although its services are known.
 
     Examples:
         >>> import pyarrow as pa
@@ -310,8 +314,21 @@ def trace(
     )
     start_instance, start_database = resolve_database(whole_fleet, instance, database)
     broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
+    _check_service(whole_fleet[start_instance], start_instance, start_database, from_service_name)
     forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker))
     return tracer.with_acknowledgements(forward, from_service_name)
+
+
+def _check_service(catalog: Catalog, instance: str, database: str, service: str | None) -> None:
+    if service is None:
+        return
+    rows: list[dict[str, Any]] = catalog.services.select(["database", "name"]).to_pylist()
+    names = sorted(row["name"] for row in rows if row["database"] == database)
+    if names and service not in names and catalog.details.is_complete:
+        shown = ", ".join(shortened_list(map(quoted, names), LISTED_MAX))
+        raise OptionError(
+            f"from_service_name: {instance}/{database} has no service {service!r:.80}; expected one of {shown}"
+        )
 
 
 def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -> tuple[str, str]:
