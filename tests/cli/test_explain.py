@@ -101,3 +101,10 @@ def test_explain_reads_scripts_with_variables(run: Run, tmp_path: Path) -> None:
     found = run("explain", script, "--to-service", "//S", "-v", "Host=north")
     assert (found.status, "TCP://north:4022" in found.out) == (0, True)
     assert run("explain", script, "--to-service", "//S").status == 2
+
+
+def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text("CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Own] ON QUEUE Q;")
+    found = run("explain", script, "--to-service", "//Own")
+    assert "//Own has no contract, so it refuses conversations" in found.out

@@ -23,7 +23,7 @@ from ssbroker.cli.options import (
     parse_time,
 )
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
-from ssbroker.cli.terminal import fitted
+from ssbroker.cli.terminal import fitted, print_prose
 from ssbroker.exceptions import OptionError
 from ssbroker.explain import render
 from ssbroker.router import Router
@@ -105,6 +105,11 @@ def explain(
         console.print(_coloured(text), soft_wrap=True)
     else:
         typer.echo(str(explanation))
+    service = loaded.details.services.get((explanation.decision["target_database"], to_service))
+    if service is not None and not service.accepts_conversations and not from_target:
+        print_prose(
+            console, f"{to_service} has no contract, so it refuses conversations that others start with it (-8408)."
+        )
 
 
 def _database(catalog: Catalog, path: Path, start: str | None) -> str:
