@@ -557,7 +557,7 @@ def test_is_initiator_may_be_a_number() -> None:
         (
             host("B2", service="//Other", routes=to("A", "//A", "a.corp")),
             "DROPPED by B2 (service_not_found): not acknowledged, so the sender resends it",
-            "SSB017",
+            "SSB024",
         ),
         (
             host("B2", service="//B", routes=to("A", "//A", "a.corp") + to("Wrong", "//A", "b2.corp")),
