@@ -594,3 +594,14 @@ def test_a_batch_is_repeated_as_often_as_go_says(instance: Instance, sales: Data
     route = "CREATE ROUTE A WITH ADDRESS = 'LOCAL'"
     instance.execute(f"IF EXISTS (SELECT * FROM sys.routes WHERE name = 'A') DROP ROUTE A ELSE {route}\nGO 3")
     assert "A" in database_context(sales).objects().routes
+
+
+def test_an_endpoint_that_replaces_one_stays_after_a_failure(instance: Instance) -> None:
+    """Without an endpoint, the instance would be off the network."""
+    endpoint = "CREATE ENDPOINT E STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();"
+    instance.execute(endpoint)
+    with pytest.raises(DdlError) as caught:
+        instance.execute(f"DROP ENDPOINT E;\nGO\n{endpoint}\nGO\nUSE Sales; DROP QUEUE [Nothing];")
+    assert "removed again" not in str(caught.value)
+    with pytest.raises(DdlError, match="already has the Service Broker endpoint 'E'"):
+        instance.execute(endpoint)

@@ -167,6 +167,8 @@ class _Execution:
         self._created: Final[set[int]] = set()
         """The ids of the databases that it created; their names may change."""
         self._created_endpoint: str | None = None
+        """The endpoint that it created, unless it replaces one."""
+        self._replaces_endpoint = False
         self._created_files: Final[list[Path]] = []
         self._last_line = 0
         """The last line that was committed."""
@@ -212,7 +214,9 @@ class _Execution:
                 created, files = transaction.created, transaction.created_files
             self._created.update(created)
             self._created_files.extend(files)
-            self._created_endpoint = transaction.created_endpoint or self._created_endpoint
+            self._replaces_endpoint |= transaction.has_dropped_endpoint and self._created_endpoint is None
+            if not self._replaces_endpoint:
+                self._created_endpoint = transaction.created_endpoint or self._created_endpoint
             self.database = target.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
@@ -230,22 +234,27 @@ class _Execution:
             return None
         effect = f"the batches up to line {self._last_line} remain in effect"
         removed = [f"database {name!r}" for name in created]
+        files = {f"file {str(file)!r}": file for file in self._created_files}
         try:
             with InstanceTransaction(self._instance, changed=self._changed) as transaction:
                 for name in created:
                     database_lifecycle.detach(transaction, name, is_dropped=True)
                 if self._created_endpoint is not None and drop_endpoint(transaction, self._created_endpoint):
                     removed.append(f"endpoint {self._created_endpoint!r}")
-            for file in self._created_files:
-                file.unlink(missing_ok=True)
-                removed.append(f"file {str(file)!r}")
         except (SsbrokerError, OSError) as error:
-            return f"{effect}, and what the script created ({', '.join(removed)}) could not be removed: {error}"
-        return (
-            f"{effect}, except that what the script created was removed again: {', '.join(removed)}"
-            if removed
-            else effect
-        )
+            return (
+                f"{effect}, and what the script created ({', '.join([*removed, *files])}) could not be removed: {error}"
+            )
+        remaining: list[str] = []
+        for name, file in files.items():
+            try:
+                file.unlink(missing_ok=True)
+                removed.append(name)
+            except OSError as error:
+                remaining.append(f"{name} could not be removed: {error.strerror or error}")
+        if removed:
+            effect += f", except that what the script created was removed again: {', '.join(removed)}"
+        return "; ".join([effect, *remaining])
 
     def _announce(self) -> None:
         """Tells the instance which databases have changed."""
