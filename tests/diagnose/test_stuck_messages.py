@@ -16,6 +16,7 @@ from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
 from ssbroker.broker.dialogs.transmission_status import dropped_by_next_hop
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
 from ssbroker.diagnose import STUCK, Fleet, stuck
+from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.protocol.wire.frames import DropReason
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.diagnose.script_fleets import host, loaded, to
@@ -315,6 +316,21 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "ALTER AUTHORIZATION ON DATABASE",
         ),
         (
+            "The security certificate bound to database principal (Id: 5) is not yet valid. Either wait for it to become valid or change it.",
+            "dialog security has expired or is not valid yet",
+            "start_date",
+        ),
+        (
+            'Error: 954, State: 1. The database "B" cannot be opened. It is acting as a mirror database.',
+            "the mirror of a mirrored pair",
+            "MIRROR_ADDRESS",
+        ),
+        (
+            "Error: 942, State: 4. Database 'B' cannot be opened because it is offline.",
+            "database of the target is not available",
+            "SET ONLINE",
+        ),
+        (
             "The broker in the sender's database is in single user mode. Messages cannot be delivered at this time.",
             "single-user mode",
             "SET MULTI_USER",
@@ -577,3 +593,9 @@ def test_every_choice_between_equal_routes_is_followed(b2: str, end: str, code: 
     )
     row = explained(whole, "//B", database="A")
     assert (row["end"], row["code"]) == (f"with another choice between equal routes: {end}", code)
+
+
+def test_a_port_is_no_error_number() -> None:
+    said = cause_of("9748: the message is for another instance, at TCP://10.0.0.1:916, but no process serves this one")
+    assert said is not None
+    assert "TRUSTWORTHY" not in said.remedy

@@ -53,7 +53,7 @@ _PATTERNS: Final = (
         "account of the other instance.",
     ),
     _pattern(
-        r"OS call failed|State 6[67]\b|\(?\b(?:0x)?800903[0-9a-f]{2}\b",
+        r"OS call failed|State 6[67]\b|\b(?:0x)?800903[0-9a-f]{2}\b",
         "Windows authentication between the two endpoints fails: no domain controller or security authority answers, the domains do not trust "
         "each other, the SPN is missing, or the logon is denied (8009030c)",
         "On both instances, check the domain account of SQL Server, the SPN (setspn -L <account>), the clocks, and that a domain controller can be reached. "
@@ -66,10 +66,10 @@ _PATTERNS: Final = (
         "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
     ),
     _pattern(
-        r"certificate bound to (?:the )?database principal.*expired",
-        "the certificate for dialog security has expired: that of the database principal with this id (1 is dbo), who owns the service or is the user of the remote "
+        r"certificate bound to (?:the )?database principal.*(?:expired|not yet valid)",
+        "the certificate for dialog security has expired or is not valid yet: that of the database principal with this id (1 is dbo), who owns the service or is the user of the remote "
         "service binding",
-        "In the user database, look for expiry_date and principal_id in sys.certificates; CREATE CERTIFICATE for this principal, and give its public key to the "
+        "In the user database, look for start_date, expiry_date and principal_id in sys.certificates; CREATE CERTIFICATE for this principal, and give its public key to the "
         "other side.",
     ),
     _pattern(
@@ -144,13 +144,13 @@ _PATTERNS: Final = (
         "begin the dialog with ENCRYPTION = OFF.",
     ),
     _pattern(
-        r"\b916\b|is not able to access the database",
+        r"Error: 916\b|is not able to access the database",
         "the target is in another database of the same instance, which does not trust the sender's database",
-        "ALTER DATABASE <database of the sender> SET TRUSTWORTHY ON, if its owner may use the target's database; or dialog security with certificates and a "
-        "remote service binding.",
+        "Secure the dialog with certificates and a remote service binding. Or ALTER DATABASE <database of the sender> SET TRUSTWORTHY ON, if its owner may use "
+        "the target's database; if this owner is a sysadmin, every db_owner of the sender's database can then become one.",
     ),
     _pattern(
-        r"\b15404\b|could not obtain information about Windows NT",
+        r"Error: 15404\b|could not obtain information about Windows NT",
         "the Windows account that owns the database cannot be looked up: it no longer exists, no domain controller answers, or the account of SQL Server may "
         "not read it",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, or to another SQL Server login; or let the account of SQL Server look up the account in the domain.",
@@ -161,13 +161,18 @@ _PATTERNS: Final = (
         "Check user_access_desc in sys.databases for the database that is named; then ALTER DATABASE <database> SET MULTI_USER.",
     ),
     _pattern(
+        r"acting as a mirror database",
+        "the database is the mirror of a mirrored pair here, and cannot be opened",
+        "The route needs the address of the principal as ADDRESS, and that of the other partner as MIRROR_ADDRESS, with the BROKER_INSTANCE of the database.",
+    ),
+    _pattern(
         r"participating in an availability group",
         "the database is a secondary replica of an availability group here, or its replica is not available",
         "Check sys.dm_hadr_database_replica_states. The address of the route must be that of the listener of the availability group, and each "
         "replica needs a started Service Broker endpoint on the same port.",
     ),
     _pattern(
-        r"\b15517\b|cannot execute as the database principal|owner.*SID",
+        r"Error: 15517\b|cannot execute as the database principal|owner.*SID",
         "the owner of the database does not exist as a login here, or is not the one that master records, as often after a restore",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that is named; then the messages are delivered.",
     ),
@@ -184,7 +189,7 @@ _PATTERNS: Final = (
         "<database> SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE, which disconnects the users of the database and rolls back their transactions.",
     ),
     _pattern(
-        r"database is unavailable|database .{1,150} is not available",
+        r"database is unavailable|database .{1,150} (?:is not available|cannot be opened because it is offline)",
         "the database of the target is not available",
         "Check state_desc in sys.databases of the target's instance; ALTER DATABASE <database> SET ONLINE, or finish the restore.",
     ),
