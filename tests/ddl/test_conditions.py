@@ -204,6 +204,14 @@ def test_text_from_a_table_is_not_executed(line: str, held: str) -> None:
     assert any(f"not executed, although it contains {held}: " in each for each in messages)
 
 
+def test_exec_after_inserted_values_is_a_statement_of_its_own() -> None:
+    insert = "INSERT dbo.Log (n, text) VALUES (1, N'x')"
+    script, _ = skipped("USE Sales", f"{insert} EXEC (N'CREATE ROUTE R WITH ADDRESS = ''LOCAL''')")
+    assert names(script) == ["AutoCreatedLocal", "R"]
+    script, _ = skipped("USE Sales", "INSERT dbo.Log (n) EXEC dbo.Numbers CREATE ROUTE R WITH ADDRESS = 'LOCAL'")
+    assert names(script) == ["AutoCreatedLocal", "R"]
+
+
 @pytest.mark.parametrize("end", ["EXEC (@s)", "GO\nEXEC (@s)"])
 def test_text_from_a_table_about_other_objects_is_skipped(end: str) -> None:
     name = "CREATE TABLE" if end.startswith("EXEC") else "CREATE ROUTE"

@@ -53,6 +53,12 @@ def test_broker_of_a_restored_database_may_be_disabled(statement: str, rest: str
         assert read(statement.format("Sales"), f"ALTER DATABASE Sales SET {option}", rest).notes == ()
 
 
+def test_guard_enables_the_broker_of_a_restored_database() -> None:
+    guard = "IF (SELECT is_broker_enabled FROM sys.databases WHERE name = N'Sales') = 0 ALTER DATABASE Sales SET ENABLE_BROKER"
+    script = read("RESTORE DATABASE Sales FROM DISK = 'a'", guard, "USE Sales CREATE QUEUE Q")
+    assert (script.notes, databases(script)["Sales"]) == ((), (None, True))
+
+
 def test_name_of_a_restored_database_may_differ_in_case() -> None:
     script, _ = skipped("CREATE DATABASE Sales", "RESTORE DATABASE SALES FROM DISK = 'a'")
     assert [(note.kind, note.position.line) for note in script.notes] == [("restored", 2)]

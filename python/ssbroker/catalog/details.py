@@ -143,7 +143,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
         endpoint=None
         if endpoint is None
         else EndpointDetails(
-            name=endpoint.name, state=endpoint.settings.state or (None if endpoint.is_supposed else "STOPPED")
+            name=endpoint.name, state=endpoint.settings.state or (None if endpoint.is_assumed else "STOPPED")
         ),
         bindings=tuple(
             BindingDetails(

@@ -112,7 +112,7 @@ class EndpointModel:
     name: str
     settings: EndpointSettings
     addresses: tuple[str, ...] | None = None
-    is_supposed: bool = False
+    is_assumed: bool = False
     """Whether the script alters the endpoint without creating it, so that it may be started."""
 
 
@@ -216,7 +216,7 @@ class InstanceModel:
         self.current = names[0] if len(names) == 1 else None
 
     def finish_files(self) -> None:
-        """Supposes that databases exist whose CREATE DATABASE did not run, for example because of its condition."""
+        """Assumes that databases exist whose CREATE DATABASE did not run, for example because of its condition."""
         for database in self.databases.values():
             database.is_assumed |= database.is_awaited
             database.is_awaited = False
@@ -422,7 +422,7 @@ class InstanceModel:
             databases=lambda: (
                 DatabaseRow(
                     name,
-                    one.enabled and not one.is_offline,
+                    one.enabled and not one.is_offline and not one.is_restored,  # so that a guard enables it
                     None if one.guid is None else str(uuid.UUID(bytes=one.guid)),
                 )
                 for name, one in self.databases.items()
@@ -1139,7 +1139,7 @@ def _run_endpoint(
                 15151,
             )
         # An endpoint that the script did not create exists already, on an unknown port.
-        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_supposed=True)
+        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_assumed=True)
         endpoint = replace(endpoint, settings=merge_settings(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:
         endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))

@@ -275,6 +275,8 @@ def skip_simple(cursor: TokenCursor) -> None:
             break
         depth += (key == "(") - (key == ")")
         cases += (key == "CASE") - (key == "END")
+        if head == "INSERT" and depth == 0 and key in ("SELECT", "VALUES"):
+            head = "SELECT"  # what is inserted is no EXEC
         permissions = permissions and not (depth == 0 and key in ("TO", "FROM"))
         cursor.take()
     if depth > 0:
