@@ -277,3 +277,14 @@ def test_lifetimes_count_from_the_current_time(tmp_path: Path, run: Run) -> None
     assert run(*arguments, "--tie-break", "first", "--at", "2100-01-01").status == 0
     assert [row["outcome"] for row in read(tmp_path / "out.csv")] == ["DELAYED"]
     assert "DELAYED" in run("explain", script, "--to-service", "//Stock", "--at", "2100-01-01").out
+
+
+@pytest.mark.parametrize("dashes", ["", "---\n"])
+def test_number_of_rows_that_sqlcmd_writes_is_no_row(tmp_path: Path, run: Run, dashes: str) -> None:
+    """With one column, it has as many cells as the header."""
+    (tmp_path / "day.csv").write_text(f"to_service_name\n{dashes}//a\n//b\n\n(2 rows affected)\n")
+    (tmp_path / "net.sql").write_text("USE Sales; CREATE ROUTE A WITH SERVICE_NAME = '//a', ADDRESS = 'TCP://a:4022';")
+    done = run(
+        "route", tmp_path / "net.sql", "--conversations", tmp_path / "day.csv", "-o", tmp_path / "out.csv", "--json"
+    )
+    assert (done.status, sum(json.loads(done.out)["outcomes"].values())) == (0, 2)

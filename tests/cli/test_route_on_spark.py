@@ -110,6 +110,7 @@ def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:
     ("files", "options", "wanted"),
     [
         (["1.arrow"], ["-o", "out"], "--spark reads parquet, csv, jsonl, but not Arrow IPC"),
+        (["semicolons.csv"], ["-o", "out"], "--spark reads only CSV in UTF-8, separated by commas"),
         (["1.csv", "2.parquet"], ["-o", "out"], "--spark reads only one format at a time"),
         (["1.parquet"], ["-o", "out.csv"], "--spark writes only a folder of Parquet files"),
         (["1.parquet"], ["-o", "out", "--format", "csv"], "--spark writes only a folder of Parquet files"),
@@ -129,6 +130,8 @@ def test_unsupported_spark_options(
     for file in files:
         table = conversations(5)
         write(table.drop_columns(["database"]) if file.startswith("other") else table, tmp_path / file)
+        if file.startswith("semicolons"):
+            (tmp_path / file).write_text((tmp_path / file).read_text().replace(",", ";"))
     result = run("route", "--spark", catalog, "--conversations", *files, *options)
     assert (result.status, result.out) == (2, "")
     assert wanted in result.err

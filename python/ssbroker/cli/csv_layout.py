@@ -12,7 +12,7 @@ from typing import Final
 
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _DASHES: Final = re.compile(r"-+")
-_ROW_COUNT: Final = re.compile(r"\(\d+ rows? affected\)")
+ROW_COUNT: Final = re.compile(r"\(\d+ rows? affected\)")
 _LINE_MAX: Final = 1 << 20
 
 
@@ -76,7 +76,7 @@ def is_row_count(line: str) -> bool:
         >>> is_row_count("(1 rows affected)"), is_row_count("(none)")
         (True, False)
     """
-    return _ROW_COUNT.fullmatch(line.strip()) is not None
+    return ROW_COUNT.fullmatch(line.strip()) is not None
 
 
 def numbered_rows(rows: Iterator[list[str]], layout: CsvLayout) -> Iterator[list[str]]:
@@ -85,8 +85,13 @@ def numbered_rows(rows: Iterator[list[str]], layout: CsvLayout) -> Iterator[list
     if layout.has_dashes:
         next(rows)
     for cells in rows:
-        if cells and not (len(cells) != len(layout.header) and is_row_count(layout.delimiter.join(cells))):
+        if cells and not is_row_count(layout.delimiter.join(cells)):
             yield cells
+
+
+def first_line(cells: list[str], *, last: int) -> int:
+    """Returns the line on which a row starts, from its last line: a cell may have line breaks."""
+    return last - sum(cell.count("\n") for cell in cells)
 
 
 def line_of_row(file: Path, row: int) -> int | None:
@@ -97,8 +102,7 @@ def line_of_row(file: Path, row: int) -> int | None:
         try:
             for number, cells in enumerate(numbered_rows(rows, layout)):
                 if number == row:
-                    # A cell with line breaks ends below the line on which its row starts.
-                    return rows.line_num - sum(cell.count("\n") for cell in cells)
+                    return first_line(cells, last=rows.line_num)
         except csv.Error:
             return None
     return None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ssbroker.cli.csv_layout import read_layout
 from ssbroker.cli.errors import reading
 from ssbroker.cli.file_formats import Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import refuse_partitions
@@ -89,6 +90,12 @@ def _common_format(files: list[Path]) -> Format:
     ((file_format, file),) = files_by_format.items()
     if file_format not in _SPARK_FORMATS:
         raise OptionError(f"{file}: --spark reads {', '.join(_SPARK_FORMATS)}, but not Arrow IPC")
+    for file in files if file_format is Format.CSV else ():
+        layout = read_layout(file)
+        if layout.delimiter != "," or layout.has_dashes or layout.encoding == "utf-16":
+            raise OptionError(
+                f"{file}: --spark reads only CSV in UTF-8, separated by commas, without the dashes of sqlcmd; omit --spark"
+            )
     return file_format
 
 

@@ -42,7 +42,15 @@ from ssbroker.cli.chunks import (
     rechunk,
     rows_per_chunk,
 )
-from ssbroker.cli.csv_layout import CsvLayout, field_size_limit, is_row_count, numbered_rows, read_layout
+from ssbroker.cli.csv_layout import (
+    ROW_COUNT,
+    CsvLayout,
+    field_size_limit,
+    first_line,
+    is_row_count,
+    numbered_rows,
+    read_layout,
+)
 from ssbroker.cli.errors import error_in_file, line_text, reading
 from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import PartitionedInput
@@ -242,6 +250,9 @@ class CsvInput:
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
         batch = chunk.load().batch
+        if len(self._header) == 1:  # Arrow takes the number of rows that sqlcmd writes below them for a row
+            is_count: Any = pc.match_substring_regex(batch.column(0), f"^{ROW_COUNT.pattern}\\s*$")
+            batch = batch.filter(pc.invert(pc.fill_null(is_count, False)))
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
@@ -284,12 +295,14 @@ def _find_malformed_row(file: Path, layout: CsvLayout, *, cell_max: int) -> Malf
                 if len(cells) != len(header):
                     shown = layout.delimiter.join(cells)[:_SHOWN_CHARACTERS_MAX]
                     problem = f"expected {len(header)} cells, as in the header, got {len(cells)}: {shown!a}"
-                    return _malformed_csv(f"{file}: row {row}: {problem}", row, rows.line_num)
+                    return _malformed_csv(f"{file}: row {row}: {problem}", row, first_line(cells, last=rows.line_num))
                 for name, cell in zip(header, cells, strict=False):
                     if found := _ESCAPED_BYTE.search(cell):
                         byte = f"0x{ord(found[0]) - 0xDC00:02x}"
                         problem = f"not valid UTF-8 (byte {byte}); save the file as UTF-8 or UTF-16"
-                        return _malformed_csv(f"{file}: {name}, row {row}: {problem}", row, rows.line_num)
+                        return _malformed_csv(
+                            f"{file}: {name}, row {row}: {problem}", row, first_line(cells, last=rows.line_num)
+                        )
                 row += 1
         except csv.Error as error:
             is_open_quote = "unexpected end" in str(error)

@@ -68,7 +68,7 @@ def session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
 def read(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
     """Reads files with the same columns as a DataFrame; `kind` is `parquet`, `csv` or `jsonl`.
 
-    All CSV columns but `is_initiator` are strings; in nullable columns, an empty cell or NULL is null.
+    All CSV columns but `is_initiator` are strings; in nullable columns, an empty cell, NULL or null is null.
     """
     paths = [str(file.resolve()) for file in files]
     if kind == "parquet":
@@ -110,7 +110,7 @@ def _typed_column(name: str) -> Column:
 
     text = sf.col(name)
     if name != "is_initiator":
-        return sf.when(~text.isin("", "NULL"), text)
+        return sf.when(~text.isin("", "NULL", "null"), text)
     word = sf.lower(sf.trim(text))
     wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0, got "), text)
     return (
