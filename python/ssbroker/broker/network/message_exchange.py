@@ -90,7 +90,7 @@ class MessageExchange:
         wake: Wake,
     ) -> None:
         self._instance: Final = instance
-        self._arrivals: Final = instance.msdb.commit_signals
+        self._commit_signals: Final = instance.msdb.commit_signals
         self._background: Final = background
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors
@@ -300,7 +300,7 @@ class MessageExchange:
     @property
     def _check_interval(self) -> int:
         """The time between two checks for messages and changed objects of other processes that were not announced; slow polls make it longer."""
-        return int(self._arrivals.check_interval * SECOND)
+        return int(self._commit_signals.check_interval * SECOND)
 
     @property
     def _poll_interval(self) -> int:
@@ -314,7 +314,7 @@ class MessageExchange:
     @property
     def _is_poll_wanted(self) -> bool:
         """Whether messages or changed objects were announced since the last poll."""
-        return self._arrivals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
+        return self._commit_signals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
         """Writes messages, unless there are many, their dialogs are new, rows are held, other work comes first or a database is locked.
@@ -405,7 +405,7 @@ class MessageExchange:
         """Routes every dialog again if the catalog has changed."""
         if self._is_catalog_followed(now):
             return
-        changes = self._arrivals.count(OBJECTS_CHANNEL)
+        changes = self._commit_signals.count(OBJECTS_CHANNEL)
         snapshot = self._background.routes.snapshot
         if snapshot is not self._snapshot or self._dialogs.needs_refresh:
             if self._snapshot is not None:
@@ -424,14 +424,14 @@ class MessageExchange:
     def _is_catalog_followed(self, now: int) -> bool:
         """Whether the catalog was read within the check interval, no route has expired since, and no process has reported a change."""
         is_recent = self._followed_from <= now < self._followed_until
-        is_unchanged = self._arrivals.count(OBJECTS_CHANNEL) == self._changes_seen
+        is_unchanged = self._commit_signals.count(OBJECTS_CHANNEL) == self._changes_seen
         return is_recent and is_unchanged and not self._dialogs.needs_refresh
 
     def _poll_if_due(self, now: int) -> None:
         """Collects the messages that any process has committed since the last poll."""
         if 0 <= now - self._polled_at < self._poll_interval:
             return
-        self._announcements_seen = self._arrivals.count(TRANSMISSIONS_CHANNEL)
+        self._announcements_seen = self._commit_signals.count(TRANSMISSIONS_CHANNEL)
         started = self._instance.microseconds()
         for dialogs in self._dialogs.all():
             try:
