@@ -84,15 +84,19 @@ def test_return_route_to_an_availability_group_leads_to_its_listener(addresses: 
     assert script[1].endswith("ADDRESS = N'TCP://listener.corp:4022';")
 
 
-def test_return_route_to_a_mirrored_pair_is_mirrored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 1])
+def test_return_route_to_a_mirrored_pair_is_mirrored(others: int, tmp_path: Path) -> None:
+    """Other databases of the two instances may be mirrored too."""
+    more = f"\nGO\nCREATE DATABASE Other -- ssbroker: service_broker_guid={TWO}\n" * others
     mirrored = f", BROKER_INSTANCE = '{ONE}', MIRROR_ADDRESS = 'TCP://a2.corp:4022'"
+    other = to("Other", "//Other", "a1.corp", more=mirrored.replace(ONE, TWO))
     routes = TO_B + to("C", "//C", "c.corp")
     whole = loaded(
         tmp_path,
-        A1=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a1.corp:4022"),
-        A2=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED),
+        A1=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a1.corp:4022", after=more),
+        A2=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED + more),
         B=host("B", service="//B"),
-        C=host("C", service="//C", routes=to("A", "//A", "a1.corp", more=mirrored)),
+        C=host("C", service="//C", routes=to("A", "//A", "a1.corp", more=mirrored) + other * others),
     )
     (script,) = found(whole, "SSB017").scripts
     clauses = f"BROKER_INSTANCE = N'{ONE}', ADDRESS = N'TCP://a1.corp:4022', MIRROR_ADDRESS = N'TCP://a2.corp:4022'"

@@ -216,7 +216,10 @@ class CheckContext:
         broker = self.broker_id(instance, database)
         addresses = [
             next(iter(self.addresses.of(each)), None)
-            for each in (instance, *(other for other, name in sorted(self.mirrored) if other != instance))
+            for each in (
+                instance,
+                *(other for other, name in sorted(self.mirrored) if name == database and other != instance),
+            )
             if (row := self.tables[each].databases.get(database)) is not None and row.broker == broker
         ]
         match broker, addresses:
