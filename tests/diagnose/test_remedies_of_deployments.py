@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ssbroker.diagnose import lint, trace
+from ssbroker.diagnose.check_context import CheckContext, Problem
+from ssbroker.diagnose.service_checks import check_listening_msdb, check_own_services
 from tests.diagnose.script_fleets import after, found, host, loaded, names_in, to
 from tests.worlds.universe import NOW
 
@@ -96,7 +99,9 @@ def test_return_route_to_a_mirrored_pair_is_mirrored(others: int, tmp_path: Path
     whole = loaded(
         tmp_path,
         A1=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a1.corp:4022", after=more),
-        A2=host("A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED + more),
+        A2=host(
+            "A", service="//A", routes=routes, broker_id=ONE, addresses="TCP://a2.corp:4022", after=DISABLED + more
+        ),
         B=host("B", service="//B"),
         C=host("C", service="//C", routes=to("A", "//A", "a1.corp", more=mirrored) + other * others),
     )
@@ -163,3 +168,43 @@ def test_consequence_of_a_stale_broker_id_has_no_remedy_of_its_own(tmp_path: Pat
     assert 'route "B" (SSB014)' in consequence.remedy
     assert cause.scripts
     assert not lint(after(tmp_path, cause), at=NOW).at_least("error")
+
+
+DYNAMIC = "CREATE ROUTE Dynamic WITH SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = 'LOCAL'\n"
+
+
+def test_new_routes_for_services_with_the_same_ending_have_different_names(tmp_path: Path) -> None:
+    services = (
+        "CREATE SERVICE [//a/Target] ON QUEUE Q ([DEFAULT])\nCREATE SERVICE [//b/Target] ON QUEUE Q ([DEFAULT])\n"
+    )
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=services + DYNAMIC))
+    finding = found(whole, "SSB015")
+    assert names_in(finding.scripts) == {"A", "Target", "Target 2"}
+    assert not [each for each in lint(after(tmp_path, finding), at=NOW) if each.code == "SSB015"]
+
+
+@pytest.mark.parametrize(("check", "database"), [(check_own_services, "A"), (check_listening_msdb, "msdb")])
+def test_all_routes_of_a_candidate_have_different_names(
+    check: Callable[[CheckContext], Iterator[Problem]], database: str, tmp_path: Path
+) -> None:
+    services = (
+        "CREATE SERVICE [//a/Target] ON QUEUE Q ([DEFAULT])\nCREATE SERVICE [//b/Target] ON QUEUE Q ([DEFAULT])\n"
+    )
+    dropped = f"GO\nUSE {database}\nDROP ROUTE AutoCreatedLocal"
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=services, after=dropped))
+    (problem,) = check(CheckContext(fleet=whole, now=NOW, until=NOW))
+    *_, per_service = problem.candidates
+    assert names_in(per_service) == {"A", "Target", "Target 2"}
+
+
+def test_new_routes_of_a_forwarder_have_different_names(tmp_path: Path) -> None:
+    whole = loaded(
+        tmp_path,
+        A=host("A", service="//a/Source", routes=to("B", "//B", "gw.corp")),
+        C=host("C", service="//c/Source", routes=to("B", "//B", "gw.corp")),
+        GW=host("GW", msdb=TO_B),
+        B=host("B", service="//B"),
+    )
+    scripts = found(whole, "SSB017").scripts
+    for instance in ("B", "GW"):
+        assert names_in([each for each in scripts if each[0] == instance]) == {"Source", "Source 2"}

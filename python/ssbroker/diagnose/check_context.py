@@ -330,11 +330,14 @@ def new_route(
     database: str,
     *,
     service: str | None,
+    reserved: set[str],
     destination: Destination = TO_LOCAL,
-    reserved: set[str] | None = None,
 ) -> str:
-    """Returns the statements that create a route, under a name that neither the table nor `reserved` has; it is then reserved."""
-    taken = {*tables.route_names.get(database, ()), *(reserved or ())}
+    """Returns the statements that create a route, under a name that the table does not have.
+
+    `reserved` are the names of the routes that the same candidate creates in this table; the name is added to them.
+    """
+    taken = tables.route_names.get(database, set()) | reserved
     address = destination.address
     wanted = "AutoCreatedLocal" if service is None and address == LOCAL else (service or "AllServices").strip("/")
     wanted = wanted.rpartition("/")[2] or "Route"
@@ -342,7 +345,12 @@ def new_route(
     while name.casefold() in taken:
         number += 1
         name = f"{wanted} {number}"
-    if reserved is not None:
-        reserved.add(name.casefold())
+    reserved.add(name.casefold())
     clauses = "" if service is None else f"SERVICE_NAME = {string_literal(service)}, "
     return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {clauses}{destination.clauses};"
+
+
+def local_routes(instance: str, tables: Tables, database: str, services: Iterable[str | None]) -> Candidate:
+    """Returns the steps that create a route to LOCAL for each service; None is the route for all services."""
+    reserved: set[str] = set()
+    return tuple(Step(instance, new_route(tables, database, service=each, reserved=reserved)) for each in services)

@@ -18,16 +18,14 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.check_context import (
-    Candidate,
     CheckContext,
     Concern,
     Destination,
     Problem,
-    Step,
     alter_route,
     drop_route,
     listed_names,
-    new_route,
+    local_routes,
     quoted_name,
     route_problem,
 )
@@ -353,9 +351,6 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                 and any(decision.reason == "route_requested" for decision in behaviour.from_database(database, service))
             ]
             if hidden:
-                created: Candidate = tuple(
-                    Step(instance, new_route(tables, database, service=service)) for service in hidden
-                )
                 yield route_problem(
                     "SSB015",
                     instance,
@@ -363,7 +358,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
                     f"hides {quantity(len(hidden), 'service')} of this instance: {', '.join(listed_names(hidden))}",
                     "Create a route to LOCAL for each service.",
                     services=hidden,
-                    candidates=[created],
+                    candidates=[local_routes(instance, tables, database, hidden)],
                     concerns=[Concern.of_table(instance, database, service) for service in hidden],
                 )
 

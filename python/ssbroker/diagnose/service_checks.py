@@ -21,6 +21,7 @@ from ssbroker.diagnose.check_context import (
     alter_route,
     drop_route,
     listed_names,
+    local_routes,
     new_route,
     problem_about,
     qualified_route,
@@ -367,9 +368,9 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         route for route in tables.routes if route.database == MSDB and route.service is None and context.is_live(route)
     ]
     if here and not wildcards:
-        yield (Step(instance, new_route(tables, MSDB, service=None)),)
+        yield local_routes(instance, tables, MSDB, [None])
     if here:
-        yield (Step(instance, new_route(tables, MSDB, service=service)),)
+        yield local_routes(instance, tables, MSDB, [service])
     for database in here:
         if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
             yield (Step(instance, f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"),)
@@ -390,7 +391,7 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
     yield from filter(None, _sender_remedies(context, instance, senders, here, others))
     for destination in dict.fromkeys(context.destination(*other, seen_from=instance) for other in others):
         if destination is not None:
-            step = Step(instance, new_route(tables, MSDB, service=service, destination=destination))
+            step = Step(instance, new_route(tables, MSDB, service=service, reserved=set(), destination=destination))
             yield (step,)
             yield (step, Step(instance, _forwarding_on(context, instance)))
 
@@ -455,7 +456,6 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
         ]
         if not lost:
             continue
-        per_service = tuple(Step(instance, new_route(tables, MSDB, service=service)) for service in lost)
         yield problem_about(
             "SSB024",
             Subject("routes"),
@@ -466,7 +466,7 @@ def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
             database=MSDB,
             services=lost,
             severity="warning",
-            candidates=[(Step(instance, new_route(tables, MSDB, service=None)),), per_service],
+            candidates=[local_routes(instance, tables, MSDB, each) for each in ([None], lost)],
             concerns=[Concern(instance, None, service) for service in lost],
         )
 
@@ -513,7 +513,6 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
     )
     if len(names) > 1:
         fate = fate.replace(" to it", " to them")
-    per_service = tuple(Step(instance, new_route(tables, database, service=service)) for service in names)
     return problem_about(
         "SSB025",
         Subject("database", database),
@@ -523,7 +522,7 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
         database=database,
         services=names,
         related=[f"service {quoted_name(name)}" for name in names[:10]],
-        candidates=[(Step(instance, new_route(tables, database, service=None)),), per_service],
+        candidates=[local_routes(instance, tables, database, each) for each in ([None], names)],
         concerns=[Concern(instance, database, service) for service in names],
     )
 
@@ -686,15 +685,15 @@ def _return_candidates(
                     tables,
                     target.database,
                     service=service,
-                    destination=destination._replace(broker=str(uuid.UUID(bytes=broker))),
                     reserved=reserved,
+                    destination=destination._replace(broker=str(uuid.UUID(bytes=broker))),
                 )
             )
             for steps in (created, corrected, replaced):
                 steps.append(Step(here, step))
             continue
         new = Step(
-            here, new_route(tables, target.database, service=service, destination=destination, reserved=reserved)
+            here, new_route(tables, target.database, service=service, reserved=reserved, destination=destination)
         )
         dropped = [Step(here, drop_route(route)) for route in wrong]
         created.append(new)
@@ -767,6 +766,8 @@ def _path_steps(
     for instance, reason in dropping:
         if reason == "forwarding_disabled":
             yield Step(instance, _forwarding_on(context, instance))
+    created: set[tuple[str, str, Destination]] = set()
+    reserved: defaultdict[str, set[str]] = defaultdict(set)
     for origin, service in initiators:
         broker = context.tables[origin.instance].databases[origin.database].broker
         reply = RouteLookup(None, service, broker, is_initiator=False)
@@ -776,10 +777,11 @@ def _path_steps(
             if destination is None or context.graph.ends(instance, reply) == {RoutingEnd("DELIVERED", *origin)}:
                 continue
             routes = _routes_to(context, Start(instance, MSDB), service)
-            if not routes:
-                yield Step(
-                    instance, new_route(context.tables[instance], MSDB, service=service, destination=destination)
-                )
+            if not routes and (instance, service, destination) not in created:
+                created.add((instance, service, destination))
+                tables, names = context.tables[instance], reserved[instance]
+                step = new_route(tables, MSDB, service=service, reserved=names, destination=destination)
+                yield Step(instance, step)
             for route in routes:
                 if route.address != destination.address and not context.may_lead_to_unaddressed(instance, route):
                     yield Step(instance, alter_route(route, destination.clauses))
