@@ -562,6 +562,37 @@ def test_is_initiator_may_be_a_number() -> None:
     assert explained(whole, "Stock", is_initiator=1)["code"] == "SSB017"
 
 
+TO_COPIES = to("B1", "//B", "b1.corp") + to("B2", "//B", "b2.corp")
+
+
+def copy_without_return_route(folder: Path) -> Fleet:
+    return loaded(
+        folder,
+        A=host("A", service="//A", routes=TO_COPIES),
+        B1=host("B1", service="//B", routes=to("A", "//A", "a.corp")),
+        B2=host("B2", service="//B"),
+    )
+
+
+def test_status_goes_before_a_fault_of_another_choice(tmp_path: Path) -> None:
+    """The message may not have taken the path that has the fault."""
+    status = "Connection attempt failed with error: '10061(No connection could be made.)'"
+    row = explained(copy_without_return_route(tmp_path), "//B", database="A", transmission_status=status)
+    assert (row["code"], row["outcome"], row["end"]) == (None, "REMOTE", "DELIVERED to B1/B1")
+    assert row["cause"] == (
+        "the status says that nothing listens on the port of the route: the endpoint is stopped or has another port; with another "
+        "choice between equal routes: DELIVERED to B2/B2; return path: DELAYED: waits in B2 (service_not_found), SSB017"
+    )
+    assert "STATE = STARTED" in row["remedy"]
+
+
+@pytest.mark.parametrize("status", ["The target service name could not be found.", "Something else happened.", ""])
+def test_fault_of_another_choice_goes_before_a_status_that_names_no_other_cause(status: str, tmp_path: Path) -> None:
+    row = explained(copy_without_return_route(tmp_path), "//B", database="A", transmission_status=status)
+    assert row["code"] == "SSB017"
+    assert row["cause"].startswith('B2/B2/database "B2": accepts conversations')
+
+
 @pytest.mark.parametrize(
     ("b2", "end", "code"),
     [

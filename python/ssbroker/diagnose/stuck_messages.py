@@ -67,8 +67,9 @@ def stuck(
     """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
-    the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are correct, the cause and the remedy are those of
-    `transmission_status`.
+    the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are
+    correct, the cause and the remedy are those of `transmission_status`. They are also these if only another choice between equal
+    routes has a fault, and the status names a cause that is not about routing.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
@@ -173,6 +174,8 @@ class _Explanation(NamedTuple):
     columns: dict[str, Any]
     is_sound: bool
     """Whether the routes are correct, so that only the status can name a cause."""
+    first: dict[str, Any] | None = None
+    """The columns of the path that is taken first, if only another choice between equal routes is not correct."""
 
 
 class _Explainer:
@@ -219,7 +222,7 @@ class _Explainer:
         if fault is None:
             return first
         fault.columns["end"] = f"with another choice between equal routes: {fault.columns['end']}"
-        return fault
+        return fault._replace(first=first.columns)
 
     def _paths(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> Iterator[Trace]:
         """Yields a path to each possible end of a message, each with its acknowledgement; the one that is taken first is the first."""
@@ -342,11 +345,15 @@ class _Explainer:
 
 
 def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any]:
-    """Returns the columns with the cause that the status names, unless the routing decision explains why the message is undelivered."""
-    result, is_sound = explanation
+    """Returns the columns with the cause that the status names, unless the routing decision certainly explains the message."""
+    result, is_sound, first = explanation
     said = cause_of(status)
     if not is_sound:
-        return result
+        if first is None or said is None or said.is_routing:
+            return result
+        # The message may not have taken the path that is not correct.
+        code = "" if result["code"] is None else f", {result['code']}"
+        return first | {"cause": f"the status says that {said.cause}; {result['end']}{code}", "remedy": said.remedy}
     if said is None:
         if not status:
             return result
