@@ -214,8 +214,10 @@ class _Explainer:
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
         """Explains the first of the possible paths that is not sound, or else the one that is taken first."""
-        explanations = (self._explain_path(path) for path in self._paths(instance, lookup, from_service_name))
-        first = next(explanations)
+        paths = self._paths(instance, lookup, from_service_name)
+        taken_first = next(paths)
+        first = self._explain_path(taken_first, taken_first.hops[0])
+        explanations = (self._explain_path(path, (path.hops or taken_first.hops)[0]) for path in paths)
         if not first.is_sound:
             return first
         fault = next((each for each in explanations if not each.is_sound), None)
@@ -238,15 +240,14 @@ class _Explainer:
             elif end != forward.end:
                 yield self._tracer.follow_to(instance, lookup, end)
 
-    def _explain_path(self, forward: Trace) -> _Explanation:
+    def _explain_path(self, forward: Trace, start: Hop) -> _Explanation:
         lost = self._lost_return(forward)
         finding = self._cause(forward, lost)
-        decision = forward.hops[0].decision
         # A message to an address outside the fleet is routed too.
         is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and lost is None and finding is None
         result: dict[str, Any] = {
-            "outcome": decision["outcome"],
-            "reason": decision["reason"],
+            "outcome": start.decision["outcome"],
+            "reason": start.decision["reason"],
             "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(lost.end)}" if lost else "")),
         }
         result |= self._columns_of_cause(forward, lost or forward, finding)
@@ -291,7 +292,7 @@ class _Explainer:
                 "cause": f"the conversation is for {quoted_name(service)}, but {similar}",
                 "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
             }
-        return {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
+        return {"code": None, "cause": None, "remedy": _advice(last.hops[-1]) if last.hops else None}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
         """Returns the most closely related finding: about a route that is used, about the service, or about the end."""
@@ -304,6 +305,9 @@ class _Explainer:
             return state
         used_routes = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in forward.hops}
         tables = dict.fromkeys((instance, table) for instance, table, _ in used_routes)
+        if not tables:  # the path to the end is not known
+            start, end = forward.instance, forward.end.instance
+            tables = {(str(end), forward.database if end == start else MSDB): None}
         candidates = [finding for table in tables for finding in self._by_table[table]]
         on_routes = [
             each
@@ -335,6 +339,8 @@ class _Explainer:
         return None
 
     def _findings_at_end(self, forward: Trace) -> Iterator[Finding]:
+        if not forward.hops:
+            return
         last = forward.hops[-1]
         if forward.end.outcome == "LOOP" or forward.end.reason == SENT_BACK:
             for finding in self._by_table[None, None]:

@@ -376,19 +376,23 @@ class Tracer:
         self._conversation_id = conversation_id
         self._pending_request: PendingRequest = pending_request
         self._now = now
+        self._routers: dict[tuple[str, bool], Router] = {}
 
     def follow(self, instance: str, lookup: RouteLookup) -> Trace:
         """Follows one message."""
         return self._follow(instance, lookup, self._conversation_id)
 
     def follow_to(self, instance: str, lookup: RouteLookup, end: RoutingEnd) -> Trace:
-        """Follows a message to one of its possible ends, with a conversation id by which it gets there."""
+        """Follows a message to one of its possible ends, with a conversation id by which it gets there.
+
+        If no such id is found, the trace has no hops.
+        """
         path = self.follow(instance, lookup)
         for number in range(_IDS_MAX):
             if path.end == end:
                 return path
             path = self._follow(instance, lookup, number.to_bytes(16, "big"))
-        return replace(path, end=end)
+        return replace(path, end=end, hops=(), advice=None)
 
     def _follow(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Trace:
         hops: list[Hop] = []
@@ -445,12 +449,14 @@ class Tracer:
         return replace(forward, acknowledgement=first, other_acknowledgements=tuple(found.values()))
 
     def _hop(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Hop:
-        router = Router(
-            self._graph.fleet[instance],
-            tie_break="first" if conversation_id is None else "hash",
-            pending_request=self._pending_request,
-        )
-        explanation = router.explain(
+        key = instance, conversation_id is None
+        if key not in self._routers:
+            self._routers[key] = Router(
+                self._graph.fleet[instance],
+                tie_break="first" if conversation_id is None else "hash",
+                pending_request=self._pending_request,
+            )
+        explanation = self._routers[key].explain(
             lookup.service,
             to_broker_instance=lookup.broker,
             database=lookup.database,
