@@ -33,11 +33,20 @@ def test_error_of_another_conversation_is_not_part_of_a_remedy(tmp_path: Path) -
         assert names_in(finding.scripts) <= {finding.object.removeprefix("route ").strip('"')}
 
 
-def test_route_is_not_dropped_because_an_unknown_gateway_takes_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", "CREATE ROUTE Reply WITH ADDRESS = 'TRANSPORT'\n"])
+def test_route_is_not_dropped_because_an_unknown_gateway_takes_everything(more: str, tmp_path: Path) -> None:
     local = "CREATE ROUTE LocalOne WITH SERVICE_NAME = '//Local', ADDRESS = 'LOCAL'\n"
     gateway = "CREATE ROUTE Any WITH ADDRESS = 'TCP://gw:4022'\n"
-    whole = loaded(tmp_path, A=host("A", service="//A", routes=local + gateway))
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=local + gateway + more))
     assert found(whole, "SSB008").scripts == ()
+
+
+@pytest.mark.parametrize("table", ["A", "msdb"])
+def test_route_is_dropped_only_if_its_table_uses_the_address_in_the_name(table: str, tmp_path: Path) -> None:
+    local = "CREATE ROUTE LocalOne WITH SERVICE_NAME = 'TCP://local.corp:4022/Local', ADDRESS = 'LOCAL'\n"
+    other = f"\nGO\nUSE {table}\nCREATE ROUTE Any WITH ADDRESS = 'TRANSPORT'"
+    whole = loaded(tmp_path, A=host("A", service="//A", routes=local, after=other))
+    assert names_in(found(whole, "SSB008").scripts) == ({"LocalOne"} if table == "A" else set())
 
 
 ONE = "11111111-0000-4000-8000-000000000001"

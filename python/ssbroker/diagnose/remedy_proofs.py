@@ -15,6 +15,7 @@ from ssbroker.diagnose.catalog_tables import MSDB, TRANSPORT
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.route_checks import addresses_in
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import ScriptOnCopies
 from ssbroker.exceptions import SsbrokerError
@@ -59,7 +60,7 @@ class Conversations:
             (
                 end.outcome == "ELSEWHERE"
                 and service not in self._hosted
-                and not (must_be_named and self._leaves_unnamed(service, end))
+                and not (must_be_named and self._leaves_unnamed(concern, end))
             )
             # The service only starts conversations: what it receives are replies, and they take the same path.
             or end.outcome == "REFUSED"
@@ -98,12 +99,19 @@ class Conversations:
             self._shared[instance] = {start: reached for start in each if len(reached := self.reached(*start)) > 1}
         return self._shared[instance]
 
-    def _leaves_unnamed(self, service: str, end: RoutingEnd) -> bool:
+    def _leaves_unnamed(self, concern: Concern, end: RoutingEnd) -> bool:
         """Returns whether only a route for all services leads a conversation out of the fleet."""
-        return not any(
-            route.address == TRANSPORT or (route.service == service and end.address in (route.address, route.mirror))
+        service = concern.service
+        tables = {MSDB, concern.database} if end.instance == concern.instance else {MSDB}
+        routes = [
+            route
             for route in self._context.tables[str(end.instance)].routes
-        )
+            if route.database in tables and self._context.is_live(route)
+        ]
+        if any(route.service == service and end.address in (route.address, route.mirror) for route in routes):
+            return False
+        uses_name = any(route.address == TRANSPORT and route.service in (None, service) for route in routes)
+        return not uses_name or addresses_in([service]).get(service) != end.address
 
     def _returns(self, instance: str, database: str | None, end: RoutingEnd) -> bool:
         if database is None or (instance, database) == (end.instance, end.database):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
 from itertools import chain
 from typing import Final
@@ -42,7 +42,9 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
     """Checks for routes that no conversation ever uses, and finds the cause."""
     for instance, tables in context.tables.items():
         used = context.used_routes[instance]
-        addressed_names = _names_with_address(tables)
+        addressed_names = addresses_in(
+            {route.service for route in tables.routes if route.address == TRANSPORT and route.service is not None}
+        )
         first = _first_of_identical(context, tables)
         for route in tables.routes:
             if route.lifetime is not None and not context.is_live(route):
@@ -87,7 +89,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
 
 
 def _unused_route(
-    context: CheckContext, instance: str, route: FleetRoute, *, addressed_names: frozenset[str]
+    context: CheckContext, instance: str, route: FleetRoute, *, addressed_names: Container[str]
 ) -> Iterator[Problem]:
     """Yields why a valid, live route that is not a duplicate is never used."""
     tables, used = context.tables[instance], context.used_routes[instance]
@@ -467,13 +469,16 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
 
 
-def _names_with_address(tables: Tables) -> frozenset[str]:
-    """Returns the service names of routes to TRANSPORT that begin with an address, according to the router."""
-    names = sorted(
-        {route.service for route in tables.routes if route.address == TRANSPORT and route.service is not None}
-    )
+def addresses_in(services: Iterable[str]) -> dict[str, str]:
+    """Returns the address with which the name of a service begins, for those that have one, as a route to TRANSPORT uses it.
+
+    Examples:
+        >>> addresses_in(["TCP://South:4022/Stock", "//Stock"])
+        {'TCP://South:4022/Stock': 'TCP://south:4022'}
+    """
+    names = sorted(services)
     if not names:
-        return frozenset()
+        return {}
     transport = dict.fromkeys(schemas.ROUTES.names) | {
         "database": "one",
         "name": "all",
@@ -489,7 +494,7 @@ def _names_with_address(tables: Tables) -> frozenset[str]:
         }
     )
     hops = router.route(conversations)["next_hop_address"].to_pylist()
-    return frozenset(service for service, hop in zip(names, hops, strict=True) if hop is not None)
+    return {service: hop for service, hop in zip(names, hops, strict=True) if hop is not None}
 
 
 def _hosts_anything(tables: Tables) -> bool:
