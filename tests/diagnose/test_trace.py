@@ -330,6 +330,10 @@ def test_trace_to_a_wrong_port_says_the_right_one(tmp_path: Path) -> None:
     assert found.advice == "B listens on port 4022: correct the port of the route."
     assert "B listens on port 4022" in next(each.message for each in lint(whole, at=NOW) if each.code == "SSB022")
     assert found.advice in str(found)
+    second = host("C", service="//C", addresses="TCP://b.corp:4024")
+    both = loaded(tmp_path, A=host("A", service="//A", routes=wrong), B=host("B", service="//B"), C=second)
+    advice = trace(both, "//B", instance="A", at=NOW).advice
+    assert advice == "B listens on port 4022, and C on port 4024: correct the port of the route."
 
 
 def test_initiator_service_must_exist(tmp_path: Path) -> None:

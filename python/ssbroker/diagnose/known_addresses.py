@@ -15,13 +15,21 @@ LISTED_MAX: Final = 3
 
 
 class Listening(NamedTuple):
-    """The ports on which the instances of a host listen."""
+    """The instances of a host, each with the port on which it listens.
 
-    instances: tuple[str, ...]
-    ports: tuple[str, ...]
+    Examples:
+        >>> str(Listening((("B", "4022"), ("C", "4023"))))
+        'B listens on port 4022, and C on port 4023'
+    """
+
+    ports: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        return f"{' and '.join(self.instances)} listens on port {' and '.join(self.ports)}"
+        of_instances: defaultdict[str, list[str]] = defaultdict(list)
+        for instance, port in self.ports:
+            of_instances[instance].append(port)
+        (first, ports), *others = [(instance, " and ".join(ports)) for instance, ports in of_instances.items()]
+        return ", and ".join([f"{first} listens on port {ports}", *(f"{name} on port {more}" for name, more in others)])
 
 
 class KnownAddresses:
@@ -66,7 +74,7 @@ class KnownAddresses:
         ports = self._ports.get(address.rpartition(":")[0])
         if ports is None or self.owners(address, seen_from=seen_from):
             return None
-        return Listening(tuple(sorted(set(ports.values()))), tuple(sorted(ports)))
+        return Listening(tuple(sorted((instance, port) for port, instance in ports.items())))
 
     def advice(self, address: str, *, seen_from: str) -> str:
         """Returns what to do about a route to an address that no instance has."""

@@ -451,7 +451,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
             advice,
             severity="error",
             candidates=chain(
-                (alter_route(route, f"{clause} = {string_literal(f'{host}:{port}')}") for port in listening.ports),
+                (alter_route(route, f"{clause} = {string_literal(f'{host}:{port}')}") for _, port in listening.ports),
                 moved,
             ),
         )
