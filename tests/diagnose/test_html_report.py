@@ -456,10 +456,14 @@ def test_findings_are_filtered_and_their_remedy_is_copied(page: Page, folder: Pa
 
 def test_statements_of_each_instance_can_be_copied_alone() -> None:
     scripts = (("NORTH", "USE [A]; ONE;"), ("NORTH", "USE [B]; TWO;"), ("SOUTH", "USE [C]; THREE;"))
-    finding = replace(lint(catalog_of(here(route(1, "LOCAL", service="Missing"))), at=NOW)[0], scripts=scripts)
-    html = html_report(Fleet({}), findings=Findings([finding]), at=NOW)
+    one = catalog_of(here(route(1, "LOCAL", service="Missing")))
+    finding = replace(lint(one, at=NOW)[0], scripts=scripts)
+    html = html_report(Fleet({"NORTH": one, "SOUTH": one}), findings=Findings([finding]), at=NOW)
     blocks = re.findall(r'<p class="dim">In (\w+):</p><div class="remedy"><pre>(.*?)</pre>', html, re.DOTALL)
     assert blocks == [("NORTH", "USE [A]; ONE; USE [B]; TWO;"), ("SOUTH", "USE [C]; THREE;")]
+    alone = html_report(one, findings=Findings([replace(finding, scripts=scripts[:1])]), at=NOW)
+    assert "<pre>USE [A]; ONE;</pre>" in alone
+    assert ">In NORTH:<" not in alone
 
 
 def test_changes_are_records_on_a_phone(page: Page, folder: Path) -> None:

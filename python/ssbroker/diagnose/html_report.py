@@ -104,7 +104,7 @@ def html_report(
         sections.append(_Section("changes", "Changes", _changes(comparison, reachability_changes)))
     if trace is not None:
         sections.append(_Section("trace", "Trace", _trace(trace)))
-    sections.append(_Section("findings", "Findings", _findings(lint_findings)))
+    sections.append(_Section("findings", "Findings", _findings(lint_findings, is_fleet=len(whole_fleet) > 1)))
     if traffic is not None:
         diagram = sankey(traffic_flows(traffic), title="Conversations by service, outcome and destination")
         sections.append(_Section("traffic", "Traffic", f'<div class="scroll" tabindex="0">{diagram}</div>'))
@@ -184,7 +184,7 @@ def _count(text: str, style: str) -> str:
     return f'<li class="{style}"><b>{number}</b>{noun}</li>'
 
 
-def _findings(lint_findings: Findings) -> str:
+def _findings(lint_findings: Findings, *, is_fleet: bool) -> str:
     if not lint_findings:
         return "<p>No findings.</p>"
     by_code: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
@@ -197,7 +197,7 @@ def _findings(lint_findings: Findings) -> str:
         parts.append(
             f'<details open class="code {severity}"><summary><span class="badge">{severity}</span><b>{code}</b> '
             f"{escaped(CODES[code].title)} ({len(group):,})</summary>"
-            f'<p class="dim">{escaped(CODES[code].why)}</p>{_collapsed_list(list(map(_finding, group[:_SHOWN_MAX])))}{_omitted_count(len(group))}</details>'
+            f'<p class="dim">{escaped(CODES[code].why)}</p>{_collapsed_list([_finding(each, is_fleet=is_fleet) for each in group[:_SHOWN_MAX]])}{_omitted_count(len(group))}</details>'
         )
     return "".join(parts)
 
@@ -209,23 +209,24 @@ def _collapsed_list(items: list[str]) -> str:
     return "".join(items[:_OPEN_MAX]) + folded
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, *, is_fleet: bool) -> str:
     position = ""
     if finding.line is not None:
         name = PurePath(finding.file).name if finding.file else ""
         position = f' <span class="dim" title="{escaped(finding.file or "")}">{escaped(name)}:{finding.line}</span>'
     return (
         f'<div class="finding"><div class="where">{escaped(finding.where)}{position}</div><p>{escaped(finding.message)}</p>'
-        f"{_remedy(finding)}</div>"
+        f"{_remedy(finding, is_fleet=is_fleet)}</div>"
     )
 
 
-def _remedy(finding: Finding) -> str:
-    """Returns the statements for each instance, to copy and execute there; or the advice."""
+def _remedy(finding: Finding, *, is_fleet: bool) -> str:
+    """Returns the statements to copy and execute, in a fleet for each instance; or the advice."""
     if not finding.scripts:
         return f'<div class="remedy"><pre>{escaped(finding.remedy)}</pre></div>'
     return "".join(
-        f'<p class="dim">In {escaped(instance)}:</p><div class="remedy"><pre>{escaped(script)}</pre>'
+        (f'<p class="dim">In {escaped(instance)}:</p>' if is_fleet else "")
+        + f'<div class="remedy"><pre>{escaped(script)}</pre>'
         '<button type="button" class="copy">Copy</button></div>'
         for instance, script in scripts_by_instance(finding.scripts)
     )
