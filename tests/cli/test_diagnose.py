@@ -595,7 +595,10 @@ def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run,
         )
     hidden = run("lint", tmp_path / "one.sql", tmp_path / "two.sql").out.splitlines()[-1]
     assert hidden.startswith("Not checked")
-    assert "routes to one, two, of which no address is stated (-- ssbroker: addresses=TCP://host:port)" in hidden
+    assert (
+        "whether routes lead to one, two, whose address is not stated (-- ssbroker: addresses=TCP://host:port in its script"
+        in hidden
+    )
     shown = run("lint", "--fleet", folder, *AT)
     assert shown.status == 1
     assert "TRUSTWORTHY" in shown.out.splitlines()[-1]

@@ -17,7 +17,7 @@ from ssbroker.diagnose import object_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.check_context import CheckContext, Problem
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
-from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.fleet import Fleet, how_to_state_address
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.remedy_proofs import RemedyProver
@@ -126,8 +126,8 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        What is not checked, with the instances for which it is not. Routes to instances of which no address is stated come first;
-        permissions, certificates, event notifications, and how endpoints authenticate and encrypt never are checked.
+        What is not checked, with the instances for which it is not. Whether routes lead to instances whose address is not stated comes
+        first; permissions, certificates, event notifications, and how endpoints authenticate and encrypt never are checked.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -166,7 +166,8 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
     unstated = KnownAddresses(whole).unstated
     if len(whole) > 1 and unstated:
         shown = ", ".join(shortened_list(unstated, LISTED_MAX))
-        subjects.insert(0, f"routes to {shown}, of which no address is stated (-- ssbroker: addresses=TCP://host:port)")
+        hint = how_to_state_address("TCP://host:port")
+        subjects.insert(0, f"whether routes lead to {shown}, whose address is not stated ({hint})")
     return tuple(subjects)
 
 
