@@ -173,8 +173,8 @@ class CheckContext:
         """The addresses of the instances."""
         return KnownAddresses(self.fleet)
 
-    def may_lead_to_unaddressed(self, instance: str, route: FleetRoute) -> bool:
-        """Returns whether a route leads to an address that no instance has, while the address of some instance is not known."""
+    def may_lead_to_unstated(self, instance: str, route: FleetRoute) -> bool:
+        """Returns whether a route leads to an address that no instance has, while the address of some instance is not stated."""
         return bool(self.addresses.unstated) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:

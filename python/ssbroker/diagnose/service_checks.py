@@ -543,14 +543,14 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
         origin = reach.starts[number]
         tables = context.tables[origin.instance]
         certain_end = {RoutingEnd("DELIVERED", *origin)}
-        is_addressed = origin.instance not in context.addresses.unstated
+        is_stated = origin.instance not in context.addresses.unstated
         for service in tables.services.get(origin.database, ()):
             codes = reach.codes(service, tables.databases[origin.database].broker)
             certain = {
                 code
                 for code in set(codes)
                 # An unknown address may be that of the initiator's instance, if this is not known.
-                if {end for end in reach.ends[code] if is_addressed or end.outcome != "ELSEWHERE"} <= certain_end
+                if {end for end in reach.ends[code] if is_stated or end.outcome != "ELSEWHERE"} <= certain_end
             }
             for target in used:
                 if codes[target] not in certain:
@@ -667,7 +667,7 @@ def _return_candidates(
         routes = [route for route in named if route.mirror is None]
         led = {route: context.fleet.at(route.address, seen_from=here) for route in routes}
         wrong = [route for route, instance in led.items() if instance not in (origin.instance, *path[-2:-1])]
-        if destination is None or any(context.may_lead_to_unaddressed(here, route) for route in wrong):
+        if destination is None or any(context.may_lead_to_unstated(here, route) for route in wrong):
             return
         broker = context.broker_id(*origin)
         mirrored = [
@@ -783,7 +783,7 @@ def _path_steps(
                 step = new_route(tables, MSDB, service=service, reserved=names, destination=destination)
                 yield Step(instance, step)
             for route in routes:
-                if route.address != destination.address and not context.may_lead_to_unaddressed(instance, route):
+                if route.address != destination.address and not context.may_lead_to_unstated(instance, route):
                     yield Step(instance, alter_route(route, destination.clauses))
 
 
