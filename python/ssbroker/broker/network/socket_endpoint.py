@@ -20,7 +20,7 @@ from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.protocol.wire.frames import DropReason, check_rows
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 SEND_NOW_BYTES_MAX: Final = 64 << 10
@@ -83,6 +83,7 @@ class SocketEndpoint:
 
     def send(self, address: str, rows: pa.Table) -> int:
         """See `NetworkEndpoint`."""
+        check_rows(rows)  # here, so that the caller gets the error
         destination, is_accepted, space = self._manager.dialer.destinations.put(address, rows)
         if is_accepted and not _send_now(destination):
             self._schedule_sending(destination)
