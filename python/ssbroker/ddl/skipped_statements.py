@@ -265,18 +265,20 @@ def skip_simple(cursor: TokenCursor) -> None:
     if head in ("BEGIN", "END"):
         cursor.take()
     permissions = head in _PERMISSIONS  # `GRANT CREATE ROUTE TO ...` is not a CREATE ROUTE
+    is_query = head in _QUERIES
     depth = cases = 0
     while not cursor.at_end:
         key = cursor.key
         if depth == 0 and cases == 0 and not permissions:
-            if key in (";", "ELSE", "END") or _starts_statement(cursor, head):
+            if key in (";", "ELSE", "END") or (is_query and key in ("EXEC", "EXECUTE")):
                 break
+            if _starts_statement(cursor, head):
+                break
+            is_query |= head == "INSERT" and key in ("SELECT", "VALUES")
         elif key == ";" and depth == 0:
             break
         depth += (key == "(") - (key == ")")
         cases += (key == "CASE") - (key == "END")
-        if head == "INSERT" and depth == 0 and key in ("SELECT", "VALUES"):
-            head = "SELECT"  # what is inserted is no EXEC
         permissions = permissions and not (depth == 0 and key in ("TO", "FROM"))
         cursor.take()
     if depth > 0:
@@ -291,8 +293,6 @@ def _starts_statement(cursor: TokenCursor, head: str) -> bool:
     if key == "GRANT":
         return follower != "OPTION"
     if head in _SHORT and key in _SHORT_ENDS and not (head == "DECLARE" and key == "SELECT"):
-        return True
-    if head in _QUERIES and key in ("EXEC", "EXECUTE"):
         return True
     if key in _STATEMENT_STARTERS or known_statement(cursor) is not None or cursor.is_label():
         return True
