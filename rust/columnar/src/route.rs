@@ -272,7 +272,10 @@ impl RouteKernel {
             return Ok(0);
         };
         let valid = databases.valid_bits(start, len);
-        for destination in set_bits(valid) {
+        for (destination, table) in into[..len].iter_mut().enumerate() {
+            if valid >> destination & 1 == 0 {
+                continue;
+            }
             let row = start + destination;
             let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
             let same = &mut recent[database_slot(name)];
@@ -284,7 +287,7 @@ impl RouteKernel {
                 };
                 *same = (name, number);
             }
-            into[destination] = same.1;
+            *table = same.1;
         }
         Ok(!valid & ones(len))
     }

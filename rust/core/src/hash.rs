@@ -66,24 +66,19 @@ impl NameHash {
     #[inline]
     pub(crate) fn of(&self, bytes: &[u8], salt: u16) -> u64 {
         match quarters(bytes) {
-            Some(chunks) => self.of_sum(self.sum_of_short(&chunks, bytes.len()), short_key(salt, bytes.len())),
+            Some(chunks) => self.of_short(&chunks, bytes.len(), short_key(salt, bytes.len())),
             None => self.of_long(bytes, u64::from(salt)),
         }
     }
 
-    /// Hashes a text from the sum of its `quarters`; `key` is its [`short_key`].
+    /// Hashes a text of `len` bytes from its `quarters`; `key` is its [`short_key`].
     #[inline]
-    pub(crate) fn of_sum(&self, sum: u128, key: u32) -> u64 {
-        self.fold(sum, self.last[0], u64::from(key))
-    }
-
-    /// Sums up the `quarters` of a text of `len` bytes.
-    #[inline]
-    pub(crate) fn sum_of_short(&self, chunks: &[u128; 4], len: usize) -> u128 {
+    pub(crate) fn of_short(&self, chunks: &[u128; 4], len: usize, key: u32) -> u64 {
         let product =
             |position: usize| self.product(position * 2, chunks[position] as u64, (chunks[position] >> 64) as u64);
         let three = product(0).wrapping_add(product(1)).wrapping_add(product(2));
-        if len > THREE_CHUNKS { three.wrapping_add(product(3)) } else { three }
+        let sum = if len > THREE_CHUNKS { three.wrapping_add(product(3)) } else { three };
+        self.fold(sum, self.last[0], u64::from(key))
     }
 
     fn of_long(&self, bytes: &[u8], salt: u64) -> u64 {

@@ -73,8 +73,6 @@ pub struct Stages {
     slots: [u32; BLOCK],
     /// The `quarters` of the names, or a value that no entry has.
     chunks: [[u128; 4]; BLOCK],
-    /// The sums of `chunks`, from which hashes are made.
-    sums: [u128; BLOCK],
     /// The [`short_key`]s of the names and sources.
     keys: [u32; BLOCK],
     actions: [Action; BLOCK],
@@ -124,7 +122,6 @@ impl Default for Stages {
         Self {
             slots: [0; BLOCK],
             chunks: [[0; 4]; BLOCK],
-            sums: [0; BLOCK],
             keys: [0; BLOCK],
             long: 0,
             actions: [Action::next(Next::Rules); BLOCK],
@@ -315,8 +312,7 @@ impl RouteIndex {
             stages.keys[row] = key;
             let hash = if let Some(chunks) = quarters(name) {
                 stages.chunks[row] = chunks;
-                stages.sums[row] = self.hash.sum_of_short(&chunks, name.len());
-                self.hash.of_sum(stages.sums[row], key)
+                self.hash.of_short(&chunks, name.len(), key)
             } else {
                 stages.chunks[row] = [u128::MAX; 4];
                 stages.long |= 1 << row;
@@ -479,7 +475,7 @@ impl RouteIndex {
         let name = request.block.names[row];
         let hash = |source| {
             if stages.long >> row & 1 == 0 {
-                self.hash.of_sum(stages.sums[row], short_key(source, name.len()))
+                self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
             } else {
                 self.hash.of(name, source)
             }

@@ -2,7 +2,7 @@
 
 use crate::route::perfect_hash::high;
 
-/// Bits per name: with four bits set for each name, about 1% of the other names seem to be in the filter.
+/// Bits per name: with two bits set for each name, about 2% of the other names seem to be in the filter.
 const BITS_PER_NAME: usize = 16;
 
 /// A set of names, by their hashes. Contains all names that were added, and seems to contain a few others.
@@ -42,10 +42,10 @@ impl NameFilter {
         high(hash, self.words.len())
     }
 
-    /// Four bits, from the low bits of the hash; the high bits are for the position.
+    /// Two bits, from the low bits of the hash; the high bits are for the position.
     #[inline]
     fn bits(hash: u64) -> u64 {
-        1 << (hash & 63) | 1 << (hash >> 6 & 63) | 1 << (hash >> 12 & 63) | 1 << (hash >> 18 & 63)
+        1 << (hash & 63) | 1 << (hash >> 6 & 63)
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
         let filter = NameFilter::new((0..10_000).map(hash));
         assert!((0..10_000).all(|number| filter.may_contain(hash(number))));
         let others = (10_000..110_000).filter(|&number| filter.may_contain(hash(number))).count();
-        assert!(others < 1_500, "{others} of 100,000 other names");
+        assert!(others < 4_000, "{others} of 100,000 other names");
     }
 
     #[test]
