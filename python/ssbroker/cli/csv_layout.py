@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,17 +45,15 @@ def read_layout(file: Path) -> CsvLayout:
         text.seek(0)
         rows = csv.reader(text, delimiter=delimiter)
         header = next(rows, [])
-        has_rows = text.read(1) != ""
-        text.seek(0)
-        rows = csv.reader(text, delimiter=delimiter)
-        has_dashes = False
-        try:
-            next(rows, None)
-            has_dashes = is_underline(next(rows, []))
-        except csv.Error:  # reported when the rows are read
-            pass
+        second: list[str] | None = []
+        with suppress(csv.Error):  # reported when the rows are read
+            second = next(rows, None)
     return CsvLayout(
-        encoding=encoding, delimiter=delimiter, header=tuple(header), has_dashes=has_dashes, has_rows=has_rows
+        encoding=encoding,
+        delimiter=delimiter,
+        header=tuple(header),
+        has_dashes=is_underline(second or []),
+        has_rows=second is not None,
     )
 
 
