@@ -43,7 +43,6 @@ def change_endpoint(
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
             return NO_ENDPOINT if known is None else OTHER_ENDPOINT
-        transaction.has_dropped_endpoint |= transaction.created_endpoint is None
         changes.set_endpoint(connection, None)
     elif known is None or not is_known:
         if not statement.has_for_clause:

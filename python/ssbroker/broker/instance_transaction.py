@@ -32,7 +32,6 @@ class InstanceTransaction:
     Attributes:
         lost: The names of listed databases whose files cannot be used.
         created_endpoint: The name of the endpoint that CREATE ENDPOINT created; None if there was no such statement.
-        has_dropped_endpoint: Whether DROP ENDPOINT dropped an endpoint that it did not create.
     """
 
     def __init__(self, instance: InstanceContext, *, changed: set[DatabaseContext] | None = None) -> None:
@@ -47,7 +46,6 @@ class InstanceTransaction:
         self._removed: list[tuple[DatabaseContext, bool]] = []
         self._created_files: list[Path] = []
         self.created_endpoint: str | None = None
-        self.has_dropped_endpoint = False
         self._warnings: list[str] = []
         self._committed_last: set[DatabaseContext] = set()
 

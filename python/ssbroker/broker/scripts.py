@@ -167,8 +167,8 @@ class _Execution:
         self._created: Final[set[int]] = set()
         """The ids of the databases that it created; their names may change."""
         self._created_endpoint: str | None = None
-        """The endpoint that it created, unless it replaces one."""
-        self._replaces_endpoint = False
+        self._had_endpoint: Final = instance.msdb.objects().endpoint is not None
+        """Whether an endpoint that it creates replaces one, and so stays after a failure."""
         self._created_files: Final[list[Path]] = []
         self._last_line = 0
         """The last line that was committed."""
@@ -214,9 +214,7 @@ class _Execution:
                 created, files = transaction.created, transaction.created_files
             self._created.update(created)
             self._created_files.extend(files)
-            self._replaces_endpoint |= transaction.has_dropped_endpoint and self._created_endpoint is None
-            if not self._replaces_endpoint:
-                self._created_endpoint = transaction.created_endpoint or self._created_endpoint
+            self._created_endpoint = transaction.created_endpoint or self._created_endpoint
             self.database = target.current
             if parsed.statements:
                 self._last_line = source.line(parsed.statements[-1].end - 1)
@@ -239,8 +237,9 @@ class _Execution:
             with InstanceTransaction(self._instance, changed=self._changed) as transaction:
                 for name in created:
                     database_lifecycle.detach(transaction, name, is_dropped=True)
-                if self._created_endpoint is not None and drop_endpoint(transaction, self._created_endpoint):
-                    removed.append(f"endpoint {self._created_endpoint!r}")
+                endpoint = None if self._had_endpoint else self._created_endpoint
+                if endpoint is not None and drop_endpoint(transaction, endpoint):
+                    removed.append(f"endpoint {endpoint!r}")
         except (SsbrokerError, OSError) as error:
             return (
                 f"{effect}, and what the script created ({', '.join([*removed, *files])}) could not be removed: {error}"
