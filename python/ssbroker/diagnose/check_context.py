@@ -215,7 +215,7 @@ class CheckContext:
             return None if listener is None else Destination(listener)
         broker = self.broker_id(instance, database)
         addresses = [
-            next(iter(self.addresses.of(each)), None)
+            self.address_of(each)
             for each in (
                 instance,
                 *(other for other, name in sorted(self.mirrored) if name == database and other != instance),

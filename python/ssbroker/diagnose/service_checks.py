@@ -677,16 +677,16 @@ def _return_candidates(
             # A mirrored route has a wrong broker id; routes to copies share the load of new conversations.
             if broker is None:
                 return
-            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
+            guid = str(uuid.UUID(bytes=broker))
             step = (
-                alter_route(mirrored[0], clause)
+                alter_route(mirrored[0], f"BROKER_INSTANCE = N'{guid}'")
                 if mirrored
                 else new_route(
                     tables,
                     target.database,
                     service=service,
                     reserved=reserved,
-                    destination=destination._replace(broker=str(uuid.UUID(bytes=broker))),
+                    destination=destination._replace(broker=guid),
                 )
             )
             for steps in (created, corrected, replaced):
