@@ -619,14 +619,14 @@ def _forget(frame: _Frame, names: Iterable[str], holds: tuple[str, ...] = ()) ->
     """Marks variables as not known any more; `holds` are statements that they may hold now."""
     for name in names:
         before = frame.variables.get(name.lower())
-        frame.variables[name.lower()] = Undecided(statements_in_value(before) + holds)
+        frame.variables[name.lower()] = Undecided(tuple(dict.fromkeys((*statements_in_value(before), *holds))))
 
 
 def _forget_changed(frame: _Frame, skipped: statements.Skipped) -> None:
-    """Marks the variables that a skipped statement may change: each may get the texts of the statement and of the others."""
+    """Marks the variables that a skipped statement may change: each may get the texts of the statement and of the other variables."""
     values = (frame.variables.get(name.lower()) for name in skipped.changed_variables)
     held = (*skipped.holds, *(verb for before in values for verb in statements_in_value(before)))
-    _forget(frame, skipped.changed_variables, tuple(dict.fromkeys(held)))
+    _forget(frame, skipped.changed_variables, held)
 
 
 def _parameters(statement: statements.ExecuteText, scope: _Scope) -> dict[str, Value]:

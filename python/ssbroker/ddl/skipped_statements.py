@@ -244,12 +244,11 @@ def skip_other(cursor: TokenCursor) -> Statement:
     keys = [token.key for token in tokens]
     if unknown is not None:
         return Unknown(*unknown)
-    return Skipped(_kind(keys), tuple(_changed(tokens)), _created(cursor, first))
+    return Skipped(_kind(keys), tuple(_changed(tokens, keys)), _created(cursor, first))
 
 
-def _changed(tokens: Tokens) -> Iterator[str]:
+def _changed(tokens: Tokens, keys: list[str]) -> Iterator[str]:
     """Yields the variables, temporary tables and cursors that a statement may change."""
-    keys = [token.key for token in tokens]
     if keys[0] not in _CHANGES_VARIABLES:
         return
     yield from (token.text for token in tokens if token.key.startswith(("@", "#")))
