@@ -77,9 +77,7 @@ class KnownAddresses:
         return Listening(tuple(sorted((instance, port) for port, instance in ports.items())))
 
     def advice(self, address: str, *, seen_from: str) -> str:
-        """Returns what to do about a route to an address that no instance has."""
-        if self.listening(address, seen_from=seen_from) is not None:
-            return "Correct the port."
+        """Returns what to do about a route to an address that no instance has, on a host whose ports are not known."""
         owners = self.owners(address, seen_from=seen_from)
         if not owners:
             return f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."

@@ -438,7 +438,6 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
     """Returns the finding on an unknown address."""
     leads = "leads to" if clause == "ADDRESS" else "has the mirror address"
     listening = context.addresses.listening(address, seen_from=instance)
-    advice = context.addresses.advice(address, seen_from=instance)
     # A mirrored route has other remedies than a new address.
     moved = _address_remedies(context, instance, route)
     if listening is not None:
@@ -448,7 +447,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
             instance,
             route,
             f"{leads} {address}, but {listening}",
-            advice,
+            "Correct the port.",
             severity="error",
             candidates=chain(
                 (alter_route(route, f"{clause} = {string_literal(f'{host}:{port}')}") for _, port in listening.ports),
@@ -460,7 +459,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
         instance,
         route,
         f"{leads} {address}, which is not an address of any instance",
-        advice,
+        context.addresses.advice(address, seen_from=instance),
         # The route may be right if an instance has an address that is not known.
         candidates=() if context.addresses.owners(address, seen_from=instance) else moved,
     )
