@@ -15,7 +15,7 @@ from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import BrokerEndpoint
 
-NO_ENDPOINT: Final = Remark("ignored", "skipped (the instance has no Service Broker endpoint)")
+_NO_ENDPOINT_HERE: Final = Remark("ignored", "skipped (the instance has no Service Broker endpoint)")
 FORWARDING_SIZE: Final = 10
 """Default limit of forwarded messages in megabytes."""
 
@@ -42,11 +42,11 @@ def change_endpoint(
         )
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
-            return NO_ENDPOINT if known is None else OTHER_ENDPOINT
+            return _NO_ENDPOINT_HERE if known is None else OTHER_ENDPOINT
         changes.set_endpoint(connection, None)
     elif known is None or not is_known:
         if not statement.has_for_clause:
-            return NO_ENDPOINT if known is None else OTHER_ENDPOINT
+            return _NO_ENDPOINT_HERE if known is None else OTHER_ENDPOINT
         raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
     else:
         changes.set_endpoint(connection, _with_settings(known, statement.settings))

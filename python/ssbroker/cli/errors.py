@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ssbroker._text import one_line
 from ssbroker.cli.csv_layout import line_of_row
+from ssbroker.cli.file_formats import Format, format_by_suffix
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
 _ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
@@ -39,9 +40,8 @@ def error_in_file(
 
 def line_of(file: Path, row: int | None) -> str:
     """Returns the line of a row of a CSV file, to append to a message; empty for other files."""
-    return (
-        "" if row is None or file.suffix.lower() != ".csv" or not file.exists() else line_text(line_of_row(file, row))
-    )
+    is_csv = format_by_suffix(file) is Format.CSV
+    return line_text(line_of_row(file, row)) if row is not None and is_csv and file.exists() else ""
 
 
 def line_text(line: int | None) -> str:

@@ -194,19 +194,8 @@ def _encoding_of(unmarked: bytes) -> str:
 
 _ANNOTATION_PREFIX: Final = "ssbroker:"
 _ESCAPED: Final = re.compile(r"[%,\s\x00-\x1f\x7f-\x9f]")
-ANNOTATION_KEYS: Final = frozenset(
-    {
-        "route_id",
-        "lifetime",
-        "service_broker_guid",
-        "addresses_only",
-        "addresses",
-        "pending_requests",
-        "sqlcmd",
-        "unused",
-    }
-)
 INSTANCE_ANNOTATION_KEYS: Final = frozenset({"addresses", "pending_requests", "sqlcmd", "unused"})
+ANNOTATION_KEYS: Final = INSTANCE_ANNOTATION_KEYS | {"route_id", "lifetime", "service_broker_guid", "addresses_only"}
 WITHOUT_SQLCMD: Final = "-- ssbroker: sqlcmd=off\n"
 """The first line of a script in which `$(Name)` is ordinary text."""
 

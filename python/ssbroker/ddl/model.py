@@ -84,6 +84,11 @@ class DatabaseModel:
     """Whether it was restored or attached, and no option has said since then whether its broker is enabled."""
     is_offline: bool = False
 
+    @property
+    def is_delivering(self) -> bool:
+        """Whether its broker is enabled, and the database available."""
+        return self.enabled and not self.is_offline
+
     def apply(self, option: BrokerOption) -> None:
         """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER, except that it is not the former one."""
         self.is_restored = False
@@ -422,7 +427,7 @@ class InstanceModel:
             databases=lambda: (
                 DatabaseRow(
                     name,
-                    one.enabled and not one.is_offline and not one.is_restored,  # so that a guard enables it
+                    one.is_delivering and not one.is_restored,  # so that a guard enables it
                     None if one.guid is None else str(uuid.UUID(bytes=one.guid)),
                 )
                 for name, one in self.databases.items()

@@ -418,9 +418,7 @@ def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote], *, addr
             {
                 "name": list(instance.databases),
                 "service_broker_guid": [database.guid for database in instance.databases.values()],
-                "is_broker_enabled": [
-                    database.enabled and not database.is_offline for database in instance.databases.values()
-                ],
+                "is_broker_enabled": [database.is_delivering for database in instance.databases.values()],
             },
             schema=schemas.DATABASES,
         ),
