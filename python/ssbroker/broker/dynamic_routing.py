@@ -14,8 +14,8 @@ from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
+from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.message import read_failure
-from ssbroker.broker.dialogs.message_validation import find_violation
 from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker._well_known import END_DIALOG
-from ssbroker.broker.dialogs import message_validation
+from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
 from ssbroker.broker.dialogs.message import (
@@ -117,7 +117,7 @@ class EndpointArrival:
         if message_type is None:
             objects, endpoint = self._work.objects, self._endpoint
             contract = objects.contracts_by_id[endpoint.service_contract_id]
-            message_type = message_validation.receivable_type(
+            message_type = receivable_type(
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
             self._checked_types[message.message_type_name] = message_type
@@ -125,7 +125,7 @@ class EndpointArrival:
             return message_type
         if message_type.validation == "N" or (self._is_first_validated and message.message_sequence_number == 0):
             return None
-        return message_validation.validation_error(message_type, message.message_body)
+        return validation_error(message_type, message.message_body)
 
     def refuse(self, refused: ConversationError) -> DeliveryOutcome:
         """Ends the conversation because of a rejected message; if no message was complete before, removes the endpoint instead."""
@@ -337,14 +337,25 @@ def create_target_endpoint(
 
 
 def _first_message_error(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
-    message_type = message_validation.receivable_type(
-        work.objects, contract, message.message_type_name, from_initiator=True
-    )
+    message_type = receivable_type(work.objects, contract, message.message_type_name, from_initiator=True)
     return (
         message_type
         if isinstance(message_type, ConversationError)
-        else message_validation.validation_error(message_type, message.message_body)
+        else validation_error(message_type, message.message_body)
     )
+
+
+def receivable_type(
+    objects: Objects, contract: Contract, name: str, *, from_initiator: bool
+) -> MessageType | ConversationError:
+    """Returns the message type if it may be received from the other side; otherwise the error to send back."""
+    message_type = objects.message_types.get(name)
+    rule = None if message_type is None else contract.messages.get(message_type.message_type_id)
+    if message_type is None or rule is None:
+        return failure(8498, message_type=name, contract=contract.name)
+    if not (rule.is_sent_by_initiator if from_initiator else rule.is_sent_by_target):
+        return failure(8457, message_type=name, contract=contract.name)
+    return message_type
 
 
 def _not_accepted(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
@@ -407,9 +418,7 @@ def _unvalidated_type(
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        message_type = message_validation.receivable_type(
-            work.objects, contract, name, from_initiator=not endpoint.is_initiator
-        )
+        message_type = receivable_type(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
         accepted[key] = (
             message_type.message_type_id
             if isinstance(message_type, MessageType) and message_type.validation == "N"

@@ -9,8 +9,13 @@ from typing import Final, TypeAlias
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
-from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, header_of, read_failure
-from ssbroker.broker.dialogs.message_validation import check_sendable_type
+from ssbroker.broker.dialogs.message import (
+    ConversationError,
+    DeliveryOutcome,
+    DialogMessage,
+    header_of,
+    read_failure,
+)
 from ssbroker.broker.object_names import plain_queue_name
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
@@ -21,7 +26,7 @@ from ssbroker.protocol.settings import BODY_MAX
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
 from ssbroker.store.column_values import PRECEDENCE_MESSAGE, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import Queue
+from ssbroker.store.objects import Objects, Queue
 
 SentMessages: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
 """A sending endpoint in its new state, and its numbered messages in order."""
@@ -182,6 +187,21 @@ def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
     return broker_error(
         number, handle=uuid.UUID(bytes=endpoint.conversation_handle), state=f"{state}, {DESCRIPTIONS[state]}{hint}"
     )
+
+
+def check_sendable_type(objects: Objects, endpoint: ConversationEndpoint, name: object) -> None:
+    """Raises unless an endpoint may send messages of this type. `rust/store/src/send.rs` applies the same rules on its fast path."""
+    message_type = objects.message_types.get(name) if isinstance(name, str) else None
+    if message_type is None:
+        raise broker_error(8428, message_type=name)
+    contract = objects.contracts_by_id[endpoint.service_contract_id]
+    rule = contract.messages.get(message_type.message_type_id)
+    if rule is None:
+        raise broker_error(8431, contract=contract.name, message_type=name)
+    if endpoint.is_initiator and not rule.is_sent_by_initiator:
+        raise broker_error(8432, message_type=name)
+    if not endpoint.is_initiator and not rule.is_sent_by_target:
+        raise broker_error(8434, message_type=name)
 
 
 def _emit_send_events(work: Work, sender: ConversationEndpoint, messages: Sequence[DialogMessage]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ssbroker._well_known import WORK_QUEUE_CONTRACT
-from ssbroker.broker.dialogs import message_validation
+from ssbroker.broker.dialogs.arrival import receivable_type
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
@@ -60,7 +60,7 @@ class FirstMessage(NamedTuple):
 def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> FirstMessage | None:
     """Begins a dialog and sends its first message; returns None if the general path must do it."""
     objects, service, contract, queue, priority = planned
-    queued_type = message_validation.receivable_type(objects, contract, message_type, from_initiator=True)
+    queued_type = receivable_type(objects, contract, message_type, from_initiator=True)
     if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
         return None
     now = work.now()

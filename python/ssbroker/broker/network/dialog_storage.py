@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import message_validation
-from ssbroker.broker.dialogs.arrival import find_target
+from ssbroker.broker.dialogs.arrival import find_target, receivable_type
+from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.unit_of_work import database_transaction
@@ -80,7 +80,7 @@ def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
         contract = objects.contracts.get(contract_name)
         if contract is None:
             return False
-        kind = message_validation.receivable_type(objects, contract, name, from_initiator=from_initiator)
+        kind = receivable_type(objects, contract, name, from_initiator=from_initiator)
         if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
@@ -110,9 +110,9 @@ def refused_messages(
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:
-                kinds[key] = message_validation.receivable_type(objects, contract, name, from_initiator=side)
+                kinds[key] = receivable_type(objects, contract, name, from_initiator=side)
             kind = kinds[key]
-        error = kind if isinstance(kind, ConversationError) else message_validation.validation_error(kind, body or None)
+        error = kind if isinstance(kind, ConversationError) else validation_error(kind, body or None)
         if error is not None:
             refusals[row] = _refusal(error)
     return refusals

@@ -1,4 +1,4 @@
-"""Which message types a side may send and receive, and which bodies they accept: any, empty, or well-formed XML within limits."""
+"""Validates bodies against the validation of their message type: any, empty, or well-formed XML within limits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Final
 from xml.parsers import expat
 
 from ssbroker.broker.dialogs.message import ConversationError, failure
-from ssbroker.protocol.broker_errors import broker_error
-from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import Contract, MessageType, Objects, Validation
+from ssbroker.store.objects import MessageType, Validation
 
 EXPANSION_MAX: Final = 8 << 20
 """Maximum number of characters that entities of a document may expand to, and of attribute declaration lookups."""
@@ -27,34 +25,6 @@ _NON_TEXT_CODECS: Final = frozenset(
     }
 )
 """Python codecs that are not character encodings and must not be used for XML."""
-
-
-def check_sendable_type(objects: Objects, endpoint: ConversationEndpoint, name: object) -> None:
-    """Raises unless an endpoint may send messages of this type. `rust/store/src/send.rs` applies the same rules on its fast path."""
-    message_type = objects.message_types.get(name) if isinstance(name, str) else None
-    if message_type is None:
-        raise broker_error(8428, message_type=name)
-    contract = objects.contracts_by_id[endpoint.service_contract_id]
-    rule = contract.messages.get(message_type.message_type_id)
-    if rule is None:
-        raise broker_error(8431, contract=contract.name, message_type=name)
-    if endpoint.is_initiator and not rule.is_sent_by_initiator:
-        raise broker_error(8432, message_type=name)
-    if not endpoint.is_initiator and not rule.is_sent_by_target:
-        raise broker_error(8434, message_type=name)
-
-
-def receivable_type(
-    objects: Objects, contract: Contract, name: str, *, from_initiator: bool
-) -> MessageType | ConversationError:
-    """Returns the message type if it may be received from the other side; otherwise the error to send back."""
-    message_type = objects.message_types.get(name)
-    rule = None if message_type is None else contract.messages.get(message_type.message_type_id)
-    if message_type is None or rule is None:
-        return failure(8498, message_type=name, contract=contract.name)
-    if not (rule.is_sent_by_initiator if from_initiator else rule.is_sent_by_target):
-        return failure(8457, message_type=name, contract=contract.name)
-    return message_type
 
 
 def validation_error(message_type: MessageType, body: bytes | None) -> ConversationError | None:
