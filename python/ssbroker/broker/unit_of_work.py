@@ -53,6 +53,13 @@ class Work:
         """The database's own broker id."""
         return self.objects.broker.service_broker_guid
 
+    @property
+    def local_router(self) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
+        """Returns for each endpoint of this database whether its messages are for this database, by the routes at its first use."""
+        if self._local_router is None:
+            self._local_router = self._database.instance.routes.local_router(self.database)
+        return self._local_router
+
     def now(self) -> int:
         """Returns the current time in microseconds since 1970."""
         return self._database.instance.microseconds()
@@ -74,15 +81,6 @@ class Work:
     def endpoint_created(self, endpoint_id: int) -> None:
         """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
-
-    def stay_in_database(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
-        """Returns for each endpoint of this database whether its messages are for this database, too."""
-        own, local_services = self.broker_instance, self.objects.services_routed_locally
-        if all(each.far_broker_instance == own and each.far_service in local_services for each in endpoints):
-            return [True] * len(endpoints)
-        if self._local_router is None:
-            self._local_router = self._database.instance.routes.local_router(self.database)
-        return self._local_router(endpoints)
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def send(
 def deliver_or_queue(work: Work, sends: Sequence[SentMessages]) -> None:
     """Delivers messages directly to target queues in this database (P33); otherwise puts them into the transmission queue."""
     waiting: list[SentMessages] = []
-    stays = work.stay_in_database([sender for sender, _ in sends])
+    stays = _stay_in_database(work, [sender for sender, _ in sends])
     for (endpoint, messages), is_local in zip(sends, stays, strict=True):
         if not (is_local and _is_direct(work, endpoint)):
             waiting.append((endpoint, messages))
@@ -137,6 +137,14 @@ def deliver_or_queue(work: Work, sends: Sequence[SentMessages]) -> None:
             waiting.append((endpoint, left))
         update_sender(work, endpoint, outcome, broker_instance=work.broker_instance)
     queue_for_transmission(work, waiting)
+
+
+def _stay_in_database(work: Work, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
+    """Returns for each endpoint whether its messages are for this database, too."""
+    own, local_services = work.broker_instance, work.objects.services_routed_locally
+    if all(each.far_broker_instance == own and each.far_service in local_services for each in endpoints):
+        return [True] * len(endpoints)
+    return work.local_router(endpoints)
 
 
 def _is_direct(work: Work, endpoint: ConversationEndpoint) -> bool:
