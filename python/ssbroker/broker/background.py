@@ -18,7 +18,6 @@ from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import release_ended
-from ssbroker.broker.dialogs.message import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
@@ -27,6 +26,7 @@ from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conver
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.broker_errors import conversation_error
 from ssbroker.protocol.events import ConversationStep
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import conversation_endpoints, leases
@@ -125,7 +125,7 @@ def _enter_queues(work: Work) -> None:
 
 def _end_lifetimes(work: Work, *, now: int) -> None:
     """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so no message is sent."""
-    error = failure(_LIFETIME_PASSED)
+    error = conversation_error(_LIFETIME_PASSED)
     for endpoint_id in conversation_endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:

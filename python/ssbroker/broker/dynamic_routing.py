@@ -15,12 +15,11 @@ from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, ER
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
-from ssbroker.broker.dialogs.message import read_failure
 from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.explain import Explanation
-from ssbroker.protocol.broker_errors import escaped
+from ssbroker.protocol.broker_errors import escaped, parse_error_body
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import conversation_endpoints, queues, route_requests
@@ -305,5 +304,5 @@ def _refusal(connection: Connection, objects: Objects, dialog: ConversationEndpo
     error_id = objects.message_types[ERROR].message_type_id
     found, _ = queues.ready_messages(connection, dialog.endpoint_id, limit=-1, bytes_max=1 << 20)
     bodies = [message.message_body for message in found if message.message_type_id == error_id]
-    failure = read_failure(bodies[0]) if bodies else None
+    failure = parse_error_body(bodies[0]) if bodies else None
     return "no reason was given" if failure is None else f"error {failure.code}, {failure.description}"

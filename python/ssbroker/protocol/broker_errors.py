@@ -1,7 +1,10 @@
-"""Error numbers of Service Broker, their texts, and exceptions with them."""
+"""Error numbers of Service Broker, their texts, and the exceptions and Error messages that carry them."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from html import unescape
 from typing import Final
 
 from ssbroker._well_known import ERROR
@@ -83,6 +86,28 @@ def refusal(reason: str, number: int | None = None) -> BrokerError:
     return BrokerError(reason if number is None else f"{number}: {reason}", number=number)
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationError:
+    """An error that ends a conversation.
+
+    Attributes:
+        code: A positive code of the application, or the negated number of a broker error.
+        description: The text for a person.
+    """
+
+    code: int
+    description: str
+
+    def body(self) -> bytes:
+        """Returns the body of the Error message."""
+        return error_body(self.code, self.description)
+
+
+def conversation_error(number: int, **values: object) -> ConversationError:
+    """Returns a broker error with a Service Broker number."""
+    return ConversationError(-number, error_text(number, **values))
+
+
 def error_body(code: int, text: str) -> bytes:
     """Returns the XML body of an Error message; the code is negative if the broker reports the error.
 
@@ -93,6 +118,17 @@ def error_body(code: int, text: str) -> bytes:
     return f'<Error xmlns="{ERROR}"><Code>{code}</Code><Description>{escaped(text)}</Description></Error>'.encode()
 
 
+def parse_error_body(body: bytes | None) -> ConversationError | None:
+    """Parses the body of an Error message leniently; None if it has no code and description."""
+    found = _CODE_AND_DESCRIPTION.search(body or b"")
+    if found is None:
+        return None
+    try:
+        return ConversationError(int(found["code"]), unescape(found["description"].decode(errors="replace")))
+    except ValueError:  # too many digits for Python
+        return None
+
+
 def escaped(text: str) -> str:
     """Escapes a text for XML; replaces characters that XML 1.0 does not allow, not even escaped."""
     return text.translate(_FORBIDDEN).translate(_ESCAPES)
@@ -101,3 +137,7 @@ def escaped(text: str) -> str:
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
 _CONTROLS: Final = (code for code in range(32) if chr(code) not in "\t\n\r")
 _FORBIDDEN: Final = dict.fromkeys((*_CONTROLS, *range(0xD800, 0xE000), 0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
+
+_CODE_AND_DESCRIPTION: Final = re.compile(
+    rb"<Code>\s*(?P<code>-?\d{1,10})\s*</Code>\s*<Description>(?P<description>[^<]*)</Description>"
+)

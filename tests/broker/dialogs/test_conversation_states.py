@@ -13,13 +13,13 @@ from ssbroker._well_known import DEFAULT, END_DIALOG, ERROR
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, failure
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.broker_errors import ERROR_TEXTS
+from ssbroker.protocol.broker_errors import ERROR_TEXTS, conversation_error
 from ssbroker.protocol.conversation_states import TRANSITIONS, ConversationInput, ConversationState, next_state
 from ssbroker.store import conversation_endpoints
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
@@ -185,7 +185,7 @@ def is_already_queued(state: ConversationState, state_input: ConversationInput) 
 
 def process_arrival(work: Work, near: ConversationEndpoint, state_input: ConversationInput) -> None:
     if state_input is ConversationInput.FAILURE:
-        end_with_error(work, near, failure(8489).body())
+        end_with_error(work, near, conversation_error(8489).body())
         return
     if state_input is ConversationInput.ACKNOWLEDGED:
         apply_outcome(work, near.endpoint_id, DeliveryOutcome(near.send_sequence), broker_instance=work.broker_instance)

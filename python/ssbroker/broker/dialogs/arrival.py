@@ -11,16 +11,9 @@ from ssbroker._well_known import END_DIALOG
 from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
-from ssbroker.broker.dialogs.message import (
-    ConversationError,
-    DeliveryOutcome,
-    DialogMessage,
-    MessageHeader,
-    failure,
-    read_failure,
-)
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.broker_errors import error_text
+from ssbroker.protocol.broker_errors import ConversationError, conversation_error, error_text, parse_error_body
 from ssbroker.protocol.conversation_states import (
     STATE_AFTER_FIRST_FRAGMENT,
     STATE_AFTER_FIRST_MESSAGE,
@@ -183,7 +176,7 @@ class EndpointArrival:
             )
 
     def _emit_error_event(self, message: DialogMessage) -> None:
-        error = read_failure(message.message_body)
+        error = parse_error_body(message.message_body)
         is_of_broker = error is not None and error.code < 0
         self._emit_event(
             ConversationStep.RECEIVED_BROKER_ERROR
@@ -251,7 +244,7 @@ def _deliver_next(
     if endpoint.far_service != header.from_service_name:
         return _not_accepted(endpoint.receive_sequence, 11222)
     if endpoint.is_bound and endpoint.far_broker_instance != header.from_broker_instance:
-        return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
+        return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=conversation_error(8495))
     queue = queue_of(work, endpoint)
     if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in _RECEIVING:
         return _not_accepted(endpoint.receive_sequence, 11219, queue=queue.name)
@@ -270,7 +263,7 @@ def _deliver_first(
     if not header.is_initiator:
         # The initiator's endpoint no longer exists. Messages that only end the conversation get no reply.
         is_end = all(message.is_conversation_error or message.is_end_of_dialog for message in messages)
-        return DeliveryOutcome(end, error=None if is_end else failure(8462))
+        return DeliveryOutcome(end, error=None if is_end else conversation_error(8462))
     if messages[0].is_conversation_error:
         return DeliveryOutcome(end)  # the end of an unknown conversation
     found = find_target(work.objects, header)
@@ -296,11 +289,13 @@ def find_target(objects: Objects, header: MessageHeader) -> tuple[Service, Contr
     service = objects.services.get(header.to_service_name)
     if service is None:
         if header.to_broker_instance == objects.broker.service_broker_guid:
-            return DeliveryOutcome(0, error=failure(8490, service=header.to_service_name))
+            return DeliveryOutcome(0, error=conversation_error(8490, service=header.to_service_name))
         return _not_accepted(0, 11210, service=header.to_service_name)
     contract = objects.contracts.get(header.service_contract_name)
     if contract is None or contract.service_contract_id not in service.contracts:
-        return DeliveryOutcome(0, error=failure(8408, service=service.name, contract=header.service_contract_name))
+        return DeliveryOutcome(
+            0, error=conversation_error(8408, service=service.name, contract=header.service_contract_name)
+        )
     return service, contract
 
 
@@ -352,9 +347,9 @@ def receivable_type(
     message_type = objects.message_types.get(name)
     rule = None if message_type is None else contract.messages.get(message_type.message_type_id)
     if message_type is None or rule is None:
-        return failure(8498, message_type=name, contract=contract.name)
+        return conversation_error(8498, message_type=name, contract=contract.name)
     if not (rule.is_sent_by_initiator if from_initiator else rule.is_sent_by_target):
-        return failure(8457, message_type=name, contract=contract.name)
+        return conversation_error(8457, message_type=name, contract=contract.name)
     return message_type
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 from xml.parsers import expat
 
-from ssbroker.broker.dialogs.message import ConversationError, failure
+from ssbroker.protocol.broker_errors import ConversationError, conversation_error
 from ssbroker.store.objects import MessageType, Validation
 
 EXPANSION_MAX: Final = 8 << 20
@@ -32,7 +32,7 @@ def validation_error(message_type: MessageType, body: bytes | None) -> Conversat
     if message_type.validation == "N":
         return None
     reason = find_violation(message_type.validation, body)
-    return None if reason is None else failure(8430, message_type=message_type.name, reason=reason)
+    return None if reason is None else conversation_error(8430, message_type=message_type.name, reason=reason)
 
 
 class _LimitError(Exception):

@@ -11,13 +11,13 @@ from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
 from ssbroker._well_known import END_DIALOG, ERROR, SERVICE_NAME_MAX
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
-from ssbroker.broker.dialogs.message import ConversationError, DialogMessage, failure
+from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
 from ssbroker.broker.dialogs.single_message_dialog import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.broker_errors import broker_error
+from ssbroker.protocol.broker_errors import ConversationError, broker_error, conversation_error
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
@@ -231,9 +231,9 @@ def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
     }
     for endpoint in found:
         if endpoint.state != ConversationState.DO or endpoint.endpoint_id not in notified:
-            end_with_error(work, endpoint, failure(_LOCAL_END).body())
+            end_with_error(work, endpoint, conversation_error(_LOCAL_END).body())
     for endpoint in notified.values():
-        _send_error(work, endpoint, failure(_REMOTE_END))
+        _send_error(work, endpoint, conversation_error(_REMOTE_END))
 
 
 def _jobs(work: Work, found: Iterable[ConversationEndpoint]) -> set[bytes]:
@@ -251,8 +251,8 @@ def end_after_data_loss(work: Work, endpoint: ConversationEndpoint) -> None:
     if endpoint.state in (*_REMOTE_NEEDS_NO_ERROR, ConversationState.CD):
         return
     if endpoint.state != ConversationState.DO:
-        end_with_error(work, endpoint, failure(_DATA_LOSS).body())
-    _send_error(work, endpoint, failure(_DATA_LOSS))
+        end_with_error(work, endpoint, conversation_error(_DATA_LOSS).body())
+    _send_error(work, endpoint, conversation_error(_DATA_LOSS))
 
 
 def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, single_message_dialog
-from ssbroker.broker.dialogs.message import read_failure
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.broker_errors import parse_error_body
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.store import conversation_endpoints, leases, queues, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
@@ -33,7 +33,7 @@ def process_system_messages(database: DatabaseContext, work: Work, queue: Queue,
 
 
 def _log_error(database: DatabaseContext, message: Message) -> None:
-    error = read_failure(message.message_body)
+    error = parse_error_body(message.message_body)
     text = "unknown error" if error is None else f"{error.description} ({error.code})"
     log_failure(
         database,

@@ -1,52 +1,13 @@
-"""Messages between endpoints: headers, contents, and the XML body of Error messages."""
+"""Messages between endpoints: headers, contents, and the outcome of their delivery."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from html import unescape
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ssbroker.protocol.broker_errors import error_body, error_text
+from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
-
-_CODE_AND_DESCRIPTION: Final = re.compile(
-    rb"<Code>\s*(?P<code>-?\d{1,10})\s*</Code>\s*<Description>(?P<description>[^<]*)</Description>"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationError:
-    """An error that ends a conversation.
-
-    Attributes:
-        code: A positive code of the application, or the negated number of a broker error.
-        description: The text for a person.
-    """
-
-    code: int
-    description: str
-
-    def body(self) -> bytes:
-        """Returns the body of the Error message."""
-        return error_body(self.code, self.description)
-
-
-def failure(number: int, **values: object) -> ConversationError:
-    """Returns a broker error with a Service Broker number."""
-    return ConversationError(-number, error_text(number, **values))
-
-
-def read_failure(body: bytes | None) -> ConversationError | None:
-    """Parses the body of an Error message leniently; None if it has no code and description."""
-    found = _CODE_AND_DESCRIPTION.search(body or b"")
-    if found is None:
-        return None
-    try:
-        return ConversationError(int(found["code"]), unescape(found["description"].decode(errors="replace")))
-    except ValueError:  # too many digits for Python
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,11 @@ from typing import Final, TypeAlias
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, delete_unacknowledged, queue_for_transmission, queue_of
-from ssbroker.broker.dialogs.message import (
-    ConversationError,
-    DeliveryOutcome,
-    DialogMessage,
-    header_of,
-    read_failure,
-)
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, header_of
 from ssbroker.broker.object_names import plain_queue_name
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.broker_errors import broker_error, refusal
+from ssbroker.protocol.broker_errors import ConversationError, broker_error, parse_error_body, refusal
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.settings import BODY_MAX
@@ -182,7 +176,7 @@ def update_sender(
 def end_with_broker_error(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
     """Ends an endpoint with an error that the broker of the remote endpoint has sent back."""
     end_with_error(work, endpoint, body, cause=ConversationInput.ERROR)
-    error = read_failure(body) or ConversationError(0, "")
+    error = parse_error_body(body) or ConversationError(0, "")
     emit_conversation_event(
         work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=error.code, text=error.description
     )

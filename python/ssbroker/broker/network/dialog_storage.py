@@ -16,10 +16,11 @@ from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.arrival import find_target, receivable_type
 from ssbroker.broker.dialogs.body_validation import validation_error
-from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, failure
+from ssbroker.broker.dialogs.message import DeliveryOutcome
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.protocol.arrow_columns import column_values
+from ssbroker.protocol.broker_errors import ConversationError, conversation_error
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationState
 from ssbroker.protocol.envelope import receiver_keys
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
@@ -55,7 +56,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
         return Refusal(-(target.error_number or 0), target.reason, notifies_sender=False)
     service, contract = target
     if not objects.security.may_send(service.service_id, endpoint.far_certificate, owner=service.principal_id):
-        return _refusal(failure(8494, service=service.name))
+        return _refusal(conversation_error(8494, service=service.name))
     priority = objects.priority_of_endpoint(
         service_contract_id=contract.service_contract_id,
         service_id=service.service_id,
@@ -106,7 +107,7 @@ def refused_messages(
         if system_type is not None:
             kind: MessageType | ConversationError = objects.message_types[system_type]
             if name != system_type:
-                kind = failure(8498, message_type=name, contract=contract.name)
+                kind = conversation_error(8498, message_type=name, contract=contract.name)
         else:
             key = (contract.service_contract_id, side, name)
             if key not in kinds:

@@ -17,11 +17,12 @@ from ssbroker.broker.dialogs.arrival import (
 )
 from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
-from ssbroker.broker.dialogs.message import ConversationError, DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
+from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
 from ssbroker.store import conversation_endpoints, fragments
 from ssbroker.store.column_values import ENDED_STATES
