@@ -277,8 +277,7 @@ def _send(work: Work, request: RouteRequest) -> None:
     )
     guid = None if request.broker_instance is None else uuid.UUID(bytes=request.broker_instance)
     body = MissingRoute(request.service_name, guid).body()
-    state = send.check_may_send(work, dialog, (MISSING_ROUTE,), now=work.now())
-    send.send(work, [(dialog, state, [(MISSING_ROUTE, body)])])
+    send.send_one(work, dialog, MISSING_ROUTE, body)
     route_requests.record_request(work.connection, request.service_name, conversation_handle=dialog.conversation_handle)
 
 

@@ -213,8 +213,7 @@ class Transaction:
         with self._call() as work:
             endpoint = _endpoint(work, dialog)
             content = send.body_bytes(body)
-            state = send.check_may_send(work, endpoint, (message_type,), now=work.now())
-            send.send(work, [(endpoint, state, [(message_type, content)])])
+            send.send_one(work, endpoint, message_type, content)
         self._context.file.write_lock.record_call(LockCall.SEND)
 
     def send_batch(self, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:

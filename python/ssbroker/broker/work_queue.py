@@ -438,8 +438,7 @@ class WorkQueue:
             related_conversation=None,
             related_conversation_group=None,
         )
-        state = sending.check_may_send(work, endpoint, (message_type,), now=work.now())
-        sending.send(work, [(endpoint, state, [(message_type, content)])])
+        sending.send_one(work, endpoint, message_type, content)
         target = conversation_endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=False)
         return FirstMessage(endpoint.conversation_id, None if target is None else target.conversation_group_id)
 

@@ -50,6 +50,12 @@ def body_bytes(body: object) -> bytes | None:
     return bytes(body) or None
 
 
+def send_one(work: Work, endpoint: ConversationEndpoint, message_type: str, body: bytes | None) -> None:
+    """Checks that an endpoint may send a message, and sends it."""
+    state = check_may_send(work, endpoint, (message_type,), now=work.now())
+    send(work, [(endpoint, state, [(message_type, body)])])
+
+
 def check_may_send(
     work: Work, endpoint: ConversationEndpoint, message_types: Iterable[str], *, now: int
 ) -> ConversationState:
