@@ -16,8 +16,9 @@ from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
-from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
+from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, release
 from ssbroker.broker.dialogs.lease import release_ended
+from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
@@ -142,7 +143,7 @@ def _fire_timers(work: Work, *, now: int) -> bool:
         endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             conversation_endpoints.set_timer(work.connection, endpoint_id, None)
-            enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(0, DIALOG_TIMER, None)])
+            enqueue(work, endpoint, queue_of(work, endpoint), [DialogMessage(0, DIALOG_TIMER, None)])
     return bool(found)
 
 

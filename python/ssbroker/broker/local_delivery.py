@@ -84,7 +84,10 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
             )
             if sender is None or not rows:
                 continue
-            batches.append(DeliveryBatch(sender, header_of(objects, sender), [_message(row) for row in rows], is_all))
+            messages = [
+                DialogMessage(row.message_sequence_number, row.message_type_name, row.message_body) for row in rows
+            ]
+            batches.append(DeliveryBatch(sender, header_of(objects, sender), messages, is_all))
             messages_left -= len(rows)
             bytes_left -= sum(len(row.message_body or b"") for row in rows)
     return batches, []
@@ -147,16 +150,6 @@ def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) 
             text=outcome.reason,
         )
     return DeliveryResult(batch, outcome)
-
-
-def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
-    return DialogMessage(
-        row.message_sequence_number,
-        row.message_type_name,
-        row.message_body,
-        is_conversation_error=bool(row.is_conversation_error),
-        is_end_of_dialog=bool(row.is_end_of_dialog),
-    )
 
 
 class LocalDelivery:

@@ -46,7 +46,7 @@ def number(index: int) -> DialogMessage:
 
 
 def end_dialog(index: int) -> DialogMessage:
-    return DialogMessage(index, END_DIALOG, None, is_end_of_dialog=True)
+    return DialogMessage(index, END_DIALOG, None)
 
 
 def deliver_messages(
@@ -247,7 +247,7 @@ def test_messages_of_unknown_conversations(sales: Database) -> None:
     gone = deliver_messages(sales, number(3), **back)
     assert gone.error is not None
     assert (gone.error.code, gone.acknowledged) == (-8462, 4)
-    error = DialogMessage(3, ERROR, b"<Error/>", is_conversation_error=True)
+    error = DialogMessage(3, ERROR, b"<Error/>")
     for message in (end_dialog(3), error):
         assert deliver_messages(sales, message, **back) == DeliveryOutcome(4)
     assert deliver_messages(sales, error) == DeliveryOutcome(4)

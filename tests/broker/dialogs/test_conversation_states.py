@@ -194,8 +194,8 @@ def process_arrival(work: Work, near: ConversationEndpoint, state_input: Convers
     messages = {
         ConversationInput.MESSAGE: DialogMessage(number, DEFAULT, b"news"),
         ConversationInput.PART: DialogMessage(number + 5, DEFAULT, b"early"),
-        ConversationInput.END_DIALOG: DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True),
-        ConversationInput.ERROR: DialogMessage(number, ERROR, b"<Error/>", is_conversation_error=True),
+        ConversationInput.END_DIALOG: DialogMessage(number, END_DIALOG, None),
+        ConversationInput.ERROR: DialogMessage(number, ERROR, b"<Error/>"),
     }
     own = work.broker_instance
     header = MessageHeader(

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ssbroker._well_known import END_DIALOG
 from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
-from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for
+from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, release_for
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.broker_errors import ConversationError, conversation_error, error_text, parse_error_body
@@ -23,7 +23,6 @@ from ssbroker.protocol.conversation_states import (
 )
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
-from ssbroker.store.column_values import EARLY, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -40,7 +39,7 @@ class EndpointArrival:
         self._is_first_validated = is_first_validated
         self._state = ConversationState(endpoint.state)
         self._next_number = endpoint.receive_sequence
-        self._entries: list[QueueEntry] = []
+        self._accepted: list[DialogMessage] = []
         self._checked_types: dict[str, MessageType | ConversationError] = {}
         self._early = self._read_early()
         self._promoted: list[int] = []
@@ -72,13 +71,13 @@ class EndpointArrival:
         return DeliveryOutcome(max(self._next_number, dropped))
 
     def _accept(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
-        number, message_type, body = message[:3]
+        number = message.message_sequence_number
         if is_early:
             if number not in self._early:
-                self._early[number] = (None, message_type)
-                self._entries.append(QueueEntry(number, message_type, body, EARLY))
+                self._early[number] = (None, message.message_type_name)
+                self._accepted.append(message._replace(is_early=True))
             return
-        self._entries.append(QueueEntry(number, message_type, body))
+        self._accepted.append(message)
         self._state = state
         self._next_number += 1
         while self._next_number in self._early:
@@ -93,9 +92,9 @@ class EndpointArrival:
         if isinstance(state, int):
             return  # its sender had ended before; it is never received
         if queuing_order is None:
-            self._entries = [
-                entry._replace(status=READY) if entry.message_sequence_number == number else entry
-                for entry in self._entries
+            self._accepted = [
+                message._replace(is_early=False) if message.message_sequence_number == number else message
+                for message in self._accepted
             ]
         else:
             self._promoted.append(queuing_order)
@@ -153,7 +152,7 @@ class EndpointArrival:
         if self._promoted:
             queues.make_ready(connection, self._promoted)
             self._work.effects.arrived.add(self._queue.queue_id)
-        enqueue(self._work, endpoint, self._queue, self._entries)
+        enqueue(self._work, endpoint, self._queue, self._accepted)
         if self._next_number != endpoint.receive_sequence:
             conversation_endpoints.set_receive_sequence(
                 connection, endpoint.endpoint_id, receive_sequence=self._next_number
@@ -164,15 +163,16 @@ class EndpointArrival:
             self._emit_received_events()
 
     def _emit_received_events(self) -> None:
-        for entry in self._entries:
-            is_end = entry.message_type_name == END_DIALOG
+        for message in self._accepted:
             emit_conversation_event(
                 self._work,
                 self._endpoint,
-                ConversationStep.RECEIVED_END_CONVERSATION if is_end else ConversationStep.RECEIVED_SEQUENCED_MESSAGE,
+                ConversationStep.RECEIVED_END_CONVERSATION
+                if message.is_end_of_dialog
+                else ConversationStep.RECEIVED_SEQUENCED_MESSAGE,
                 state=self._state,
-                message_type_name=entry.message_type_name,
-                message_sequence_number=entry.message_sequence_number,
+                message_type_name=message.message_type_name,
+                message_sequence_number=message.message_sequence_number,
             )
 
     def _emit_error_event(self, message: DialogMessage) -> None:

@@ -162,10 +162,10 @@ def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError |
         conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
         return
     if failure is None:
-        message = DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True)
+        message = DialogMessage(number, END_DIALOG, None)
     else:
         delete_unacknowledged(work, endpoint_id)
-        message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
+        message = DialogMessage(number, ERROR, failure.body())
     conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
     deliver_or_queue(work, [(ended, [message])])
@@ -275,4 +275,4 @@ def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationE
         conversation_endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     conversation_endpoints.set_send_sequences(connection, [(number + 1, endpoint_id)])
     broken = endpoint._replace(state=state, send_sequence=number + 1)
-    queue_for_transmission(work, [(broken, [DialogMessage(number, ERROR, error.body(), is_conversation_error=True)])])
+    queue_for_transmission(work, [(broken, [DialogMessage(number, ERROR, error.body())])])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ssbroker._well_known import ERROR
-from ssbroker.broker.dialogs.enqueue import QueueEntry, delete_unacknowledged, enqueue, queue_of
+from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, enqueue, queue_of
+from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_group_event
 from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationGroupEvent, GroupStep
@@ -67,7 +68,7 @@ def end_with_error(
     queues.remove_early_messages(work.connection, endpoint.endpoint_id)
     conversation_endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     conversation_endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
-    enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
+    enqueue(work, endpoint, queue_of(work, endpoint), [DialogMessage(number, ERROR, body)])
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:

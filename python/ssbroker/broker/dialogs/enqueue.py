@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.dialogs.message import DialogMessage
@@ -22,47 +22,38 @@ _CHUNK_BYTES_MAX: Final = 8 << 20
 """Limits of the chunks in which released messages are read and put into the queue, because there may be many."""
 
 
-class QueueEntry(NamedTuple):
-    """A message to put into a queue."""
-
-    message_sequence_number: int
-    message_type_name: str
-    message_body: bytes | None
-    status: int = READY
-
-
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
     """Returns the queue of an endpoint: that of its service, or the one to which its conversation group has been moved."""
     objects, moved_to = work.objects, work.moved_queue_id(endpoint.conversation_group_id)
     return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id if moved_to is None else moved_to]
 
 
-def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
+def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     """Puts messages into the queue of an endpoint; while the queue is disabled, into the transmission queue as inbound."""
-    if not entries:
+    if not messages:
         return
     if not queue.is_enqueue_enabled:
-        _park(work, endpoint, queue, entries)
+        _park(work, endpoint, queue, messages)
         return
     message_types = work.objects.message_types
     work.connection.statements.insert_queued(
         [
             queues.NewQueueRow(
                 queue.queue_id,
-                entry.status,
+                EARLY if message.is_early else READY,
                 endpoint.priority,
                 endpoint.endpoint_id,
-                _PRECEDENCES.get(entry.message_type_name, PRECEDENCE_MESSAGE),
-                entry.message_sequence_number,
-                message_types[entry.message_type_name].message_type_id,
-                entry.message_body or None,
+                _PRECEDENCES.get(message.message_type_name, PRECEDENCE_MESSAGE),
+                message.message_sequence_number,
+                message_types[message.message_type_name].message_type_id,
+                message.message_body or None,
             )
-            for entry in entries
+            for message in messages
         ],
         work.now(),
     )
-    work.effects.count_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
-    if any(entry.status == READY for entry in entries):
+    work.effects.count_enqueued(len(messages), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
+    if not all(message.is_early for message in messages):
         work.effects.arrived.add(queue.queue_id)
 
 
@@ -90,7 +81,7 @@ def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> Non
         enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
 
 
-def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
+def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     now = work.now()
     status = str(queue_disabled(work.database, bracketed_queue_name(queue.schema_name, queue.name)))
     conversation_endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
@@ -99,26 +90,21 @@ def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Seq
             transmission_queue.NewTransmissionRow(
                 endpoint.endpoint_id,
                 is_inbound=True,
-                message_sequence_number=entry.message_sequence_number,
-                message_type_name=entry.message_type_name,
-                is_conversation_error=entry.message_type_name == ERROR,
-                is_end_of_dialog=entry.message_type_name == END_DIALOG,
+                message_sequence_number=message.message_sequence_number,
+                message_type_name=message.message_type_name,
+                is_conversation_error=message.is_conversation_error,
+                is_end_of_dialog=message.is_end_of_dialog,
                 enqueue_time=now,
-                message_body=entry.message_body,
+                message_body=message.message_body,
             )
-            for entry in entries
+            for message in messages
         ],
     )
 
 
-def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.TransmissionRow) -> QueueEntry:
+def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.TransmissionRow) -> DialogMessage:
     is_early = row.message_type_name not in _PRECEDENCES and row.message_sequence_number >= endpoint.receive_sequence
-    return QueueEntry(
-        row.message_sequence_number,
-        row.message_type_name,
-        row.message_body,
-        EARLY if is_early else READY,
-    )
+    return DialogMessage(row.message_sequence_number, row.message_type_name, row.message_body, is_early)
 
 
 def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
@@ -127,9 +113,11 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
         return
     now = work.now()
     rows = [
-        transmission_queue.NewTransmissionRow(sender.endpoint_id, False, number, name, is_error, is_end, now, body)
+        transmission_queue.NewTransmissionRow(
+            sender.endpoint_id, False, number, name, name == ERROR, name == END_DIALOG, now, body
+        )
         for sender, messages in sends
-        for number, name, body, is_error, is_end in messages
+        for number, name, body, _ in messages
     ]
     work.connection.statements.insert_transmissions(rows)
     work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
@@ -43,8 +44,18 @@ class DialogMessage(NamedTuple):
     message_sequence_number: int
     message_type_name: str
     message_body: bytes | None
-    is_conversation_error: bool = False
-    is_end_of_dialog: bool = False
+    is_early: bool = False
+    """Whether an earlier message of its direction is missing."""
+
+    @property
+    def is_conversation_error(self) -> bool:
+        """Whether it ends the conversation with an error."""
+        return self.message_type_name == ERROR
+
+    @property
+    def is_end_of_dialog(self) -> bool:
+        """Whether it ends the conversation without an error."""
+        return self.message_type_name == END_DIALOG
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,8 @@ from ssbroker.store import conversation_endpoints, fragments
 from ssbroker.store.column_values import ENDED_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
-_HEADER: Final = (
-    "conversation_id",
-    "is_initiator",
-    "message_sequence_number",
-    "message_type_name",
-    "is_end_of_dialog",
-    "is_conversation_error",
-)
-
-_CONTENT: Final = (*_HEADER, "message_body")
+_HEADER: Final = ("conversation_id", "is_initiator", "message_sequence_number", "message_type_name")
+_FLAGS: Final = ("is_end_of_dialog", "is_conversation_error")
 
 
 def message_header(endpoint: DialogEndpoint) -> MessageHeader:
@@ -266,7 +258,7 @@ def _arrivals(changes: BatchChanges) -> dict[EndpointKey, _Arrival]:
         start += rows
     if start == changes.messages.num_rows:
         return found
-    headers = changes.messages.slice(start).select(_HEADER)
+    headers = changes.messages.slice(start).select((*_HEADER, *_FLAGS))
     columns: list[list[Any]] = [column_values(column) for column in headers.columns]
     for row, (conversation_id, side, number, name, is_end, is_error) in enumerate(zip(*columns, strict=True), start):
         arrival = found.setdefault((conversation_id, not side), _Arrival([], begins_with_error=is_error))
@@ -290,10 +282,10 @@ def _messages(table: pa.Table, arrivals: Mapping[EndpointKey, _Arrival]) -> dict
         return found
     rows = [row for each in arrivals.values() for run in each.runs for row in range(run.start, run.start + run.rows)]
     chosen = table.take(pa.array(rows, pa.int64()))
-    columns: list[list[Any]] = [column_values(chosen[name]) for name in _CONTENT]
-    for conversation_id, side, number, name, is_end, is_error, body in zip(*columns, strict=True):
-        message = DialogMessage(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
-        found[conversation_id, not side].append(message)
+    columns: list[list[Any]] = [column_values(chosen[name]) for name in (*_HEADER, "message_body")]
+    for conversation_id, side, number, name, body in zip(*columns, strict=True):
+        # The names agree with the flags: others have been refused, unless this endpoint has ended and drops messages.
+        found[conversation_id, not side].append(DialogMessage(number, name, body or None))
     return found
 
 
