@@ -16,7 +16,7 @@ from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.endpoint_end import end_with_error
-from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, release
+from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, unpark
 from ssbroker.broker.dialogs.lease import release_ended
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dynamic_routing import DynamicRouting
@@ -121,7 +121,7 @@ def _enter_queues(work: Work) -> None:
     ]
     queues = {queue_of(work, endpoint).queue_id for endpoint in waiting if endpoint is not None}
     for queue_id in sorted(queues):
-        release(work, work.objects.queues_by_id[queue_id])
+        unpark(work, work.objects.queues_by_id[queue_id])
 
 
 def _end_lifetimes(work: Work, *, now: int) -> None:

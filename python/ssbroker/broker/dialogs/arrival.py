@@ -10,7 +10,7 @@ import pyarrow as pa
 from ssbroker._well_known import END_DIALOG
 from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
-from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, release_for
+from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, unpark_for
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.broker_errors import ConversationError, conversation_error, error_text, parse_error_body
@@ -203,7 +203,7 @@ class EndpointArrival:
             return {number: (None, name) for number, name in waiting}
         if transmission_queue.has_parked(connection, endpoint_id):
             # The queue was just enabled; messages that waited for it come first.
-            release_for(self._work, self._endpoint, self._queue)
+            unpark_for(self._work, self._endpoint, self._queue)
         names = self._work.objects.message_types_by_id
         return {
             number: (order, names[message_type].name)

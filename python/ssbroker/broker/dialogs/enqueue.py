@@ -19,7 +19,7 @@ _PRECEDENCES: Final = {DIALOG_TIMER: PRECEDENCE_TIMER, ERROR: PRECEDENCE_ERROR}
 
 _CHUNK_MESSAGES_MAX: Final = 2_000
 _CHUNK_BYTES_MAX: Final = 8 << 20
-"""Limits of the chunks in which released messages are read and put into the queue, because there may be many."""
+"""Limits of the chunks in which unparked messages are read and put into the queue, because there may be many."""
 
 
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
@@ -57,15 +57,15 @@ def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: 
         work.effects.arrived.add(queue.queue_id)
 
 
-def release(work: Work, queue: Queue) -> None:
+def unpark(work: Work, queue: Queue) -> None:
     """Puts messages that waited for a disabled queue into the queue (P34)."""
     for endpoint_id in transmission_queue.waiting_receivers(work.connection, queue.queue_id):
         endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
-            release_for(work, endpoint, queue)
+            unpark_for(work, endpoint, queue)
 
 
-def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
+def unpark_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
     """Puts messages of one endpoint that waited for a disabled queue into the queue."""
     conversation_endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, NO_PROBLEM)
     is_all = False

@@ -9,7 +9,7 @@ from typing import Final
 
 from ssbroker._arguments import EPOCH, guid_bytes
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs.enqueue import queue_of, release_for
+from ssbroker.broker.dialogs.enqueue import queue_of, unpark_for
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, plain_queue_name, queue_key
 from ssbroker.broker.unit_of_work import Work, database_transaction
@@ -161,7 +161,7 @@ def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
         queue = queue_of(work, endpoint)
         ready += poison_messages.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
         if queue.is_enqueue_enabled and transmission_queue.has_parked(work.connection, endpoint.endpoint_id):
-            release_for(work, endpoint, queue)
+            unpark_for(work, endpoint, queue)
         work.effects.arrived.add(queue.queue_id)
     return ready
 
