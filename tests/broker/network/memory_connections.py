@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
-from ssbroker.broker.network.message_exchange import ExchangeListener
+from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.peer import Peer
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
@@ -28,7 +28,7 @@ OUTBOX: Final = 8 << 20
 class MemoryEndpoint:
     """The network endpoint of one instance of a `MemoryNetwork`."""
 
-    def __init__(self, network: MemoryNetwork, name: str, receiver: ExchangeListener) -> None:
+    def __init__(self, network: MemoryNetwork, name: str, receiver: EndpointListener) -> None:
         self.network: Final = network
         self.name: Final = name
         self.receiver: Final = receiver

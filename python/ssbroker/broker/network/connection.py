@@ -86,10 +86,6 @@ class ConnectionOwner(Protocol):
     def buffer(self) -> memoryview:
         """The buffer that sockets are read into, one at a time."""
 
-    @property
-    def listener(self) -> EndpointListener:
-        """Receives the rows."""
-
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
 
@@ -168,11 +164,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         owner: ConnectionOwner,
         link: SecureLink,
         *,
+        listener: EndpointListener,
         connection_id: uuid.UUID,
         address: str | None,
         limits: EndpointLimits,
     ) -> None:
         self._owner: Final = owner
+        self._listener: Final = listener
         self._limits: Final = limits
         self._loop: Final = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -402,7 +400,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _rows_received(self, rows: pa.Table) -> None:
         if self.peer is not None and not self.discards_rows:
             self.counters.fragments_received += rows.num_rows
-            call_listener(partial(self._owner.listener.rows_received, self.peer, rows))
+            call_listener(partial(self._listener.rows_received, self.peer, rows))
 
     def _greeted(self, identity: PeerIdentity) -> None:
         self._deadline.cancel()

@@ -12,7 +12,6 @@ from ssbroker.broker.network.connection_statistics import TrafficCounters
 from ssbroker.broker.network.destinations import PeerKey, host_of
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
-from ssbroker.broker.network.interfaces import EndpointListener
 from ssbroker.broker.network.mirroring_role_answers import RoleAnswers
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
@@ -66,11 +65,6 @@ class ConnectionManager:
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
         self.dialer: Final = Dialer(context, begin=self._add_dialled, usable_connection=self.usable_connection)
-
-    @property
-    def listener(self) -> EndpointListener:
-        """Receives the rows."""
-        return self._context.listener
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
@@ -185,8 +179,14 @@ class ConnectionManager:
         return connection
 
     def _new(self, link: SecureLink, address: str | None) -> PeerConnection:
+        context = self._context
         return PeerConnection(
-            self, link, connection_id=self._context.new_id(), address=address, limits=self._context.limits
+            self,
+            link,
+            listener=context.listener,
+            connection_id=context.new_id(),
+            address=address,
+            limits=context.limits,
         )
 
     def _greeted(self, connection: PeerConnection, *, is_self: bool) -> None:

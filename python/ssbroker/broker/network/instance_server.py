@@ -23,9 +23,7 @@ from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.dialog_keys import DialogKeys
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
-from ssbroker.broker.network.forwarding import MessageForwarder
-from ssbroker.broker.network.message_exchange import ExchangeListener, MessageExchange
-from ssbroker.broker.network.mirrored_routes import MirroredRoutes
+from ssbroker.broker.network.message_exchange import MessageExchange
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
@@ -40,7 +38,7 @@ from ssbroker.protocol.wire.frames import BYTES_MAX, OwnIdentity
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ssbroker.broker.network.interfaces import NetworkEndpoint
+    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +143,7 @@ class Server:
         background: Background,
         options: ServeOptions,
         *,
-        create_endpoint: Callable[[ExchangeListener], NetworkEndpoint] | None = None,
+        create_endpoint: Callable[[EndpointListener], NetworkEndpoint] | None = None,
         on_change: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
         self._instance: Final = instance
@@ -165,35 +163,18 @@ class Server:
         )
         self._on_change: Final = on_change
         self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
-        events = ExchangeListener(self._wake, holds_large_messages=self._instance.background)
-        self.endpoint: NetworkEndpoint = (
-            self._create_endpoint(events) if create_endpoint is None else create_endpoint(events)
-        )
-        events.endpoint = self.endpoint
-        self.mirrors: Final = MirroredRoutes(
-            instance,
-            self.endpoint,
-            changed=lambda pair: events.post(lambda exchange: exchange.mirrors_changed(pair[:2])),
-        )
-        events.mirrors = self.mirrors
-        self.forwarding: Final = MessageForwarder(
-            self.endpoint,
-            resolve_mirror=self.mirrors.resolve,
-            max_bytes=self._forwarding_limit,
-            events=instance.events,
-            clock=self._instance.microseconds,
-        )
         self.exchange: Final = MessageExchange(
             instance,
             background,
-            events,
+            create_endpoint=create_endpoint or self._create_endpoint,
             settings=options.settings,
             keys=DialogKeys(),
-            forwards=self.forwarding,
-            mirrors=self.mirrors,
+            forwarding_limit=self._forwarding_limit,
             wake=self._wake,
         )
-        events.exchange = self.exchange
+        self.endpoint: NetworkEndpoint = self.exchange.endpoint
+        self.mirrors: Final = self.exchange.mirrors
+        self.forwarding: Final = self.exchange.forwarding
 
     @property
     def address(self) -> str:
@@ -310,7 +291,7 @@ class Server:
             if self._status_file is not None:
                 stack.callback(self._status_file.close)
 
-    def _create_endpoint(self, events: ExchangeListener) -> SocketEndpoint:
+    def _create_endpoint(self, listener: EndpointListener) -> SocketEndpoint:
         instance, options = self._instance, self.options
         own = OwnIdentity(
             instance_id=instance.instance_id,
@@ -319,7 +300,7 @@ class Server:
         )
         context = EndpointContext(
             own=own,
-            listener=events,
+            listener=listener,
             credentials=self.credentials,
             limits=options.limits,
             events=instance.events,

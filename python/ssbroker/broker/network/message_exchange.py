@@ -23,8 +23,10 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase, NextHop
 from ssbroker.broker.network.destinations import route_addresses
+from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
+from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.network.peer import Peer
 from ssbroker.broker.worker_thread import wait_limit
@@ -36,7 +38,7 @@ from ssbroker.protocol.wire.frames import DropReason, size_of
 from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
+    from ssbroker.broker.network.interfaces import EndpointListener, KeyExchange, NetworkEndpoint
 
 
 FLUSH_INTERVAL: Final = 10 * SECOND
@@ -74,28 +76,55 @@ class Wake(Protocol):
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    `send_waiting`, `send_more`, `receive`, `finish` and `close` may be called from any thread; the rest belongs to the exchange's thread, which calls `turn`.
+    `send_waiting`, `send_more`, `finish`, `close` and the methods of `EndpointListener` may be called from any thread; the rest belongs to the
+    exchange's thread, which calls `turn`. The listener's methods leave to it whatever uses the dialogs, except the rows that they receive.
+
+    Args:
+        instance: The instance.
+        background: Its background work.
+        create_endpoint: Creates the network endpoint for a listener.
+        settings: The settings of the protocol.
+        keys: Agrees on the session keys of dialogs.
+        forwarding_limit: Returns the maximum size of held messages of other instances, in bytes.
+        wake: Schedules a turn.
+
+    Attributes:
+        endpoint: The network endpoint.
+        mirrors: The principals of mirrored routes.
+        forwarding: Forwards messages for other instances.
     """
 
     def __init__(
         self,
         instance: InstanceContext,
         background: Background,
-        events: ExchangeListener,
         *,
+        create_endpoint: Callable[[EndpointListener], NetworkEndpoint],
         settings: ProtocolSettings,
         keys: KeyExchange,
-        forwards: ForwardingService,
-        mirrors: MirrorResolver,
+        forwarding_limit: Callable[[], int],
         wake: Wake,
     ) -> None:
         self._instance: Final = instance
         self._commit_signals: Final = instance.msdb.commit_signals
         self._background: Final = background
-        self._forwards: Final = forwards
-        self._mirrors: Final = mirrors
         self._wake: Final = wake
-        self._events: Final = events
+        self._callbacks: Final[deque[Callable[[], None]]] = deque()
+        self._drops: Final[deque[tuple[str, Mapping[EndpointKey, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
+        self.endpoint: Final = create_endpoint(self)
+        self._inbox: Final = Inbox(
+            pause=self.endpoint.pause, resume=self.endpoint.resume, holds_large_messages=instance.background
+        )
+        self.mirrors: Final = MirroredRoutes(
+            instance, self.endpoint, changed=lambda pair: self._post(partial(self._mirrors_changed, pair[:2]))
+        )
+        self.forwarding: Final = MessageForwarder(
+            self.endpoint,
+            resolve_mirror=self.mirrors.resolve,
+            max_bytes=forwarding_limit,
+            events=instance.events,
+            clock=instance.microseconds,
+        )
         self._settings: Final = settings
         self._snapshot: object = None
         self._flushed_at = self._polled_at = 0
@@ -111,19 +140,18 @@ class MessageExchange:
         self._guard: Final = WriteLock()
         self._is_finished = False
         closed: set[NextHop] = set()
-        self._inbox: Final = events.inbox
-        self._in_transit: Final = ConversationsInTransit(principal_address=mirrors.principal_address)
+        self._in_transit: Final = ConversationsInTransit(principal_address=self.mirrors.principal_address)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._instance.microseconds)
         self._dialogs: Final = DialogsByDatabase(
-            instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
+            instance, background, settings=settings, keys=keys, closed=closed, mirrors=self.mirrors
         )
         self._router: Final = InboundRouter(
             instance,
             background,
             all_dialogs=self._dialogs.all,
             dialogs_by_name=self._dialogs.by_name,
-            forwards=forwards,
-            report_drops=lambda peer, reasons: events.endpoint.report_drops(peer.instance_id, reasons),
+            forwards=self.forwarding,
+            report_drops=lambda peer, reasons: self.endpoint.report_drops(peer.instance_id, reasons),
         )
         self._processor: Final = InboundProcessor(
             self._dialogs, self._router, FirstRowCheck(keys, self._router), self._in_transit, events=instance.events
@@ -131,11 +159,11 @@ class MessageExchange:
         this_instance = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
         self._sender: Final = OutboundSender(
             instance,
-            events.endpoint,
+            self.endpoint,
             self._dialogs,
             closed=closed,
             # Forwarding stops, so that this instance's own messages get the space.
-            on_full=forwards.outbox_full,
+            on_full=self.forwarding.outbox_full,
             loop_back=partial(self._inbox.put, this_instance),
         )
 
@@ -160,10 +188,44 @@ class MessageExchange:
                 self._wake()
         return others
 
-    def receive(self, peer: Peer, rows: pa.Table) -> None:
+    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """Writes a few messages of established dialogs at once, in the thread of the caller, unless it would wait; the next turn writes others."""
         if not self._receive_now(peer, rows) and self._inbox.put(peer, rows):
             self._wake()
+
+    def outbox_drained(self, address: str) -> None:
+        """See `EndpointListener`."""
+        self._post(partial(self._resume_sending, address))
+
+    def connection_failed(self, address: str, why: str) -> None:
+        """See `EndpointListener`."""
+        self._post(partial(self._lose_connection, address, why))
+
+    def connected(self, address: str, peer: Peer) -> None:
+        """See `EndpointListener`."""
+        self._post(partial(self._use_connection, address, peer))
+
+    def own_address_reached(self, address: str) -> None:
+        """See `EndpointListener`."""
+        self._post(partial(self._add_own_address, address))
+
+    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+        """See `EndpointListener`."""
+        return self.mirrors.mirroring_roles(broker_instances)
+
+    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+        """See `EndpointListener`."""
+        self._post(partial(self.mirrors.role_received, address, broker_instance, role, number))
+
+    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
+        """See `EndpointListener`."""
+        self._drops.append((address, reasons))
+        self._wake()
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        """Schedules a callback in the exchange's thread."""
+        self._callbacks.append(callback)
+        self._wake()
 
     def turn(self) -> int:
         """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
@@ -183,10 +245,10 @@ class MessageExchange:
 
     def _turn(self) -> int:
         now = self._instance.microseconds()
-        while self._events.callbacks:
-            self._events.callbacks.popleft()(self)
-        while self._events.drops:
-            self._rows_dropped(*self._events.drops.popleft(), now=now)
+        while self._callbacks:
+            self._callbacks.popleft()()
+        while self._drops:
+            self._rows_dropped(*self._drops.popleft(), now=now)
         self._follow_catalog(now)
         held_until = self._inbox.release_due(now)
         is_busy = not self._inbox.is_empty or self._in_transit.has_new
@@ -203,7 +265,7 @@ class MessageExchange:
             self._resume_forwarding()
         due_times += self._sender.send_all(now=now)
         self._resume_forwarding()
-        due_times += [hook.run_due(now=self._instance.microseconds()) for hook in (self._forwards, self._mirrors)]
+        due_times += [hook.run_due(now=self._instance.microseconds()) for hook in (self.forwarding, self.mirrors)]
         if not 0 <= now - self._flushed_at < FLUSH_INTERVAL:
             self._flushed_at = now
             self._flush(now)
@@ -227,40 +289,40 @@ class MessageExchange:
         self._is_active = False
         return min(self._settings.acknowledgement_wait, self._check_interval) if is_active else self._check_interval
 
-    def outbox_drained(self, address: str) -> None:
+    def _resume_sending(self, address: str) -> None:
         """Resumes sending to an address whose buffer has space again."""
         self._sender.open(address)
         self._writable[address] = None
 
-    def connection_failed(self, address: str, why: str) -> None:
+    def _lose_connection(self, address: str, why: str) -> None:
         """Handles an address that cannot be reached or whose connection broke."""
         self._in_transit.mark_unreachable(address, why)
         self._sender.retransmit(address)
-        self._forwards.connection_failed(address, why)
-        self._mirrors.connection_failed(address)
+        self.forwarding.connection_failed(address, why)
+        self.mirrors.connection_failed(address)
         self._status_writer.mark_changed([address])
 
-    def connected(self, address: str, peer: Peer) -> None:
+    def _use_connection(self, address: str, peer: Peer) -> None:
         """Handles an address that has been reached."""
         self._in_transit.unreachable.pop(address, None)
-        self._forwards.connected(address, peer)
-        self.outbox_drained(address)
-        self._mirrors.connected(address)
+        self.forwarding.connected(address, peer)
+        self._resume_sending(address)
+        self.mirrors.connected(address)
         self._status_writer.mark_changed([address])
 
-    def own_address_reached(self, address: str) -> None:
+    def _add_own_address(self, address: str) -> None:
         """Handles an address that turned out to be this instance's own (R41)."""
         if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
             self._followed_until = 0
         else:  # nothing routes the messages again that wait for it
-            self._forwards.connection_failed(address, "it is an address of this instance")
+            self.forwarding.connection_failed(address, "it is an address of this instance")
 
-    def mirrors_changed(self, addresses: Collection[str]) -> None:
+    def _mirrors_changed(self, addresses: Collection[str]) -> None:
         """Handles a change of the principals of mirrored routes."""
         self._sender.open_mirrored()
-        self._forwards.mirrors_changed()
+        self.forwarding.mirrors_changed()
         self._status_writer.mark_changed(addresses)
 
     def finish(self) -> None:
@@ -336,7 +398,7 @@ class MessageExchange:
             self._inbox.put_back(deferred)
             self._is_active = True
             due_times = [each.engine.next_timeout() for each in all_dialogs]
-            due_times.append(self._forwards.run_due(now=now))
+            due_times.append(self.forwarding.run_due(now=now))
         finally:
             self._guard.release()
         self._schedule(due_times)
@@ -361,7 +423,7 @@ class MessageExchange:
             try:
                 self._start_conversations()
                 due_times = self._sender.send_all(now=now)
-                due_times.append(self._mirrors.run_due(now=now))
+                due_times.append(self.mirrors.run_due(now=now))
                 self._is_active = True
             except BaseException as error:
                 self._announcements_seen = -1  # the next turn polls, and finds what was taken and not sent
@@ -379,7 +441,7 @@ class MessageExchange:
 
     def _has_other_work(self, now: int) -> bool:
         """Whether a turn must come before anything can be received or sent at once."""
-        is_busy = bool(self._events.callbacks or self._events.drops or self._writable)
+        is_busy = bool(self._callbacks or self._drops or self._writable)
         is_receiving = self._inbox.is_holding or not self._inbox.is_empty
         return self._is_finished or is_busy or is_receiving or not self._is_catalog_followed(now)
 
@@ -387,7 +449,7 @@ class MessageExchange:
     def _needs_turn(self) -> bool:
         """Whether something is left to do immediately."""
         has_new = self._in_transit.has_new and not self._sender.is_delaying
-        return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._events.callbacks)
+        return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._callbacks)
 
     def _schedule(self, due_times: Iterable[int | None]) -> None:
         """Schedules a turn for the earliest of some times, or immediately if something is left to do."""
@@ -410,11 +472,11 @@ class MessageExchange:
         if snapshot is not self._snapshot or self._dialogs.needs_refresh:
             if self._snapshot is not None:
                 self._in_transit.clear()
-            self._events.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
+            self.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
             self._dialogs.refresh()
             for dialogs in self._dialogs.all():
                 dialogs.reroute()
-            self._forwards.reroute(self._router.decisions)
+            self.forwarding.reroute(self._router.decisions)
             self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
         expiry = snapshot.valid_until
         until = now + self._check_interval
@@ -474,7 +536,7 @@ class MessageExchange:
     def _resume_forwarding(self) -> None:
         """Resumes forwarding to addresses that have space again."""
         for address in self._writable:
-            self._forwards.outbox_drained(address)
+            self.forwarding.outbox_drained(address)
         self._writable.clear()
 
     def _flush(self, now: int) -> None:
@@ -486,74 +548,3 @@ class MessageExchange:
                 dialogs.flush(now=now)
             except SsbrokerError as error:
                 log_failure(dialogs.database, "idle dialogs could not be written to the database", error)
-
-
-class ExchangeListener:
-    """Queues the events of the network endpoint for the exchange, and wakes it.
-
-    Args:
-        wake: Schedules a turn of the exchange.
-        holds_large_messages: Whether a thread calls the exchange when the parts of a large message have waited long enough.
-
-    Attributes:
-        endpoint: The network endpoint; set before it starts.
-        exchange: The exchange; set before the endpoint starts.
-        mirrors: Resolves the roles of databases; set before the endpoint starts.
-        inbox: Received batches.
-        callbacks: Callbacks to run in the exchange's thread, in order.
-        drops: Why addresses do not acknowledge rows; the oldest reasons are forgotten if peers send too many.
-    """
-
-    endpoint: NetworkEndpoint
-    exchange: MessageExchange
-    mirrors: MirrorResolver
-
-    def __init__(self, wake: Callable[[], None], *, holds_large_messages: bool) -> None:
-        self._wake: Final = wake
-        self.inbox: Final = Inbox(pause=self._pause, resume=self._resume, holds_large_messages=holds_large_messages)
-        self.callbacks: Final[deque[Callable[[MessageExchange], None]]] = deque()
-        self.drops: Final[deque[tuple[str, Mapping[EndpointKey, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
-
-    def rows_received(self, peer: Peer, rows: pa.Table) -> None:
-        """See `EndpointListener`."""
-        self.exchange.receive(peer, rows)
-
-    def outbox_drained(self, address: str) -> None:
-        """See `EndpointListener`."""
-        self.post(lambda exchange: exchange.outbox_drained(address))
-
-    def connection_failed(self, address: str, why: str) -> None:
-        """See `EndpointListener`."""
-        self.post(lambda exchange: exchange.connection_failed(address, why))
-
-    def connected(self, address: str, peer: Peer) -> None:
-        """See `EndpointListener`."""
-        self.post(lambda exchange: exchange.connected(address, peer))
-
-    def own_address_reached(self, address: str) -> None:
-        """See `EndpointListener`."""
-        self.post(lambda exchange: exchange.own_address_reached(address))
-
-    def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
-        """See `EndpointListener`."""
-        return self.mirrors.mirroring_roles(broker_instances)
-
-    def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """See `EndpointListener`."""
-        self.post(lambda _: self.mirrors.role_received(address, broker_instance, role, number))
-
-    def rows_dropped(self, address: str, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """See `EndpointListener`."""
-        self.drops.append((address, reasons))
-        self._wake()
-
-    def post(self, callback: Callable[[MessageExchange], None]) -> None:
-        """Schedules a callback in the exchange's thread."""
-        self.callbacks.append(callback)
-        self._wake()
-
-    def _pause(self) -> None:
-        self.endpoint.pause()
-
-    def _resume(self) -> None:
-        self.endpoint.resume()
