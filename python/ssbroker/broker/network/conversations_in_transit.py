@@ -19,7 +19,8 @@ from ssbroker.broker.dialogs.transmission_status import (
     unacknowledged,
     unreachable,
 )
-from ssbroker.broker.network.database_dialogs import FAILED_DATABASE_RETRY_INTERVAL, LOCK_TIMEOUT
+from ssbroker.broker.network.database_dialogs import FAILED_DATABASE_RETRY_INTERVAL
+from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey

@@ -16,9 +16,9 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.live_routes import Decision
+from ssbroker.broker.network.dialog_keys import DialogKeys
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.broker.network.inbound_writer import StalePlanError
-from ssbroker.broker.network.interfaces import KeyExchange
+from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
 from ssbroker.broker.network.pending_key_exchanges import PendingKeyExchanges
 from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
 from ssbroker.exceptions import StorageError
@@ -31,7 +31,7 @@ from ssbroker.store import conversation_endpoints, transmission_queue
 from ssbroker.store.commit_watch import CommitWatch
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import MirrorResolver
+    from ssbroker.broker.network.mirrored_routes import MirroredRoutes
     from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
@@ -115,8 +115,6 @@ ROWS_MAX: Final = 1024
 """The approximate number of rows that one call of `data_to_send` returns."""
 BYTES_MAX: Final = 1 << 20
 """The approximate number of body bytes that one call of `data_to_send` returns."""
-LOCK_TIMEOUT: Final = 0.25
-"""Seconds to wait for the write lock of a database; the exchange sends nothing meanwhile."""
 FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
 """When a database that could not be used is tried again."""
 _REMOTE: Final = "REMOTE"
@@ -154,9 +152,9 @@ class DatabaseDialogs:
         background: Background,
         *,
         settings: ProtocolSettings,
-        keys: KeyExchange,
+        keys: DialogKeys,
         closed: set[NextHop],
-        mirrors: MirrorResolver,
+        mirrors: MirroredRoutes,
     ) -> None:
         instance = database.instance
         self._background: Final = background
@@ -370,9 +368,9 @@ class DialogsByDatabase:
         background: Background,
         *,
         settings: ProtocolSettings,
-        keys: KeyExchange,
+        keys: DialogKeys,
         closed: set[NextHop],
-        mirrors: MirrorResolver,
+        mirrors: MirroredRoutes,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background

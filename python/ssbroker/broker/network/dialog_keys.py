@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from hmac import compare_digest
@@ -12,15 +13,10 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.network.database_dialogs import LOCK_TIMEOUT
-from ssbroker.broker.network.interfaces import (
-    FirstRow,
-    KeyOffer,
-    RefusedDirection,
-)
+from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.storage import ExchangedKeys
+from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys
 from ssbroker.security import key_exchange, keys
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
 from ssbroker.store import security as stored
@@ -44,8 +40,63 @@ RSA_PER_TURN: Final = 128
 """The new keys of all peers together in one turn of the exchange."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyOffer:
+    """The key exchange blob that an endpoint's messages carry.
+
+    Attributes:
+        key_exchange: The blob. Rows, acknowledgements and errors carry it until the peer has the key; None for no blob. The target has
+            the initiator's once the endpoint is bound; the initiator has the target's once it has acknowledged a row.
+        valid_until: When the offer expires and has to be requested again, in microseconds since 1970; None for never. An offer without a
+            blob expires too if a blob could not be made.
+    """
+
+    key_exchange: bytes | None = field(default=None, repr=False)
+    valid_until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRow:
+    """The first received row of a direction whose key is not known.
+
+    Attributes:
+        conversation_id: The conversation.
+        is_initiator: Whether the sender is the initiator.
+        from_service_name: The sending service.
+        from_broker_instance: The broker id of its database.
+        to_service_name: The receiving service.
+        to_broker_instance: The broker id that the row names, if any.
+        security: How the row is protected (`envelope.Protection`).
+        key_exchange: The blob in the row; None for none.
+        principal: The principal of the peer that sent it; None if connections are not encrypted.
+    """
+
+    conversation_id: bytes
+    is_initiator: bool
+    from_service_name: str
+    from_broker_instance: bytes
+    to_service_name: str
+    to_broker_instance: bytes | None
+    security: int
+    key_exchange: bytes | None = field(repr=False)
+    principal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedDirection:
+    """A direction that is refused: a Message Undeliverable event is emitted here; the unauthenticated sender gets no reply.
+
+    Attributes:
+        error: Service Broker's error number.
+        text: Its text.
+    """
+
+    error: int
+    text: str
+
+
 class DialogKeys:
-    """Implements `KeyExchange` with the certificates of the databases. For one thread at a time."""
+    """Agrees on the session keys of dialogs, with the certificates of the databases. For one thread at a time."""
 
     def __init__(self) -> None:
         self._offers: Final = KeyOffers()
@@ -54,13 +105,17 @@ class DialogKeys:
         self._rsa_left = RSA_PER_TURN
 
     def start_round(self) -> None:
-        """See `KeyExchange`."""
+        """Starts a round of the exchange: the limit of RSA operations for new keys is reset."""
         self._rsa_left = RSA_PER_TURN
 
     def prepare_sending(
         self, database: DatabaseContext, endpoint: ConversationEndpoint
     ) -> KeyOffer | TransmissionStatus:
-        """See `KeyExchange`."""
+        """Returns the key exchange data for an endpoint's messages, or the status of the messages if they must wait.
+
+        A new key is durable in the endpoint's row on return. Called before an endpoint's first message, after an offer expires or the
+        catalog changes, until the peer has the key, and after each restart.
+        """
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
         if service is None:  # dropped meanwhile, together with the conversation
@@ -80,7 +135,10 @@ class DialogKeys:
     def accept_directions(
         self, database: DatabaseContext, first_rows: Sequence[FirstRow]
     ) -> Sequence[ExchangedKeys | RefusedDirection | None]:
-        """See `KeyExchange`."""
+        """Opens the blobs of first rows and returns, for each in order, the keys of its direction; None if it is not encrypted.
+
+        Called for each direction in a batch that has no endpoint yet, and for each with a blob whose endpoint has not been answered.
+        """
         objects = database.objects()
         return [
             self._accept_initiator(database, objects, first_row)
@@ -90,7 +148,16 @@ class DialogKeys:
         ]
 
     def update_certificate(self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow) -> bool:
-        """See `KeyExchange`."""
+        """Checks whether a blob for an existing conversation brings the same key under another certificate of the sender.
+
+        If so, the certificate is durable on return and replies use it.
+
+        Returns:
+            Whether the certificate changed.
+
+        Raises:
+            LockTimeoutError: The database file is locked by another writer.
+        """
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
         blob = None if first_row.key_exchange is None else key_exchange.parse_blob(first_row.key_exchange)

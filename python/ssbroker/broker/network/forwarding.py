@@ -368,11 +368,11 @@ KNOWN_HOPS_MAX: Final = 1024
 
 
 class MessageForwarder:
-    """The rows that an instance holds for others (`ForwardingService`); its views may be read from any thread.
+    """The rows that an instance holds for others (R43); its views may be read from any thread.
 
     Args:
         endpoint: Sends the rows.
-        resolve_mirror: Returns which address of a mirrored route is the principal, as `MirrorResolver.resolve`; None to wait.
+        resolve_mirror: Returns which address of a mirrored route is the principal, as `MirroredRoutes.resolve`; None to wait.
         max_bytes: Returns the bytes that may be held.
         events: Where forwarded and dropped messages are reported.
         clock: Returns the time in microseconds since 1970.
@@ -423,7 +423,7 @@ class MessageForwarder:
         return [row for batch in held for row in batch.view_rows(now=now)]
 
     def forward(self, peer: Peer, rows: pa.Table, decisions: pa.Table) -> None:
-        """See `ForwardingService`."""
+        """Accepts received rows that routing forwards; `decisions` has a row of `schemas.DECISIONS` for each."""
         now = self._clock()
         at = WIRE.get_field_index("hops_remaining")
         counted = rows.set_column(at, WIRE.field(at), pa.array(remaining_hops(rows), pa.int8()))
@@ -440,19 +440,19 @@ class MessageForwarder:
                     self._resolve_mirror(route.address, route.mirror_address, route.broker_instance)
 
     def outbox_full(self, address: str) -> None:
-        """See `ForwardingService`."""
+        """Reports that the outbox of an address is full of this instance's own rows; `outbox_drained` follows."""
         with self._lock:
             if address in self._hops:
                 self._hops[address].is_full = True
 
     def outbox_drained(self, address: str) -> None:
-        """See `ForwardingService`."""
+        """Reports that an address accepts rows again: its full outbox is half empty, or the wait after a failed dial has ended."""
         with self._emitting():
             self._hops[address].is_full = False
             self._drain(address, now=self._clock())
 
     def connected(self, address: str, peer: Peer) -> None:
-        """See `ForwardingService`."""
+        """Reports a connection to an address; rows from its instance are not sent back there. `outbox_drained` follows."""
         now = self._clock()
         with self._emitting():
             hop = self._hops[address]

@@ -18,10 +18,10 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
-from ssbroker.broker.network.database_dialogs import LOCK_TIMEOUT, DatabaseDialogs, DialogsByDatabase
-from ssbroker.broker.network.inbound_writer import StalePlanError
+from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogsByDatabase
+from ssbroker.broker.network.dialog_keys import DialogKeys, FirstRow, RefusedDirection
+from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
 from ssbroker.broker.network.inbox import Batch
-from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
@@ -35,7 +35,7 @@ from ssbroker.store import conversation_endpoints
 from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import ForwardingService
+    from ssbroker.broker.network.forwarding import MessageForwarder
     from ssbroker.broker.network.peer import Peer
 
 
@@ -80,7 +80,7 @@ class InboundRouter:
         *,
         all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
         dialogs_by_name: Callable[[str], DatabaseDialogs | None],
-        forwards: ForwardingService,
+        forwards: MessageForwarder,
         report_drops: Callable[[Peer, Mapping[EndpointKey, DropReason]], None],
     ) -> None:
         self.report_drops: Final = report_drops
@@ -285,7 +285,7 @@ _COLUMNS: Final = (
 class FirstRowCheck:
     """Checks the first rows of each direction of a dialog: their keys, and who may send."""
 
-    def __init__(self, keys: KeyExchange, router: InboundRouter) -> None:
+    def __init__(self, keys: DialogKeys, router: InboundRouter) -> None:
         self._keys: Final = keys
         self._router: Final = router
 

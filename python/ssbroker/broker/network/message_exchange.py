@@ -38,7 +38,8 @@ from ssbroker.protocol.wire.frames import DropReason, size_of
 from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import EndpointListener, KeyExchange, NetworkEndpoint
+    from ssbroker.broker.network.dialog_keys import DialogKeys
+    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
 
 
 FLUSH_INTERVAL: Final = 10 * SECOND
@@ -101,7 +102,7 @@ class MessageExchange:
         *,
         create_endpoint: Callable[[EndpointListener], NetworkEndpoint],
         settings: ProtocolSettings,
-        keys: KeyExchange,
+        keys: DialogKeys,
         forwarding_limit: Callable[[], int],
         wake: Wake,
     ) -> None:

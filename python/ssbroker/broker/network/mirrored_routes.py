@@ -50,7 +50,7 @@ class _RouteState:
 
 
 class MirroredRoutes:
-    """Implements `MirrorResolver`; belongs to the exchange's thread.
+    """Finds out which of two mirrored addresses is the principal; belongs to the exchange's thread.
 
     `changed` is called, never from within `resolve`, when the principal of a route may have changed.
     """
@@ -67,7 +67,10 @@ class MirroredRoutes:
         self._due: int | None = None
 
     def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """See `MirrorResolver`. Without a broker id no address can be asked; routes created by DDL have one."""
+        """Returns where to send now; None to wait until `changed` is called.
+
+        Without a broker id no address can be asked; routes created by DDL have one.
+        """
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
@@ -81,7 +84,7 @@ class MirroredRoutes:
         return self.principal_address(*pair)
 
     def principal_address(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """See `MirrorResolver`."""
+        """Returns what `resolve` would return, without querying roles; may be called from any thread."""
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
@@ -90,7 +93,7 @@ class MirroredRoutes:
         return None if principal is None else pair.address_of(principal)
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
-        """See `MirrorResolver`."""
+        """Returns the mirroring role and role number of databases of this instance; must not wait."""
         try:
             brokers = [objects.broker for _, objects in self._instance.databases_list.readable()]
         except SsbrokerError:
@@ -103,7 +106,7 @@ class MirroredRoutes:
         return [roles.get(each, UNKNOWN) for each in broker_instances]
 
     def role_received(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """See `MirrorResolver`."""
+        """Handles the reply of an address to a role query."""
         now = self._now()
         for pair in self._pairs(address):
             if pair.broker_instance == broker_instance:
@@ -112,7 +115,7 @@ class MirroredRoutes:
                 self._update(pair, now=now)
 
     def connected(self, address: str) -> None:
-        """See `MirrorResolver`."""
+        """Reports a connection to an address."""
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
@@ -120,7 +123,7 @@ class MirroredRoutes:
             self._update(pair, now=now)
 
     def connection_failed(self, address: str) -> None:
-        """See `MirrorResolver`."""
+        """Reports that a connection to an address failed or broke."""
         now = self._now()
         for pair in self._pairs(address):
             for side in pair.sides(address):
@@ -128,7 +131,7 @@ class MirroredRoutes:
             self._update(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
-        """See `MirrorResolver`."""
+        """Does what is due; returns when to call it again, in microseconds since 1970, if ever."""
         monotonic = self._clock.monotonic(now)
         if self._due is not None and self._due <= monotonic:
             self._due = None

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer
+from ssbroker.broker.network.dialog_keys import DialogKeys, KeyOffer
 from ssbroker.protocol.envelope import Protection, sender_keys
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.store import conversation_endpoints
@@ -25,7 +25,7 @@ class PendingKeyExchanges:
     any row may be the first to arrive.
     """
 
-    def __init__(self, database: DatabaseContext, keys: KeyExchange) -> None:
+    def __init__(self, database: DatabaseContext, keys: DialogKeys) -> None:
         self._database: Final = database
         self._keys: Final = keys
         self._offers: dict[EndpointKey, KeyOffer] = {}

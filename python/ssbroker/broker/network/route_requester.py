@@ -15,7 +15,7 @@ from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import SsbrokerError
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import MirrorResolver
+    from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 
 REQUESTS_BURST: Final = 32
 """The burst of route requests that peers can trigger by naming services without a route."""
@@ -39,7 +39,7 @@ class RouteRequester:
     """
 
     def __init__(
-        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver, *, lock_timeout: float
+        self, database: DatabaseContext, background: Background, mirrors: MirroredRoutes, *, lock_timeout: float
     ) -> None:
         self._database: Final = database
         self._background: Final = background
