@@ -18,8 +18,8 @@ import pyarrow as pa
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
-from ssbroker.broker.network.peer import Peer
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog

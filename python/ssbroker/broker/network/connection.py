@@ -17,9 +17,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from ssbroker._text import host_and_port
+from ssbroker.broker.network.endpoint_interfaces import EndpointListener, Peer
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
-from ssbroker.broker.network.interfaces import EndpointListener
-from ssbroker.broker.network.peer import Peer
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.settings import SECOND

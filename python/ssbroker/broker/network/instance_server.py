@@ -38,7 +38,7 @@ from ssbroker.protocol.wire.frames import BYTES_MAX, OwnIdentity
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
+    from ssbroker.broker.network.endpoint_interfaces import EndpointListener, NetworkEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

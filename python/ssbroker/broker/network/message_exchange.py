@@ -23,12 +23,12 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase, NextHop
 from ssbroker.broker.network.destinations import route_addresses
+from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
-from ssbroker.broker.network.peer import Peer
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.mirroring import MirroringRole
@@ -39,7 +39,7 @@ from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.dialog_keys import DialogKeys
-    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
+    from ssbroker.broker.network.endpoint_interfaces import EndpointListener, NetworkEndpoint
 
 
 FLUSH_INTERVAL: Final = 10 * SECOND

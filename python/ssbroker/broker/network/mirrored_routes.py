@@ -15,7 +15,7 @@ from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirroringRole, MirrorSide
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import NetworkEndpoint
+    from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint
 
 
 UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
