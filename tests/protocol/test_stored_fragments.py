@@ -153,7 +153,7 @@ def test_the_number_of_fragments_of_the_next_message_is_limited() -> None:
 @pytest.mark.rule("P14", "P26")
 def test_stored_fragments_are_read_in_parts(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much per read as arrives in a batch, also of the messages that wait for it."""
-    monkeypatch.setattr("ssbroker.protocol.direction_reassembly._READ_BYTES", 10 * KIB)
+    monkeypatch.setattr("ssbroker.protocol.batch_reassembly._READ_BYTES", 10 * KIB)
     engines = established_pair(engine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
     engines.a.send(engines.outgoing, *bodies)

@@ -14,16 +14,15 @@ from ssbroker.exceptions import MalformedDataError, OptionError, ProtocolError
 from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
 from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.batch_reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.dialog import Dialog, make_dialog
-from ssbroker.protocol.direction_reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
 from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
 from ssbroker.protocol.packed_transmission import pack_transmission, unpack_transmission
-from ssbroker.protocol.receive_plan import ReceivePlan, ReceivePlanner
-from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch
+from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
 from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.protocol.send_turn import SendTurn

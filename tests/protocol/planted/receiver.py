@@ -7,15 +7,14 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Reassembler
-from ssbroker.protocol import direction_reassembly, receiver
+from ssbroker.protocol import batch_reassembly, receiver
 from ssbroker.protocol.ack_ranges import AckRange
+from ssbroker.protocol.batch_reassembly import Assembler, AssemblyResult, DirectionLoader
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.direction_reassembly import Assembler, AssemblyResult, DirectionLoader
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.inbound_direction import FragmentRanges, InboundDirection, OpenedFragment
-from ssbroker.protocol.receive_plan import ReceivePlanner
-from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, ReceivedBatch
+from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, ReceivedBatch, ReceivePlanner
 from ssbroker.protocol.row_opener import OpenedBatch
 from ssbroker.protocol.storage import BatchChanges, EndpointKey
 
@@ -95,7 +94,7 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
 
 def out_of_order(patch: pytest.MonkeyPatch) -> None:
     """P11: a message is received as soon as it is complete."""
-    patch.setattr(direction_reassembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
+    patch.setattr(batch_reassembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
 
 
 def early_messages_are_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +187,7 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
 def no_limits(patch: pytest.MonkeyPatch) -> None:
     """P26: memory is allocated for declared sizes."""
     patch.setattr(
-        direction_reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
+        batch_reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
     )
     patch.setattr(InboundDirection, "has_room", lambda *_, **__: True)
 

@@ -1,4 +1,4 @@
-"""Reassembles the fragments of one direction, from durable state and new arrivals."""
+"""Reassembles the fragments of a batch, which may be of several dialogs, from durable state and new arrivals."""
 
 from __future__ import annotations
 
