@@ -353,6 +353,12 @@ def receivable_type(
     return message_type
 
 
+def unvalidated_type(objects: Objects, contract: Contract, name: str, *, from_initiator: bool) -> MessageType | None:
+    """Returns the message type if it may be received from the other side, whatever the body is; otherwise None."""
+    message_type = receivable_type(objects, contract, name, from_initiator=from_initiator)
+    return message_type if isinstance(message_type, MessageType) and message_type.validation == "N" else None
+
+
 def _not_accepted(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
     return DeliveryOutcome(acknowledged, error_number=number, reason=error_text(number, **values))
 
@@ -388,7 +394,7 @@ def enqueue_runs(
         endpoint_id, priority, number = endpoint.endpoint_id, endpoint.priority, endpoint.receive_sequence
         targets: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
         for start, rows, first, name in runs:
-            message_type_id = _unvalidated_type(work, endpoint, name, accepted)
+            message_type_id = _unvalidated_type_id(work, endpoint, name, accepted)
             if message_type_id is None or first != number:
                 break
             targets.append((start, rows, (queue.queue_id, priority, endpoint_id, message_type_id, first)))
@@ -406,17 +412,13 @@ def enqueue_runs(
     return enqueued
 
 
-def _unvalidated_type(
+def _unvalidated_type_id(
     work: Work, endpoint: ConversationEndpoint, name: str, accepted: dict[tuple[int, int, str], int | None]
 ) -> int | None:
     """Returns the id of a message type that the endpoint accepts without validation; otherwise None."""
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in accepted:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
-        message_type = receivable_type(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
-        accepted[key] = (
-            message_type.message_type_id
-            if isinstance(message_type, MessageType) and message_type.validation == "N"
-            else None
-        )
+        message_type = unvalidated_type(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
+        accepted[key] = None if message_type is None else message_type.message_type_id
     return accepted[key]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs.arrival import find_target, receivable_type
+from ssbroker.broker.dialogs.arrival import find_target, receivable_type, unvalidated_type
 from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.message import DeliveryOutcome
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
@@ -79,10 +79,7 @@ def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
     """Whether messages of some kinds may be received, whatever their bodies are."""
     for contract_name, from_initiator, name in kinds:
         contract = objects.contracts.get(contract_name)
-        if contract is None:
-            return False
-        kind = receivable_type(objects, contract, name, from_initiator=from_initiator)
-        if isinstance(kind, ConversationError) or kind.validation != "N":
+        if contract is None or unvalidated_type(objects, contract, name, from_initiator=from_initiator) is None:
             return False
     return True
 

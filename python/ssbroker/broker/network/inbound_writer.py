@@ -65,15 +65,6 @@ class StalePlanError(Exception):
         self.is_database_changed: Final = is_database_changed
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredFragment:
-    """A fragment of an incomplete message, to be stored."""
-
-    key: EndpointKey
-    number: int
-    columns: tuple[Any, ...]
-
-
 class InboundWriter:
     """Writes the changes of one batch; raises `StalePlanError` if the endpoints have changed since it was planned."""
 
@@ -104,7 +95,7 @@ class InboundWriter:
 
     def _keys(self) -> set[EndpointKey]:
         changes = self._changes
-        keys = {stored.key for stored in self._stored}
+        keys = {key for key, _, _ in self._stored}
         keys.update(endpoint.key for endpoint in (*changes.created, *changes.bound))
         keys.update(key for key, _ in changes.dropped)
         keys.update(self._arrivals, changes.received, changes.acknowledged, changes.errors, changes.refusals)
@@ -181,9 +172,9 @@ class InboundWriter:
         connection, now = self._work.connection, self._work.now()
         ids = {key: row.endpoint_id for key, row in self._rows.items()}
         rows = [
-            (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
-            for stored in self._stored
-            if stored.key in ids and self._rows[stored.key].state not in ENDED_STATES
+            (ids[key], number, *columns, now, body)
+            for key, (number, *columns), body in self._stored
+            if key in ids and self._rows[key].state not in ENDED_STATES
         ]
         fragments.add(connection, rows)
         self._work.effects.fragments += len(rows)
@@ -291,12 +282,13 @@ def _messages(table: pa.Table, arrivals: Mapping[EndpointKey, _Arrival]) -> dict
     return found
 
 
-def _stored(changes: BatchChanges) -> Iterator[_StoredFragment]:
+def _stored(changes: BatchChanges) -> Iterator[tuple[EndpointKey, tuple[Any, ...], bytes]]:
+    """Returns key, columns and body of each fragment to store."""
     if not changes.stored.num_rows:
         return
     columns: list[list[Any]] = [column_values(column) for column in changes.stored.columns]
     for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
         *columns, strict=True
     ):
-        kept = (fragment, count, *digests, name, message_id, is_end, is_error, body)
-        yield _StoredFragment((conversation_id, not side), number, kept)
+        columns_before_body = (number, fragment, count, *digests, name, message_id, is_end, is_error)
+        yield (conversation_id, not side), columns_before_body, body
