@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route, needs_route_request
+from ssbroker.broker.dynamic_routing import RouteRequest, missing_route
 from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
 from ssbroker.explain import Explanation
 from ssbroker.protocol.events import Classification, MessageClassify
@@ -75,10 +75,8 @@ def plan(
                 else transmission_status.routing_problem(explained[destination])
             )
             found.problems[sender.endpoint_id] = why or transmission_status.other_failure("the route has just changed")
-            if needs_route_request(explained[destination]):
-                request = RouteRequest(
-                    database_missing_route(explained[destination]), sender.far_service, sender.far_broker_instance
-                )
+            request = missing_route(explained[destination], sender.far_service, sender.far_broker_instance)
+            if request is not None:
                 found.route_requests.setdefault(request, []).append(sender.endpoint_id)
     return found
 

@@ -128,20 +128,18 @@ class RouteRequest(NamedTuple):
     """The broker id that the conversation names, if any."""
 
 
-def database_missing_route(explained: Explanation) -> str:
-    """Returns the database whose routing table lacks the route (R41)."""
-    return str(explained.details["passes"][-1]["database"])
-
-
-def needs_route_request(explained: Explanation) -> bool:
-    """Returns whether to request a route: none was found, or another database has an open request for one to this service.
+def missing_route(explained: Explanation, service_name: str, broker_instance: bytes | None) -> RouteRequest | None:
+    """Returns the route to request, if none was found, or another database has an open request for one to this service; otherwise None.
 
     Each database requests its own routes (R1), because an answer to another database creates no route here.
     """
     decision = explained.decision
     if decision["outcome"] == "LOCAL" or decision["next_hop_address"] is not None:
-        return False
-    return decision["reason"] == "route_requested" or is_pending(explained.details)
+        return None
+    if decision["reason"] != "route_requested" and not is_pending(explained.details):
+        return None
+    lacking = str(explained.details["passes"][-1]["database"])  # the last routing table that was searched (R41)
+    return RouteRequest(lacking, service_name, broker_instance)
 
 
 class DynamicRouting:

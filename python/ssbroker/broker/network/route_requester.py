@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, log_failure
-from ssbroker.broker.dynamic_routing import RouteRequest, database_missing_route, needs_route_request
+from ssbroker.broker.dynamic_routing import missing_route
 from ssbroker.broker.live_routes import Decision, explain
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import SsbrokerError
@@ -74,11 +74,8 @@ class RouteRequester:
                 for service, (query, decision) in missing.items()
                 if decision.is_route_requested or query.far_service in pending
             }
-            requests = [
-                RouteRequest(database_missing_route(decision), *service)
-                for service, decision in explanations.items()
-                if needs_route_request(decision)
-            ]
+            found = (missing_route(explained, *service) for service, explained in explanations.items())
+            requests = [each for each in found if each is not None]
             self._background.dynamic_routing.request(requests, lock_timeout=self._lock_timeout, may_begin=may_begin)
         except SsbrokerError as error:
             log_failure(self._database, "missing routes could not be requested; the request is repeated later", error)
