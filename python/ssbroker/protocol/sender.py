@@ -14,8 +14,7 @@ from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX, sender_keys
-from ssbroker.protocol.fragment_cache import CACHED_BYTES_MIN, FragmentCache
-from ssbroker.protocol.large_message_queue import LargeMessageQueue
+from ssbroker.protocol.large_messages import CACHED_BYTES_MIN, FragmentCache, LargeMessageQueue
 from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
 from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
 from ssbroker.protocol.settings import SECOND, ProtocolSettings

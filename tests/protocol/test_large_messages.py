@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol import large_message_queue
+from ssbroker.protocol import large_messages
 from ssbroker.protocol.storage import EndpointKey, MessageRange
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, B, Pair, established_pair, numbers, pair
@@ -23,7 +23,7 @@ SMALL = b"s" * 16
 @pytest.fixture
 def engines(engine: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which memory holds one and the window half; one with a small message."""
-    monkeypatch.setattr(large_message_queue, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
+    monkeypatch.setattr(large_messages, "LARGE_IN_FLIGHT_MAX", 3 * MIB)
     made = pair(engine, window_bytes=MIB)
     for conversation in ALL:
         made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
@@ -193,7 +193,7 @@ def test_a_message_larger_than_the_memory_starts_despite_other_traffic(
     engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of two other messages is always in transit. After ten seconds neither starts before the waiting one."""
-    monkeypatch.setattr(large_message_queue, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
+    monkeypatch.setattr(large_messages, "LARGE_IN_FLIGHT_MAX", 5 * MIB)
     engines = pair(engine, window_bytes=MIB)
     lanes = [engines.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
     giant = engines.begin(conversation=b"g" * 16, far_broker_instance=B)
@@ -218,7 +218,7 @@ def test_the_next_large_message_starts_when_the_previous_one_is_sent(
     engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when the waiting dialogs are checked again."""
-    monkeypatch.setattr(large_message_queue, "LARGE_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr(large_messages, "LARGE_IN_FLIGHT_MAX", 1)
     engines = pair(engine, window_bytes=8 << 20)
     conversations = [bytes([number]) * 16 for number in range(3)]
     for conversation in conversations:
