@@ -14,7 +14,8 @@ from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
+from ssbroker.protocol.send_turn import FastOutbound
+from ssbroker.protocol.sender import take_fast
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_table
 from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 

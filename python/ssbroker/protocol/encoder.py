@@ -17,8 +17,7 @@ from ssbroker.protocol.broker_errors import error_body
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
 from ssbroker.protocol.error_notice import ErrorNotice
-from ssbroker.protocol.outbound_fast_path import FastOutbound, encode_fast
-from ssbroker.protocol.send_turn import FragmentedTurn
+from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn
 from ssbroker.protocol.settings import Integrity
 
 _ENDPOINT_COLUMNS: Final = {
@@ -250,3 +249,17 @@ def _reply_row(asked: EnvelopeRow) -> EnvelopeRow:
         None,
         b"",
     )
+
+
+def encode_fast(batch: FastOutbound) -> pa.Table:
+    """Encodes whole messages as envelope rows; the first row of each conversation carries the acknowledgement that is due (P15)."""
+    senders = []
+    for turn, waiting, going in batch.runs:
+        dialog, endpoint, acknowledgement = turn.dialog, turn.dialog.endpoint, None
+        if going and dialog.ack_due is not None:
+            acknowledgement = dialog.ack
+            dialog.mark_ack_sent()
+        names = (endpoint.service_name, endpoint.far_service_name, endpoint.service_contract_name)
+        brokers = (endpoint.broker_instance, endpoint.to_broker_instance)
+        senders.append((waiting, going, names, *brokers, endpoint.priority, endpoint.lifetime, acknowledgement))
+    return pa.Table.from_batches(_core.outgoing_rows(batch.messages, senders))

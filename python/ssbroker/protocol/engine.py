@@ -25,12 +25,11 @@ from ssbroker.protocol.packed_transmission import pack_transmission, unpack_tran
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
 from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
-from ssbroker.protocol.send_turn import SendTurn
+from ssbroker.protocol.send_turn import SendTurn, TurnPacing
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
 from ssbroker.protocol.transmission import Flight, Transmission
-from ssbroker.protocol.turn_pacing import TurnPacing
 
 IDLE_AFTER: Final = 10_000_000
 """An endpoint leaves memory after this many microseconds without a change."""

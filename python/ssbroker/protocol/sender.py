@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ssbroker.reassembly as cutting
+from ssbroker import _core
 from ssbroker.protocol.ack_ranges import AckRange, bit_ranges
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX, sender_keys
 from ssbroker.protocol.large_messages import CACHED_BYTES_MIN, FragmentCache, LargeMessageQueue
-from ssbroker.protocol.outbound_fast_path import FastOutbound, take_fast
-from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
+from ssbroker.protocol.send_turn import FastOutbound, FastOutboundRun, FragmentedTurn, SendTurn
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import DialogStorage, EndpointKey, MessageRange
 from ssbroker.protocol.transmission import Flight, Transmission
@@ -436,3 +436,15 @@ def _fragment_positions(fragments: pa.Table) -> tuple[list[int], list[int], list
     """Returns the turn index, message number, fragment number and fragment count of each fragment."""
     places, sequences, numbers, counts = (column_values(fragments[name]) for name in _FRAGMENT)
     return places, sequences, numbers, counts
+
+
+def take_fast(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[EndpointKey, int]) -> FastOutbound | None:
+    """Takes whole messages for the turns and marks them as sent; None, without changes, if the fast path does not apply to all."""
+    if not all(turn.is_fast for turn in turns) or (found := _core.outgoing_runs(messages)) is None:
+        return None
+    runs = [(turns[by_key[conversation_id, side]], first, lengths) for conversation_id, side, first, lengths in found]
+    for turn, first, lengths in runs:
+        if first != turn.dialog.transmission.head or max(lengths) > turn.fragment_bytes:
+            return None
+    taken = [FastOutboundRun(turn, len(lengths), turn.take_whole_messages(lengths)) for turn, _, lengths in runs]
+    return FastOutbound(messages, taken, sum(sum(lengths) for _, _, lengths in runs))

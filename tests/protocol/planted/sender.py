@@ -13,9 +13,8 @@ from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
 from ssbroker.protocol.envelope import EnvelopeRow
-from ssbroker.protocol.outbound_fast_path import FastOutbound
 from ssbroker.protocol.row_opener import RowOpener
-from ssbroker.protocol.send_turn import FragmentedTurn, SendTurn
+from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn, SendTurn
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.transmission import Flight, Transmission
