@@ -1,4 +1,4 @@
-"""The waits between retries."""
+"""The waits between retries, and a clock for them that is never set back."""
 
 from __future__ import annotations
 
@@ -48,3 +48,30 @@ class Backoff:
     def max_wait(self) -> int:
         """The longest wait in microseconds."""
         return round(RETRY_WAITS[-1] * (1 + JITTER))
+
+
+class MonotonicClock:
+    """Keeps counting when the wall clock is set back, so that no retry is delayed by that.
+
+    Examples:
+        >>> clock = MonotonicClock()
+        >>> clock.monotonic(1000), clock.monotonic(400), clock.monotonic(500), clock.wall_time(1100)
+        (1000, 1000, 1100, 500)
+    """
+
+    __slots__ = ("_last", "_set_back")
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        self._set_back = 0
+
+    def monotonic(self, now: int) -> int:
+        """Returns the monotonic time of a wall-clock time."""
+        if self._last is not None and now < self._last:
+            self._set_back += self._last - now
+        self._last = now
+        return now + self._set_back
+
+    def wall_time(self, monotonic: int) -> int:
+        """Returns the wall-clock time of a monotonic time, assuming that the wall clock is not adjusted again."""
+        return monotonic - self._set_back

@@ -1,9 +1,10 @@
-"""One dialog endpoint in memory."""
+"""One dialog endpoint in memory, and the errors that it reports to its peer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.inbound_direction import InboundDirection
 from ssbroker.protocol.settings import ProtocolSettings
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey
@@ -98,3 +99,20 @@ def make_dialog(endpoint: DialogEndpoint, transmission: Transmission | None = No
 def make_inbound_cipher(key: EndpointKey, session_key: bytes) -> SecuredDirection:
     """Returns the cipher that opens what the peer of an endpoint sends, sealed with the given session key."""
     return SecuredDirection(session_key, conversation_id=key[0], is_initiator=not key[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorNotice:
+    """An error of the broker that is sent to a peer (P11); it is not stored, because the peer retries.
+
+    Attributes:
+        dialog: The endpoint that reports it; None if there is none.
+        row: The fragment that it answers, if that did not come from the endpoint's peer.
+        code: The Service Broker error number, negative.
+        text: The description.
+    """
+
+    dialog: Dialog | None
+    row: EnvelopeRow | None
+    code: int
+    text: str

@@ -14,9 +14,8 @@ from ssbroker import _core, _well_known
 from ssbroker.protocol import envelope
 from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.broker_errors import error_body
-from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.dialog import Dialog, ErrorNotice
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
-from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn
 from ssbroker.protocol.settings import Integrity
 

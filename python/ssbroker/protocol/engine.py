@@ -13,12 +13,11 @@ import pyarrow as pa
 from ssbroker.exceptions import MalformedDataError, OptionError, ProtocolError
 from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
-from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.batch_reassembly import Assembler, DirectionLoader
-from ssbroker.protocol.dialog import Dialog, make_dialog
+from ssbroker.protocol.dialog import Dialog, ErrorNotice, make_dialog
 from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
-from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
 from ssbroker.protocol.packed_transmission import pack_transmission, unpack_transmission
@@ -270,33 +269,6 @@ def _unpack_saved(key: EndpointKey, data: bytes) -> Transmission:
         return unpack_transmission(data)
     except MalformedDataError as error:
         raise MalformedDataError(f"conversation {uuid.UUID(bytes=key[0])}: {error}") from error
-
-
-class MonotonicClock:
-    """Keeps counting when the wall clock is set back, so that no retry is delayed by that.
-
-    Examples:
-        >>> clock = MonotonicClock()
-        >>> clock.monotonic(1000), clock.monotonic(400), clock.monotonic(500), clock.wall_time(1100)
-        (1000, 1000, 1100, 500)
-    """
-
-    __slots__ = ("_last", "_set_back")
-
-    def __init__(self) -> None:
-        self._last: int | None = None
-        self._set_back = 0
-
-    def monotonic(self, now: int) -> int:
-        """Returns the monotonic time of a wall-clock time."""
-        if self._last is not None and now < self._last:
-            self._set_back += self._last - now
-        self._last = now
-        return now + self._set_back
-
-    def wall_time(self, monotonic: int) -> int:
-        """Returns the wall-clock time of a monotonic time, assuming that the wall clock is not adjusted again."""
-        return monotonic - self._set_back
 
 
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})

@@ -20,9 +20,8 @@ from ssbroker.protocol.batch_reassembly import (
     stored_fragment_table,
 )
 from ssbroker.protocol.broker_errors import ENDPOINT_GONE
-from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.dialog import Dialog, ErrorNotice
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, receiver_keys
-from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.inbound_direction import OpenedFragment
 from ssbroker.protocol.inbound_fast_path import FastInbound

@@ -15,9 +15,8 @@ from ssbroker.protocol.broker_errors import (
     NO_CONVERSATION,
     error_text,
 )
-from ssbroker.protocol.dialog import Dialog, make_dialog, make_inbound_cipher
+from ssbroker.protocol.dialog import Dialog, ErrorNotice, make_dialog, make_inbound_cipher
 from ssbroker.protocol.envelope import NULL_GUID, EnvelopeRow, Protection
-from ssbroker.protocol.error_notice import ErrorNotice
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
 from ssbroker.protocol.row_events import BAD_SIGNATURE, corrupted_event
 from ssbroker.protocol.settings import Integrity

@@ -9,9 +9,9 @@ import pytest
 
 from ssbroker.protocol import dialog as dialog_module
 from ssbroker.protocol import encoder, engine, packed_transmission, sender
-from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
+from ssbroker.protocol.engine import DialogCache, DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.row_opener import RowOpener
 from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn, SendTurn

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import InstanceContext
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.engine import MonotonicClock
+from ssbroker.protocol.backoff import MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirroringRole, MirrorSide
 
