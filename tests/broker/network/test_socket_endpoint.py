@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network import mirroring_role_answers, socket_endpoint
+from ssbroker.broker.network import connection_manager, socket_endpoint
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
@@ -364,11 +364,11 @@ def test_many_role_queries_share_one_read(monkeypatch: pytest.MonkeyPatch) -> No
         bank.role = ("principal", 3)
         shop.endpoint.query_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
-        monkeypatch.setattr(mirroring_role_answers, "ANSWER_INTERVAL", 3600.0)
+        monkeypatch.setattr(connection_manager, "ANSWER_INTERVAL", 3600.0)
         bank.role = ("mirror", 4)
-        for number in range(mirroring_role_answers.QUERIES_MAX):
+        for number in range(connection_manager.QUERIES_MAX):
             shop.endpoint.query_role(bank.address, number.to_bytes(16))
-        shop.wait_for(lambda: len(shop.roles) == 1 + mirroring_role_answers.QUERIES_MAX)
+        shop.wait_for(lambda: len(shop.roles) == 1 + connection_manager.QUERIES_MAX)
         assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
         assert bank.role_reads == 2
 

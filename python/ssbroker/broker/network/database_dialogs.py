@@ -16,10 +16,9 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery_plan import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.live_routes import Decision
-from ssbroker.broker.network.dialog_keys import DialogKeys
+from ssbroker.broker.network.dialog_keys import DialogKeys, PendingKeyExchanges
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
-from ssbroker.broker.network.pending_key_exchanges import PendingKeyExchanges
 from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.engine import DialogEngine
