@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.wire.frames import MirroringRole
 from tests.broker import sample_databases
 from tests.broker.sample_databases import STOCK, received, send, statuses
 

@@ -18,9 +18,8 @@ from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import WIRE, DropReason, OwnIdentity
+from ssbroker.protocol.wire.frames import WIRE, DropReason, MirroringRole, OwnIdentity
 from tests.system.proxy import HOST
 
 DEADLINE_SECONDS: Final = 60.0

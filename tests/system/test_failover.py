@@ -13,8 +13,8 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.network.mirroring import MirroredRouteState
 from ssbroker.protocol.events import MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network.socket_instances import TIMEOUT, EventRecorder, SocketInstance, order, shop
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK
 from tests.system.node_process import Node

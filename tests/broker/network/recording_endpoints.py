@@ -23,9 +23,8 @@ from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import DropReason, OwnIdentity
+from ssbroker.protocol.wire.frames import DropReason, MirroringRole, OwnIdentity
 from ssbroker.security.certificates import CertificateWithKey, Validity, make_authority, make_certificate
 
 DEADLINE: Final = 60.0

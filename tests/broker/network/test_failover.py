@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.network.mirroring import MirroredRouteState
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network import socket_instances
 from tests.broker.network.socket_instances import (
     EventRecorder,

@@ -11,8 +11,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network import mirrored_routes
 from ssbroker.broker.network.mirrored_routes import MirroredAddresses, MirroredRoutes
+from ssbroker.broker.network.mirroring import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
 from tests.broker.conftest import Clock
 from tests.broker.network.forwarded_rows import Outboxes
 

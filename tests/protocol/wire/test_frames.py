@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ssbroker._core import crc32c
 from ssbroker.exceptions import OptionError, PeerError
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import (
     BODY_LENGTHS,
@@ -17,6 +16,7 @@ from ssbroker.protocol.wire.frames import (
     FrameKind,
     FrameReader,
     GoodbyeReason,
+    MirroringRole,
     encode_frame,
 )
 from ssbroker.protocol.wire.link import LinkLimits

@@ -25,10 +25,9 @@ from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason
+from ssbroker.protocol.wire.frames import DropReason, GoodbyeReason, MirroringRole
 
 _NEXT_ADDRESS_DELAY: Final = 2.0
 """Seconds after which the next address of a name is tried."""

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.protocol.wire.frames import DropReason, MirroringRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,9 @@ from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import DropReason, size_of
+from ssbroker.protocol.wire.frames import DropReason, MirroringRole, size_of
 from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import InstanceContext
+from ssbroker.broker.network.mirroring import MirroredRoute, MirroredRouteState, MirrorSide
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.backoff import MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirroringRole, MirrorSide
+from ssbroker.protocol.wire.frames import MirroringRole
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint

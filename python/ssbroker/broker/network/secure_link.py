@@ -15,9 +15,8 @@ from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
-from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, OwnIdentity, PeerIdentity
+from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, MirroringRole, OwnIdentity, PeerIdentity
 from ssbroker.protocol.wire.link import Link, LinkEvent
 
 PIECE_BYTES: Final = 64 << 10

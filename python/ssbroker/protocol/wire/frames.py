@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +16,11 @@ from ssbroker._arguments import integer_argument
 from ssbroker._core import crc32c
 from ssbroker.exceptions import MalformedDataError, OptionError, PeerError, ProtocolError
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import EndpointKey
+
+MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
+"""The role of a database as reported by an address. `unknown` is no claim: no database there has that id, or it does not deliver."""
+
 
 MAGIC: Final = b"SSBW"
 TLS_PREFIX: Final = b"\x16\x03"

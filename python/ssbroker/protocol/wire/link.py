@@ -14,7 +14,6 @@ import pyarrow as pa
 from ssbroker._arguments import integer_argument
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.arrow_columns import concatenated
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire import frames
@@ -27,6 +26,7 @@ from ssbroker.protocol.wire.frames import (
     FrameKind,
     FrameReader,
     GoodbyeReason,
+    MirroringRole,
     OwnIdentity,
     PeerIdentity,
     check_rows,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from ssbroker.protocol.backoff import JITTER
 from ssbroker.protocol.settings import SECOND
-
-MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
-"""The role of a database as reported by an address. `unknown` is no claim: no database there has that id, or it does not deliver."""
+from ssbroker.protocol.wire.frames import MirroringRole
 
 ANSWER_TIMEOUT: Final = 10 * SECOND
 """How long connecting and answering may take together; after that, the address counts as silent."""

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from ssbroker.protocol.backoff import JITTER
-from ssbroker.protocol.mirroring import (
+from ssbroker.broker.network.mirroring import (
     ANSWER_TIMEOUT,
     ASK_AFTER_USE,
     CHECK_INTERVAL,
@@ -19,6 +18,7 @@ from ssbroker.protocol.mirroring import (
     MirroredRouteState,
     MirrorSide,
 )
+from ssbroker.protocol.backoff import JITTER
 from ssbroker.protocol.settings import SECOND
 
 A, M = MirrorSide.ADDRESS, MirrorSide.MIRROR
