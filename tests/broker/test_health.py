@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import database_context
-from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.overview import problems
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
 from ssbroker.store.database_file import WRITE_RETRY_AFTER

@@ -11,9 +11,8 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance, instance_context
-from ssbroker.broker.overview import overview_of
+from ssbroker.broker.overview import overview_of, problems
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import sample_databases

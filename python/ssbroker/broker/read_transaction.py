@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
-from ssbroker.broker.connection_guard import ReadOnlyGuard
 from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.sql_guard import ReadOnlyGuard
 from ssbroker.exceptions import BrokerError
 from ssbroker.store.sqlite import Connection
 

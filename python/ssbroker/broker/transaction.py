@@ -17,7 +17,6 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._text import exception_text
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
-from ssbroker.broker.connection_guard import ConnectionGuard
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest
@@ -25,6 +24,7 @@ from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of, messages_of
+from ssbroker.broker.sql_guard import ConnectionGuard
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError, SsbrokerError, StorageError
 from ssbroker.protocol.broker_errors import broker_error

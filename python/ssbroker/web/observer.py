@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ssbroker.broker.database import database_context
-from ssbroker.broker.health import problems
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.overview import DatabaseQueue, forwarding_of, overview_of
+from ssbroker.broker.overview import DatabaseQueue, forwarding_of, overview_of, problems
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.exceptions import InputError
 from ssbroker.store import overview_counts

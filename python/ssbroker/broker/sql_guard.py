@@ -1,4 +1,4 @@
-"""Guards a connection while the application executes SQL on it."""
+"""Guards a connection while the application executes SQL on it: refuses what would break the transaction."""
 
 from __future__ import annotations
 
