@@ -11,7 +11,7 @@ import pytest
 from ssbroker.broker import local_delivery
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.delivery_plan import OutgoingConversation
+from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, log_failure
-from ssbroker.broker.delivery_plan import OutgoingConversation
+from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import (
     NO_PROBLEM,
     TransmissionStatus,

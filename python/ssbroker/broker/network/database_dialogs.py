@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.delivery_plan import OutgoingConversation
+from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.live_routes import Decision
 from ssbroker.broker.network.dialog_keys import DialogKeys, PendingKeyExchanges
