@@ -55,7 +55,7 @@ def parse_addresses(value: Any, name: str) -> tuple[str, ...]:
 
 def parse_dial_only(value: Any, name: str) -> tuple[str, ...]:
     """Parses the networks and hosts that the instance may connect to."""
-    from ssbroker.broker.network.dial_filter import DialFilter  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.network.addresses import DialFilter  # noqa: PLC0415 - keeps --help fast
 
     parsed = parse_strings(value, name)
     with _named_in_errors(name):

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker.broker.network.dial_filter import DialFilter
+from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.endpoint_limits import EndpointLimits

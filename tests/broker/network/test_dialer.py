@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from ssbroker.broker.network import dialer
-from ssbroker.broker.network.dial_filter import DialFilter
+from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, encode_frame

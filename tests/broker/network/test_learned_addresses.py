@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.network import conversations_in_transit, destinations, message_exchange
+from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
-from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.instance_server import ServeOptions

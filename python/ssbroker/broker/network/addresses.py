@@ -1,14 +1,65 @@
-"""The hosts and networks that an instance may dial."""
+"""Addresses of instances: their parts, those that routes name, and those that may be dialled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Collection, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
+import pyarrow as pa
+
 from ssbroker._arguments import string_list
-from ssbroker.broker.network.connection import ip_of
+from ssbroker._text import host_and_port
 from ssbroker.exceptions import OptionError
+
+
+def ip_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Returns the IP address that a host is given as; None for a name.
+
+    A zone is removed, and an IPv4 address mapped into IPv6 is returned as IPv4.
+
+    Examples:
+        >>> ip_of("::ffff:192.0.2.1"), ip_of("fe80::1%eth0"), ip_of("localhost")
+        (IPv4Address('192.0.2.1'), IPv6Address('fe80::1'), None)
+    """
+    try:
+        ip = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped
+    return ip
+
+
+def address_of(name: object) -> str:
+    """Returns the address of a socket's peer name in the form of routes.
+
+    Examples:
+        >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
+        ('TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
+    """
+    match name:
+        case (str(host), int(port), *_):
+            return f"TCP://{host_and_port(host, port)}"
+        case _:
+            return ""
+
+
+def host_of(address: str) -> str:
+    """Returns the host of a normalized address, an IPv6 address without brackets.
+
+    Examples:
+        >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
+        ('::1', 'shop.example.com')
+    """
+    return address.removeprefix("TCP://").rpartition(":")[0].strip("[]")
+
+
+def route_addresses(routes: pa.Table) -> Collection[str]:
+    """Returns the normalized addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
+    columns = [routes[name].unique().to_pylist() for name in ("address", "mirror_address")]
+    return frozenset(address for column in columns for address in column if address is not None)
+
 
 _Network: TypeAlias = IPv4Network | IPv6Network
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Protocol
 
 import pyarrow as pa
 
-from ssbroker._text import host_and_port
+from ssbroker.broker.network.addresses import address_of
 from ssbroker.broker.network.endpoint_interfaces import EndpointListener, Peer
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
@@ -99,38 +98,6 @@ class ConnectionOwner(Protocol):
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles the closed socket of a connection."""
-
-
-def ip_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Returns the IP address that a host is given as; None for a name.
-
-    A zone is removed, and an IPv4 address mapped into IPv6 is returned as IPv4.
-
-    Examples:
-        >>> ip_of("::ffff:192.0.2.1"), ip_of("fe80::1%eth0"), ip_of("localhost")
-        (IPv4Address('192.0.2.1'), IPv6Address('fe80::1'), None)
-    """
-    try:
-        ip = ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        return ip.ipv4_mapped
-    return ip
-
-
-def address_of(name: object) -> str:
-    """Returns the address of a socket's peer name in the form of routes.
-
-    Examples:
-        >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
-        ('TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
-    """
-    match name:
-        case (str(host), int(port), *_):
-            return f"TCP://{host_and_port(host, port)}"
-        case _:
-            return ""
 
 
 READ_BYTES: Final = 256 << 10

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from ssbroker.broker.network.addresses import host_of
 from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection, call_listener
 from ssbroker.broker.network.connection_statistics import TrafficCounters
-from ssbroker.broker.network.destinations import PeerKey, host_of
+from ssbroker.broker.network.destinations import PeerKey
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.rate_limiter import RateLimiter

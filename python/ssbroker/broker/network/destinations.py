@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker.broker.network.addresses import host_of
 from ssbroker.broker.network.connection import PeerConnection, call_listener
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.shared_outbox import SharedOutbox
@@ -128,24 +129,8 @@ class Destination:
         self.is_wanted = False
 
 
-def host_of(address: str) -> str:
-    """Returns the host of a normalized address, an IPv6 address without brackets.
-
-    Examples:
-        >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
-        ('::1', 'shop.example.com')
-    """
-    return address.removeprefix("TCP://").rpartition(":")[0].strip("[]")
-
-
 KNOWN_MAX: Final = 1024
 """The number of known addresses above which idle ones are forgotten."""
-
-
-def route_addresses(routes: pa.Table) -> Collection[str]:
-    """Returns the normalized addresses that routes (`schemas.ROUTES`) name, including those of mirrors."""
-    columns = [routes[name].unique().to_pylist() for name in ("address", "mirror_address")]
-    return frozenset(address for column in columns for address in column if address is not None)
 
 
 class Destinations:

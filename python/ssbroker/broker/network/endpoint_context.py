@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ssbroker.broker.context import random_guid
+from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.broker.network.connection import PeerConnection
-from ssbroker.broker.network.dial_filter import DialFilter
 from ssbroker.broker.network.endpoint_interfaces import EndpointListener
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, UnencryptedChannel

@@ -18,8 +18,7 @@ from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
 from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.network.connection import ip_of
-from ssbroker.broker.network.dial_filter import DialFilter
+from ssbroker.broker.network.addresses import DialFilter, ip_of
 from ssbroker.broker.network.dialog_keys import DialogKeys
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.endpoint_limits import EndpointLimits

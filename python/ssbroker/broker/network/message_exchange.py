@@ -20,9 +20,9 @@ from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNE
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
+from ssbroker.broker.network.addresses import route_addresses
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase, NextHop
-from ssbroker.broker.network.destinations import route_addresses
 from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final
 
-from ssbroker.broker.network.connection import ip_of
+from ssbroker.broker.network.addresses import ip_of
 from ssbroker.protocol.settings import SECOND
 
 KNOWN_PEERS_MAX: Final = 10_000
