@@ -17,9 +17,9 @@ import pytest
 
 from ssbroker import _well_known
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.databases import Databases
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
+from ssbroker.broker.open_databases import Databases
 from ssbroker.exceptions import BrokerError, DdlError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.store.database_file import DatabaseFile
 from tests.broker.conftest import Clock

@@ -17,7 +17,7 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.commit_signals import CommitSignals
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.key_encryption import KeyEncryption
+from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import is_unquoted_name
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.events import EventLog, print_logging_errors

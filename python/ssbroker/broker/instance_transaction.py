@@ -11,8 +11,8 @@ from typing import Final, Self
 
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.database_files import remove_dropped, remove_files
-from ssbroker.broker.databases import unknown_database
 from ssbroker.broker.effects import Effects
+from ssbroker.broker.open_databases import unknown_database
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
 from ssbroker.store import database_registry

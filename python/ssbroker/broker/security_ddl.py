@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from ssbroker._well_known import SERVICE_NAME_MAX
-from ssbroker.broker.key_encryption import KeyEncryption
+from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.broker_errors import refusal

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from ssbroker._files import create_file
 from ssbroker.broker import security_ddl
-from ssbroker.broker.key_encryption import KeyEncryption
+from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_similar, existing, similar_name, similar_user
 from ssbroker.broker.security_ddl import GivenCertificate
 from ssbroker.ddl import statements

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.databases import Databases
+from ssbroker.broker.open_databases import Databases
 from tests.broker.network.served_pair import ServedPair
 
 
