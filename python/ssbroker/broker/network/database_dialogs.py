@@ -353,7 +353,7 @@ def _rows_by_hop(
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class DialogsByDatabase:
+class DialogRegistry:
     """Creates the dialogs of each database, and replaces them when the database has changed. For one thread at a time.
 
     Attributes:

@@ -18,7 +18,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
-from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogsByDatabase
+from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogRegistry
 from ssbroker.broker.network.dialog_keys import DialogKeys, FirstRow, RefusedDirection
 from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
 from ssbroker.broker.network.inbox import Batch
@@ -384,7 +384,7 @@ class InboundProcessor:
 
     def __init__(
         self,
-        dialogs: DialogsByDatabase,
+        dialogs: DialogRegistry,
         router: InboundRouter,
         first_row_check: FirstRowCheck,
         in_transit: ConversationsInTransit,

@@ -21,14 +21,15 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.addresses import route_addresses
-from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
-from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase, NextHop
+from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
+from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
 from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
+from ssbroker.broker.network.status_writer import StatusWriter
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
@@ -142,7 +143,7 @@ class MessageExchange:
         closed: set[NextHop] = set()
         self._in_transit: Final = ConversationsInTransit(principal_address=self.mirrors.principal_address)
         self._status_writer: Final = StatusWriter(self._in_transit, clock=self._instance.microseconds)
-        self._dialogs: Final = DialogsByDatabase(
+        self._dialogs: Final = DialogRegistry(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=self.mirrors
         )
         self._router: Final = InboundRouter(

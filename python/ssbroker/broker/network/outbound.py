@@ -15,7 +15,7 @@ from ssbroker.broker.network.database_dialogs import (
     LOCAL,
     MIRROR_SEPARATOR,
     DatabaseDialogs,
-    DialogsByDatabase,
+    DialogRegistry,
     NextHop,
     OutboundRows,
 )
@@ -101,7 +101,7 @@ class OutboundSender:
         self,
         instance: InstanceContext,
         endpoint: NetworkEndpoint,
-        dialogs: DialogsByDatabase,
+        dialogs: DialogRegistry,
         *,
         closed: set[NextHop],
         on_full: Callable[[NextHop], None],
