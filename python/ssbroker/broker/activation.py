@@ -20,7 +20,7 @@ from ssbroker.broker.object_names import existing, plain_queue_name, procedure_k
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
-from ssbroker.protocol.broker_errors import QUEUE_DISABLED
+from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 from ssbroker.protocol.events import ActivationEvent, ActivationStep
 from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue
@@ -472,7 +472,7 @@ class Activation:
             request.procedure(self._public(watched.database))
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
-            if isinstance(error, BrokerError) and error.number == QUEUE_DISABLED:
+            if isinstance(error, BrokerError) and error.number == RECEIVE_DISABLED:
                 _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
                 _LOGGER.exception("%s: the reader %s failed", place, request.procedure_name)

@@ -27,7 +27,7 @@ from ssbroker.broker.unit_of_work import Work, database_transaction, emit_conver
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff
-from ssbroker.protocol.broker_errors import conversation_error
+from ssbroker.protocol.broker_errors import LIFETIME_EXPIRED, conversation_error
 from ssbroker.protocol.events import ConversationStep
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import conversation_endpoints, leases
@@ -35,7 +35,6 @@ from ssbroker.store.sqlite import Connection
 
 BATCH: Final = 1_000
 """The maximum number of endpoints in one transaction."""
-_LIFETIME_PASSED: Final = 8489
 
 
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
@@ -126,7 +125,7 @@ def _enter_queues(work: Work) -> None:
 
 def _end_lifetimes(work: Work, *, now: int) -> None:
     """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so no message is sent."""
-    error = conversation_error(_LIFETIME_PASSED)
+    error = conversation_error(LIFETIME_EXPIRED)
     for endpoint_id in conversation_endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:

@@ -23,7 +23,7 @@ from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
-from ssbroker.protocol.broker_errors import QUEUE_DISABLED
+from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 from ssbroker.protocol.settings import DESCRIPTION_MAX
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
@@ -229,7 +229,7 @@ class ConfigurationService:
                     # The description may contain the requested name, which can have any length.
                     t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
                 except BrokerError as failure:
-                    if failure.number == QUEUE_DISABLED:
+                    if failure.number == RECEIVE_DISABLED:
                         raise
                     # The dialog has ended, or another process has answered.
         return True

@@ -33,6 +33,7 @@ from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, UnknownDatabaseError
+from ssbroker.protocol.broker_errors import DATABASE_EXISTS
 from ssbroker.protocol.events import Event, First, Second, Subscriber, Third
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import database_registry
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 
 MSDB_FILE: Final = "msdb.sqlite"
-_DATABASE_EXISTS: Final = 1801
 _QUEUES: Final = "Queues"
 """The database of `Instance.queue`."""
 
@@ -290,7 +290,7 @@ class Instance:
             with InstanceTransaction(self._context) as transaction:
                 database_lifecycle.create(self._context, transaction, name)
         except BrokerError as error:
-            if error.number != _DATABASE_EXISTS or canonical_name(name) in SYSTEM_DATABASES:
+            if error.number != DATABASE_EXISTS or canonical_name(name) in SYSTEM_DATABASES:
                 raise
             if not exist_ok:  # otherwise another process was faster
                 hint = f"get it with instance.database({name!r}), or create it only if it is missing with exist_ok=True"

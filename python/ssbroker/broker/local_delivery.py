@@ -16,13 +16,12 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.protocol.broker_errors import error_text
+from ssbroker.protocol.broker_errors import QUEUE_DISABLED, error_text
 from ssbroker.store import conversation_endpoints, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _OUT_OF_ORDER: Final = 11217
-_QUEUE_DISABLED: Final = 11219
 
 _MESSAGES_MAX: Final = 2_000
 """Maximum number of messages in one transaction of the target."""
@@ -245,7 +244,7 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> Transmissi
     number = delivered.outcome.error_number
     if number is None:
         return transmission_status.dropped_by_target(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
-    if number == _QUEUE_DISABLED:
+    if number == QUEUE_DISABLED:
         objects = target.objects()
         service = objects.services.get(delivered.batch.header.to_service_name)
         if service is not None:

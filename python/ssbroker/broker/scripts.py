@@ -21,6 +21,7 @@ from ssbroker.ddl.script_runner import EMPTY, ScriptRunner
 from ssbroker.ddl.sqlcmd import substitute
 from ssbroker.ddl.statements import walk
 from ssbroker.exceptions import DdlError, InputError, SsbrokerError
+from ssbroker.protocol.broker_errors import DATABASE_EXISTS
 from ssbroker.store.database_registry import MSDB_NAME
 
 
@@ -90,11 +91,10 @@ def ensure(
             return _ensure(instance, text, file, options)
         except DdlError as error:
             # Another process has created the same database meanwhile.
-            if error.number != _DATABASE_EXISTS or known == {database.name for database in instance.databases}:
+            if error.number != DATABASE_EXISTS or known == {database.name for database in instance.databases}:
                 raise
 
 
-_DATABASE_EXISTS: Final = 1801
 _EMPTY_SCRIPT: Final = (
     f"the script {EMPTY}; scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), nor BEGIN DIALOG, SEND and RECEIVE "
     "(use a transaction in Python); use lenient (--lenient) to accept such a script"

@@ -10,11 +10,15 @@ from typing import Final
 from ssbroker._well_known import ERROR
 from ssbroker.exceptions import BrokerError
 
+DATABASE_EXISTS: Final = 1801
 ENDPOINT_GONE: Final = 8462
 LIFETIME_EXPIRED: Final = 8489
 ANSWERED_ELSEWHERE: Final = 8495
-QUEUE_DISABLED: Final = 9617
+RECEIVE_DISABLED: Final = 9617
 NO_CONVERSATION: Final = 11209
+QUEUE_DISABLED: Final = 11219
+WRONG_BROKER: Final = 11220
+WRONG_SERVICE: Final = 11222
 ACKNOWLEDGED_UNSENT: Final = 28010
 ERROR_TEXTS: Final[dict[int, str]] = {
     8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
@@ -51,10 +55,10 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     11217: "the message is out of sequence",
     11218: "duplicate message",
     11219: "queue {queue!r} is disabled",
-    11220: "no database here has the broker id that the message names",
+    11220: "the broker id does not match",
     11224: "another copy of the service has already answered this conversation",
     15151: "{kind} {name!r} does not exist",
-    11222: "the message comes from a service other than the remote service of the conversation",
+    11222: "services or contract do not match the conversation",
     28013: "the broker of the database is disabled",
     28010: "the peer acknowledged messages that were not sent",
 }

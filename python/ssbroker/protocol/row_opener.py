@@ -13,6 +13,8 @@ from ssbroker.protocol.broker_errors import (
     ENDPOINT_GONE,
     LIFETIME_EXPIRED,
     NO_CONVERSATION,
+    WRONG_BROKER,
+    WRONG_SERVICE,
     error_text,
 )
 from ssbroker.protocol.dialog import Dialog, ErrorNotice, make_dialog, make_inbound_cipher
@@ -26,8 +28,6 @@ from ssbroker.security import SecuredDirection
 _MALFORMED: Final = 11271
 _NOT_SEALED: Final = 11231
 _CLOSED: Final = 11212
-_WRONG_SERVICE: Final = 11222
-_WRONG_BROKER: Final = 11220
 _OTHER_COPY: Final = 11224
 Acknowledgements: TypeAlias = dict[EndpointKey, list[tuple[int, list[AckRange]]]]
 """The acknowledgements for each endpoint: the last number received in order, and the ranges beyond it."""
@@ -204,13 +204,13 @@ class RowOpener:
         """Returns whether a row must be dropped, and logs the reason: its broker id, services, contract or peer do not match the conversation, or its lifetime has expired."""
         endpoint = self._opened.bound.get(dialog.key, dialog.endpoint)
         if row.to_broker is not None and row.to_broker != endpoint.broker_instance:
-            self._undeliverable(row, _WRONG_BROKER, "the broker id does not match")
+            self._undeliverable(row, WRONG_BROKER, error_text(WRONG_BROKER))
         elif (row.to_service, row.from_service, row.contract) != (
             endpoint.service_name,
             endpoint.far_service_name,
             endpoint.service_contract_name,
         ):
-            self._undeliverable(row, _WRONG_SERVICE, "services or contract do not match the conversation")
+            self._undeliverable(row, WRONG_SERVICE, error_text(WRONG_SERVICE))
         elif endpoint.far_broker_instance is not None and row.from_broker != endpoint.far_broker_instance:
             self._undeliverable(row, _OTHER_COPY, error_text(_OTHER_COPY))
             if endpoint.is_initiator and (row.is_sequenced or row.acked_ahead is not None):

@@ -14,7 +14,8 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.message_exchange import SEND_NOW_BYTES_MAX, SEND_NOW_MESSAGES_MAX, MessageExchange
+from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
+from ssbroker.broker.network.message_exchange import SEND_NOW_MESSAGES_MAX, MessageExchange
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from tests.broker.network.served_pair import ServedPair
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK, waiting

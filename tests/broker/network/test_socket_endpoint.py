@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network import connection_manager, socket_endpoint
+from ssbroker.broker.network import connection_manager
+from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
 from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
@@ -283,7 +284,7 @@ def test_few_rows_are_sent_without_the_thread_of_the_endpoint(
         for number in range(2, 5):
             shop.endpoint.send(bank.address, numbered(1, first=number))
         bank.wait_for(lambda: len(bank.numbers()) == 5)
-        shop.endpoint.send(bank.address, numbered(1, first=5, size=socket_endpoint.SEND_NOW_BYTES_MAX))
+        shop.endpoint.send(bank.address, numbered(1, first=5, size=SEND_NOW_BYTES_MAX))
         shop.endpoint.send(bank.address, numbered(1, first=6))
         assert shop.endpoint.progress(bank.address) == (7, 5), "large rows, and those after them, wait for the thread"
     bank.wait_for(lambda: len(bank.numbers()) == 7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -13,7 +13,14 @@ from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, unpark_for
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
-from ssbroker.protocol.broker_errors import ConversationError, conversation_error, error_text, parse_error_body
+from ssbroker.protocol.broker_errors import (
+    QUEUE_DISABLED,
+    WRONG_SERVICE,
+    ConversationError,
+    conversation_error,
+    error_text,
+    parse_error_body,
+)
 from ssbroker.protocol.conversation_states import (
     STATE_AFTER_FIRST_FRAGMENT,
     STATE_AFTER_FIRST_MESSAGE,
@@ -23,6 +30,7 @@ from ssbroker.protocol.conversation_states import (
 )
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
+from ssbroker.store.column_values import RECEIVING_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
@@ -217,10 +225,6 @@ def _state_input(message: DialogMessage, *, is_early: bool) -> ConversationInput
     return ConversationInput.END_DIALOG if message.is_end_of_dialog else ConversationInput.MESSAGE
 
 
-_RECEIVING: Final = (ConversationState.SI, ConversationState.CO)
-"""States in which messages may enter the queue; for others, nothing waits for the queue to be enabled."""
-
-
 def arrive(
     work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
 ) -> DeliveryOutcome:
@@ -242,12 +246,12 @@ def _deliver_next(
     park_if_disabled: bool,
 ) -> DeliveryOutcome:
     if endpoint.far_service != header.from_service_name:
-        return _not_accepted(endpoint.receive_sequence, 11222)
+        return _not_accepted(endpoint.receive_sequence, WRONG_SERVICE)
     if endpoint.is_bound and endpoint.far_broker_instance != header.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=conversation_error(8495))
     queue = queue_of(work, endpoint)
-    if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in _RECEIVING:
-        return _not_accepted(endpoint.receive_sequence, 11219, queue=queue.name)
+    if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in RECEIVING_STATES:
+        return _not_accepted(endpoint.receive_sequence, QUEUE_DISABLED, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
         conversation_endpoints.bind(
@@ -272,7 +276,7 @@ def _deliver_first(
     service, contract = found
     queue = work.objects.queues_by_id[service.queue_id]
     if not queue.is_enqueue_enabled and not park_if_disabled:
-        return _not_accepted(0, 11219, queue=queue.name)
+        return _not_accepted(0, QUEUE_DISABLED, queue=queue.name)
     is_first = messages[0].message_sequence_number == 0
     if is_first:
         refused = _first_message_error(work, contract, messages[0])

@@ -17,7 +17,7 @@ from ssbroker.broker.dialogs.single_message_dialog import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.broker_errors import ConversationError, broker_error, conversation_error
+from ssbroker.protocol.broker_errors import ENDPOINT_GONE, ConversationError, broker_error, conversation_error
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
@@ -213,7 +213,6 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
 
 _LOCAL_END: Final = 9719
 _REMOTE_END: Final = 9720
-_DATA_LOSS: Final = 8462
 _REMOTE_NEEDS_NO_ERROR: Final = (ConversationState.SO, ConversationState.ER)
 """Nothing was sent, or the remote endpoint already has the error."""
 _SEQUENCE_GAP: Final = 1 << 40
@@ -251,8 +250,8 @@ def end_after_data_loss(work: Work, endpoint: ConversationEndpoint) -> None:
     if endpoint.state in (*_REMOTE_NEEDS_NO_ERROR, ConversationState.CD):
         return
     if endpoint.state != ConversationState.DO:
-        end_with_error(work, endpoint, conversation_error(_DATA_LOSS).body())
-    _send_error(work, endpoint, conversation_error(_DATA_LOSS))
+        end_with_error(work, endpoint, conversation_error(ENDPOINT_GONE).body())
+    _send_error(work, endpoint, conversation_error(ENDPOINT_GONE))
 
 
 def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:

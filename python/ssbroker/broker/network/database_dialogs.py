@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 NextHop: TypeAlias = str
-"""Where rows of a dialog go next: an address, `LOCAL`, `NO_ROUTE`, or the two addresses of a mirrored route whose principal is unknown."""
+"""Where rows of a dialog go next: an address, `LOCAL`, `NOWHERE`, or the two addresses of a mirrored route whose principal is unknown."""
 LOCAL: Final = "LOCAL"
 """The next hop of messages for a database of this instance."""
-NO_ROUTE: Final = "NOWHERE"
+NOWHERE: Final = "NOWHERE"
 """The next hop of messages without a route; it opens when the catalog changes."""
 MIRROR_SEPARATOR: Final = " or "
 """Separates the two addresses in the name of a next hop whose principal is unknown."""
@@ -211,7 +211,7 @@ class DatabaseDialogs:
 
     def without_route(self, keys: Iterable[EndpointKey]) -> set[EndpointKey]:
         """Returns the endpoints whose last rows found no route."""
-        held = self.next_hops.keys(NO_ROUTE)
+        held = self.next_hops.keys(NOWHERE)
         return held.intersection(keys) if held else set()
 
     def change_certificates(self, keys: Iterable[EndpointKey]) -> None:
@@ -320,7 +320,7 @@ class DatabaseDialogs:
             return LOCAL
         address, mirror = decision.next_hop_address, decision.mirror_address
         if address is None:
-            self._hold(key, NO_ROUTE)
+            self._hold(key, NOWHERE)
             return None
         if mirror is not None:
             principal_address = self._mirrors.resolve(address, mirror, decision.broker_instance)

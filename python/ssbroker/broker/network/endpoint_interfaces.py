@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, MirroringRole
+
+SEND_NOW_BYTES_MAX: Final = 64 << 10
+"""The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
 
 
 @dataclass(frozen=True, slots=True)

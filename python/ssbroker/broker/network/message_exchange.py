@@ -23,7 +23,7 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys
 from ssbroker.broker.network.addresses import route_addresses
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
@@ -58,9 +58,8 @@ YIELD_SECONDS: Final = 20e-6
 """How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows: the application's receiver that it has woken needs the interpreter
 lock, which it would otherwise get only at the end of the turn."""
 SEND_NOW_MESSAGES_MAX: Final = 16
-"""The maximum number of messages that a thread sends itself after it has committed them."""
-SEND_NOW_BYTES_MAX: Final = 64 << 10
-"""The maximum of their estimated size: their number times the mean size of the rows that were sent last. The next turn sends others."""
+"""The maximum number of messages that a thread sends itself after it has committed them, if their number times the mean size of the rows that
+were sent last is at most `SEND_NOW_BYTES_MAX`. The next turn sends others."""
 WAITING_DROPS_MAX: Final = 64
 """How many frames with reasons for dropped rows may wait."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")

@@ -17,14 +17,13 @@ from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
 from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, check_rows
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
-SEND_NOW_BYTES_MAX: Final = 64 << 10
-"""The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
 
 
 def _send_now(destination: Destination) -> bool:
