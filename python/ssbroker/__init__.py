@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ssbroker import diagnose, exceptions, schemas, testing
     from ssbroker import spark as spark  # exported
     from ssbroker.broker.database import Database
-    from ssbroker.broker.ensure import ObjectChange
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
     from ssbroker.broker.metrics import metrics
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.read_transaction import ReadTransaction
     from ssbroker.broker.received_message import Message
+    from ssbroker.broker.scripts.object_comparison import ObjectChange
     from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Transaction
     from ssbroker.broker.work_queue import WorkQueue
@@ -136,7 +136,7 @@ _HOMES = {
     "metrics": "broker.metrics",
     "traces": "broker.traces",
     "ProtocolSettings": "protocol.settings",
-    "ObjectChange": "broker.ensure",
+    "ObjectChange": "broker.scripts.object_comparison",
     "ReadTransaction": "broker.read_transaction",
     "WorkQueue": "broker.work_queue",
     **dict.fromkeys(("Routed", "Router", "tie_break_hash"), "router"),

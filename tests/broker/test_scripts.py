@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker import scripts
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.instance_transaction import InstanceTransaction
+from ssbroker.broker.scripts import execution
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects
 from ssbroker.store.objects import Objects
@@ -438,7 +438,7 @@ def test_a_locked_database_ends_a_script_like_a_rejected_statement(instance: Ins
 def test_a_failed_script_names_the_databases_that_it_could_not_drop(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_batch = scripts._Execution._batch
+    run_batch = execution._Execution._batch
     with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty, ExitStack() as locks:
 
         def lock(self: Any, *args: Any) -> None:
@@ -447,7 +447,7 @@ def test_a_failed_script_names_the_databases_that_it_could_not_drop(
             session.begin()
             locks.callback(session.close)
 
-        monkeypatch.setattr(scripts._Execution, "_batch", lock)
+        monkeypatch.setattr(execution._Execution, "_batch", lock)
         with pytest.raises(LockTimeoutError) as failure:
             hasty.execute("CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q")
         assert (
@@ -457,13 +457,13 @@ def test_a_failed_script_names_the_databases_that_it_could_not_drop(
 
 
 def test_an_interrupted_script_leaves_no_database(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_batch = scripts._Execution._batch
+    run_batch = execution._Execution._batch
 
     def interrupt(self: Any, *args: Any) -> None:
         run_batch(self, *args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scripts._Execution, "_batch", interrupt)
+    monkeypatch.setattr(execution._Execution, "_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         instance.execute("CREATE DATABASE New\nGO\nUSE New\nCREATE QUEUE Q")
     assert [database.name for database in instance.databases] == ["msdb"]
@@ -473,13 +473,13 @@ def test_a_failed_script_drops_no_database_of_others(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread or process creates it between two batches."""
-    run_batch = scripts._Execution._batch
+    run_batch = execution._Execution._batch
 
     def create_another(self: Any, *args: Any) -> None:
         run_batch(self, *args)
         instance.create_database("Other", exist_ok=True)
 
-    monkeypatch.setattr(scripts._Execution, "_batch", create_another)
+    monkeypatch.setattr(execution._Execution, "_batch", create_another)
     refused(instance, "CREATE DATABASE New\nGO\nUSE Sales\nCREATE QUEUE R\nGO\nDROP QUEUE S")
     assert {database.name for database in instance.databases} == {"msdb", "Other", "Sales"}
 

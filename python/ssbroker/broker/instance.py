@@ -22,10 +22,10 @@ from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
-from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.open_databases import Databases
+from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptOptions, check_variables

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker.broker import object_ddl
 from ssbroker.broker.object_names import bracketed_queue_name, similar_name, similar_queue
-from ssbroker.broker.object_statements import supported_validation
+from ssbroker.broker.scripts.object_statements import supported_validation
 from ssbroker.ddl import statements
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.lexer import RefusalError

@@ -1,4 +1,4 @@
-"""Runs the statements of scripts on an instance: those about databases here, others in the modules of their objects."""
+"""Runs the statements of scripts on an instance: those about databases and the endpoint here, others in the modules of their objects."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker import database_lifecycle, endpoint_statements, ensure
+from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.ensure import ObjectChange
 from ssbroker.broker.instance_transaction import InstanceTransaction
-from ssbroker.broker.object_statements import ObjectStatement, QueueStatement, change_objects
-from ssbroker.broker.security_statements import change_security
+from ssbroker.broker.scripts import object_comparison
+from ssbroker.broker.scripts.object_comparison import ObjectChange
+from ssbroker.broker.scripts.object_statements import ObjectStatement, QueueStatement, change_objects
+from ssbroker.broker.scripts.security_statements import change_security
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id
 from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.parser_base import did_you_mean
-from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, Remark, skipped_remark
-from ssbroker.ddl.statements import SecurityStatement, Statement
+from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, OTHER_ENDPOINT, Remark, skipped_remark
+from ssbroker.ddl.statements import EndpointSettings, SecurityStatement, Statement
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
     SYSTEM_DATABASES,
@@ -29,9 +30,10 @@ from ssbroker.ddl.system_objects import (
     name_is_taken,
 )
 from ssbroker.exceptions import BrokerError, UnknownDatabaseError
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
-from ssbroker.store.objects import Objects
+from ssbroker.store.objects import BrokerEndpoint, Objects
 
 
 class InstanceScriptTarget:
@@ -84,15 +86,15 @@ class InstanceScriptTarget:
     ) -> Remark | None:
         """Runs the statements that make the objects match a statement."""
         remark = None
-        known = ensure.Existing(
+        known = object_comparison.Existing(
             databases=lambda: self._transaction.names,
             endpoint=lambda: self._transaction.objects(self._transaction.database(MSDB_NAME)).endpoint,
             objects=lambda: self._objects_of(statement),
             now=self._instance.microseconds(),
         )
-        for one in ensure.needed_statements(statement, annotations, known):
-            if isinstance(one, ensure.UnchangeableObject):
-                place = None if one.kind in ensure.INSTANCE_KINDS else self._context_name()
+        for one in object_comparison.needed_statements(statement, annotations, known):
+            if isinstance(one, object_comparison.UnchangeableObject):
+                place = None if one.kind in object_comparison.INSTANCE_KINDS else self._context_name()
                 differing.append(ObjectChange("unchanged", one.kind, one.name, place, one.text))
             else:
                 remark = self._run(one, annotations) or remark
@@ -158,7 +160,7 @@ class InstanceScriptTarget:
             case statements.RestoreDatabase():
                 return _RESTORE_NOT_EXECUTED
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
-                return endpoint_statements.change_endpoint(self._transaction, statement, annotations)
+                return change_endpoint(self._transaction, statement, annotations)
             case _ if isinstance(statement, ObjectStatement):
                 return self._change(statement, annotations)
             case _:
@@ -315,4 +317,67 @@ def _view_objects(objects: Objects) -> DatabaseObjects:
         certificates=security.certificates,
         users=(name for name in security.principals if name not in ("public", "dbo")),
         has_master_key=security.master_key is not None,
+    )
+
+
+_NO_ENDPOINT_HERE: Final = Remark("ignored", "skipped (the instance has no Service Broker endpoint)")
+
+
+FORWARDING_SIZE: Final = 10
+"""Default limit of forwarded messages in megabytes."""
+
+
+def change_endpoint(
+    transaction: InstanceTransaction,
+    statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
+    annotations: Mapping[str, str],
+) -> Remark | None:
+    """Executes an endpoint statement; returns what was not done, if anything."""
+    msdb = transaction.database(MSDB_NAME)
+    connection, known = transaction.connection(msdb), transaction.objects(msdb).endpoint
+    name = statement.name
+    is_known = known is not None and folded(known.name) == folded(name)
+    if isinstance(statement, statements.CreateEndpoint):
+        if known is not None:
+            raise refusal(
+                f"the instance already has the Service Broker endpoint {known.name!r}; only one is allowed", 7862
+            )
+        transaction.created_endpoint = name
+        changes.set_endpoint(
+            connection,
+            _with_settings(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings),
+        )
+    elif isinstance(statement, statements.DropEndpoint):
+        if not is_known:
+            return _NO_ENDPOINT_HERE if known is None else OTHER_ENDPOINT
+        changes.set_endpoint(connection, None)
+    elif known is None or not is_known:
+        if not statement.has_for_clause:
+            return _NO_ENDPOINT_HERE if known is None else OTHER_ENDPOINT
+        raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
+    else:
+        changes.set_endpoint(connection, _with_settings(known, statement.settings))
+    text = "skipped addresses_only (set the addresses when you serve the instance)"
+    return Remark("ignored", text) if annotations else None
+
+
+def drop_endpoint(transaction: InstanceTransaction, name: str) -> bool:
+    """Drops the endpoint of this name; returns whether there was one."""
+    msdb = transaction.database(MSDB_NAME)
+    connection, known = transaction.connection(msdb), transaction.objects(msdb).endpoint
+    if known is None or known.name != name:
+        return False
+    changes.set_endpoint(connection, None)
+    return True
+
+
+def _with_settings(before: BrokerEndpoint, settings: EndpointSettings) -> BrokerEndpoint:
+    """Returns the endpoint with changed settings."""
+    return BrokerEndpoint(
+        before.name,
+        before.state if settings.state is None else settings.state,
+        before.port if settings.port is None else settings.port,
+        before.ip if settings.ip is None else settings.ip,
+        before.is_message_forwarding_enabled if settings.forwarding is None else settings.forwarding,
+        before.message_forwarding_size if settings.forward_size is None else settings.forward_size,
     )

@@ -8,10 +8,15 @@ from typing import Final
 
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.endpoint_statements import drop_endpoint
-from ssbroker.broker.ensure import Described, ObjectChange, describe_database, describe_endpoint, object_changes
-from ssbroker.broker.instance_script_target import InstanceScriptTarget
 from ssbroker.broker.instance_transaction import InstanceTransaction
+from ssbroker.broker.scripts.instance_script_target import InstanceScriptTarget, drop_endpoint
+from ssbroker.broker.scripts.object_comparison import (
+    Described,
+    ObjectChange,
+    describe_database,
+    describe_endpoint,
+    object_changes,
+)
 from ssbroker.ddl import statements
 from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, batches
 from ssbroker.ddl.parser import ParsedBatch
