@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker._core import SharedMemory
 from ssbroker.broker.commit_signals import CommitSignals
-from ssbroker.store.shared_memory import SharedMemory
 
 DEADLINE = 30.0
 

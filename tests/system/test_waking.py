@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import database_context
-from ssbroker.store.shared_memory import SHARED_MEMORY_SUFFIX
+from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX
 
 WAIT = 3600.0
 """Longer than the test: only a notification ends the wait in time."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ssbroker.store.shared_memory import Arrivals, SharedMemory
+from ssbroker._core import Arrivals, SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
 """In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and

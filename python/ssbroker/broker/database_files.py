@@ -19,9 +19,8 @@ from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
-from ssbroker.store.database_file import DatabaseFile
+from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.shared_memory import SHARED_MEMORY_SUFFIX
 from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")

@@ -12,13 +12,13 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from ssbroker._arguments import timeout_seconds
+from ssbroker._core import SharedMemory
 from ssbroker.exceptions import BrokerError, FileReplacedError, LockTimeoutError, OutputError, StorageError
 from ssbroker.store.commit_watch import CommitWatch
 from ssbroker.store.connection_pool import ConnectionPool
 from ssbroker.store.objects import NativeSnapshot
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session, SessionContext
-from ssbroker.store.shared_memory import SHARED_MEMORY_SUFFIX, SharedMemory
 from ssbroker.store.sqlite import (
     Connection,
     busy_handler,
@@ -36,6 +36,8 @@ Result = TypeVar("Result")
 
 WRITE_RETRY_AFTER: Final = 120.0
 """Seconds after a failed write until `retry_failed_write` tries again, longer than any wait of P17; a failed read is reported for as long."""
+SHARED_MEMORY_SUFFIX: Final = "-notify"
+"""Suffix of the file beside a database file that contains the memory shared by the processes that have it open."""
 LOCK_TIMEOUT: Final = 10.0
 """Default seconds to wait for a file's write lock."""
 _PAGES_COPIED: Final = 1000
