@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from ssbroker._arguments import timeout_seconds
 from ssbroker._core import SharedMemory
 from ssbroker.exceptions import BrokerError, FileReplacedError, LockTimeoutError, OutputError, StorageError
-from ssbroker.store.commit_watch import CommitWatch
-from ssbroker.store.connection_pool import ConnectionPool
+from ssbroker.store.connection_pool import CommitWatch, ConnectionPool
 from ssbroker.store.objects import NativeSnapshot
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session, SessionContext

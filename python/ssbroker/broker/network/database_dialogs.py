@@ -27,7 +27,7 @@ from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, EndpointKey, SessionKeys
 from ssbroker.protocol.wire.frames import to_wire_rows
 from ssbroker.store import conversation_endpoints, transmission_queue
-from ssbroker.store.commit_watch import CommitWatch
+from ssbroker.store.connection_pool import CommitWatch
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.mirrored_routes import MirroredRoutes
