@@ -13,8 +13,7 @@ import pytest
 
 import ssbroker
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.memory import memory_bytes
-from ssbroker.cli.reassemble_files import LatestAcknowledgements
+from ssbroker.cli.reassemble_files import LatestAcknowledgements, memory_bytes
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
 from tests.cli.fragments import (
@@ -252,7 +251,7 @@ def test_only_the_memory_is_limited_by_default(tmp_path: Path, run: Run, monkeyp
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [tmp_path / name for name in ("memory.max", "memory.limit_in_bytes")]
-    monkeypatch.setattr("ssbroker.cli.memory._CONTAINER_LIMITS", limits)
+    monkeypatch.setattr("ssbroker.cli.reassemble_files._CONTAINER_LIMITS", limits)
     whole = memory_bytes()
     limits[0].write_text("max\n")
     assert memory_bytes() == whole

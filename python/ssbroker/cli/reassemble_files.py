@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,6 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import fragment_columns
-from ssbroker.cli.memory import memory_bytes
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.reassemble_summary import (
     ACKNOWLEDGEMENTS,
@@ -99,11 +99,23 @@ _MEMORY_SHARE: Final = 4
 _PENDING_BYTES_MIN: Final = 256 << 20
 _FILE_LIMITS: Final = dict.fromkeys(("max_pending_messages", "max_fragments_per_message", "max_sequence_distance"))
 """Files end, so the memory alone is limited; those of the reassembler are for endless streams."""
+_CONTAINER_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_pending_bytes() -> int:
     """Returns the maximum memory for pending messages, if it is not given."""
     return max(_PENDING_BYTES_MIN, (memory_bytes() or 0) // _MEMORY_SHARE)
+
+
+def memory_bytes() -> int | None:
+    """Returns the physical memory, or the limit of the container if it is smaller; None if the system does not report it."""
+    found: list[int] = []
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows has no `sysconf`
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in _CONTAINER_LIMITS:
+        with contextlib.suppress(ValueError, OSError):  # the file says "max" if there is no limit
+            found.append(int(Path(file).read_text(encoding="ascii")))
+    return min(found, default=None)
 
 
 def _make_reassembler(job: ReassembleJob) -> Reassembler:
