@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker._compat import MINIMUMS, is_older
 from ssbroker.exceptions import MissingDependencyError
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

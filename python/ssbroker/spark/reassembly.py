@@ -28,7 +28,7 @@ from ssbroker.spark.reassembly_rows import (
 )
 from ssbroker.spark.reassembly_task import MessageRouting, ReassembleTask, reassemble_partition
 from ssbroker.spark.shared_values import share_session_keys
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel

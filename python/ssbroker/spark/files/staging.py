@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ssbroker import _files
 from ssbroker.exceptions import OutputError
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from ssbroker.spark.streams import packed_rows, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
 from ssbroker.spark.streams.task import StreamTask
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

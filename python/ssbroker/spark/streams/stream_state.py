@@ -19,7 +19,7 @@ from ssbroker.spark.compat import check_spark_version
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
 from ssbroker.spark.streams import bucket_step, delayed_queue
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

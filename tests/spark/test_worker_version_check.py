@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ssbroker
-from ssbroker.spark.worker_functions import on_workers
+from ssbroker.spark.worker_version_check import on_workers
 
 WITHOUT = "sys.modules['ssbroker'] = None"
 OTHER = "sys.modules['ssbroker'] = types.ModuleType('ssbroker'); sys.modules['ssbroker'].__version__ = '0.0.9'"

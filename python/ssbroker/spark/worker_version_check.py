@@ -1,4 +1,4 @@
-"""Functions that run in workers: a worker without ssbroker, or with another version, fails with an error that says so."""
+"""Makes workers check that they have the ssbroker of the driver: one without it, or with another version, fails with an error that says so."""
 
 from __future__ import annotations
 
