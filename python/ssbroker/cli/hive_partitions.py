@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssbroker._table_formats import partition_columns
+from ssbroker._table_folders import partition_columns
 from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch
 from ssbroker.cli.input_columns import InputColumns, convert_csv
 from ssbroker.exceptions import InputError

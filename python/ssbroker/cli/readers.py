@@ -30,7 +30,7 @@ from ssbroker._arrow import (
     without_views,
 )
 from ssbroker._compat import cast, is_binary_view, is_string_view
-from ssbroker._table_formats import partition_columns, refuse_delta_and_iceberg
+from ssbroker._table_folders import partition_columns, refuse_delta_and_iceberg
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
-from ssbroker._table_formats import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
+from ssbroker._table_folders import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
 from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
