@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import compat
-from ssbroker.spark.address_in_name import address_in_name
 from ssbroker.spark.decision_codes import LABEL_BITS, NO_STEP, Labels
 from ssbroker.spark.decision_join_table import (
     CANDIDATES_BITS,
@@ -25,8 +24,8 @@ from ssbroker.spark.decision_join_table import (
     KINDS,
     DecisionJoinTable,
 )
-from ssbroker.spark.guid_parsing import PARSING_STEPS
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
+from ssbroker.spark.text_parsing import PARSING_STEPS, address_in_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
