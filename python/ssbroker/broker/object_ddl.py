@@ -12,7 +12,7 @@ from ssbroker._text import quantity
 from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing, procedure_key, queue_key
 from ssbroker.broker.security_ddl import principal_id
-from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError

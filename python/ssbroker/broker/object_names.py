@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.parser_base import check_name, most_similar
 from ssbroker.ddl.statements import QueueName

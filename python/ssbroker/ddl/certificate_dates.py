@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from ssbroker._arguments import parse_timestamp
-from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.errors import RefusalError
 
 # Date formats of SQL Server other than ISO 8601: 20261121 and 11/21/2026.
 _FORMATS: Final = (

@@ -1,19 +1,17 @@
-"""Splits scripts into batches and tokens, parses annotations in comments, and redacts secrets in errors."""
+"""Splits scripts into batches, tokens and annotations, and redacts secrets in errors."""
 
 from __future__ import annotations
 
 import codecs
 import re
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Final, Literal, NamedTuple
-from urllib.parse import quote, unquote
 
-from ssbroker._arguments import parse_timestamp
+from ssbroker.ddl.annotations import parse_annotation
+from ssbroker.ddl.errors import EncodingError, RefusalError, refusal_text
 from ssbroker.exceptions import DdlError, OptionError
 
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
@@ -26,19 +24,6 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-
-
-class RefusalError(Exception):
-    """A statement is refused; the caller that knows its line converts this to a `DdlError`."""
-
-    def __init__(self, reason: str, number: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.number = number
-
-
-class EncodingError(DdlError):
-    """A script does not have the encoding that it should have."""
 
 
 class ScriptPosition(NamedTuple):
@@ -141,14 +126,6 @@ def location_text(position: ScriptPosition) -> str:
     return f"line {position.line}" if position.file is None else f"{position.file}:{position.line}"
 
 
-def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str:
-    """Returns `CREATE ROUTE [X]: error 9743: reason`, without the parts that are None."""
-    parts = [] if subject is None else [subject]
-    if number is not None:
-        parts.append(f"error {number}")
-    return ": ".join([*parts, reason])
-
-
 def decode(data: bytes, *, file: str | None = None, encoding: str | None = None) -> str:
     r"""Decodes a script file: UTF-8, or the encoding of its byte order mark (SSMS saves "Unicode" as UTF-16).
 
@@ -192,91 +169,11 @@ def _encoding_of(unmarked: bytes) -> str:
     return "utf-16-le" if unmarked[1:2] == b"\0" else "utf-8"
 
 
-_ANNOTATION_PREFIX: Final = "ssbroker:"
-_ESCAPED: Final = re.compile(r"[%,\s\x00-\x1f\x7f-\x9f]")
-INSTANCE_ANNOTATION_KEYS: Final = frozenset({"addresses", "pending_requests", "sqlcmd", "unused"})
-ANNOTATION_KEYS: Final = INSTANCE_ANNOTATION_KEYS | {"route_id", "lifetime", "service_broker_guid", "addresses_only"}
-WITHOUT_SQLCMD: Final = "-- ssbroker: sqlcmd=off\n"
-"""The first line of a script in which `$(Name)` is ordinary text."""
-
-
 class Annotation(NamedTuple):
     """One `-- ssbroker:` comment; `values` holds the text of each key."""
 
     start: int
     values: tuple[tuple[str, str], ...]
-
-
-def parse_annotation(source: ScriptSource, comment: str, start: int) -> Annotation | None:
-    """Parses a comment as an annotation; returns None for an ordinary comment."""
-    text = comment.lstrip()
-    if not text.startswith(_ANNOTATION_PREFIX):
-        return None
-    values = []
-    for word in text.removeprefix(_ANNOTATION_PREFIX).split():
-        key, equals, value = word.partition("=")
-        if not equals or key not in ANNOTATION_KEYS:
-            raise source.error(
-                start,
-                f"unknown annotation {word!r}; expected key=value with one of the keys {', '.join(sorted(ANNOTATION_KEYS))}",
-            )
-        values.append((key, value))
-    return Annotation(start, tuple(values))
-
-
-def annotation_comment(**values: str | None) -> str:
-    """Returns the comment that holds these values, after a space; empty if all are None."""
-    pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
-    return f" -- {_ANNOTATION_PREFIX} {' '.join(pairs)}" if pairs else ""
-
-
-def format_list(values: tuple[str, ...]) -> str:
-    """Joins values to one word, percent-encoding commas, percent signs and whitespace."""
-    return ",".join(_ESCAPED.sub(lambda match: quote(match[0], safe=""), value) for value in values)
-
-
-def parse_list(text: str) -> tuple[str, ...]:
-    """Parses the output of `format_list`."""
-    try:
-        return tuple(unquote(part, errors="strict") for part in text.split(","))
-    except UnicodeDecodeError:
-        raise RefusalError(f"the annotation {text} contains percent escapes that are not valid UTF-8") from None
-
-
-def format_lifetime(utc: datetime) -> str:
-    """Formats a UTC time as `2026-11-21T00:00:00Z`, with microseconds unless they are 0."""
-    return utc.replace(tzinfo=None).isoformat() + "Z"
-
-
-def parse_lifetime(text: str) -> datetime:
-    """Parses the output of `format_lifetime`, or any other ISO 8601 timestamp."""
-    try:
-        return parse_timestamp(text)
-    except (ValueError, OverflowError):
-        raise RefusalError(
-            f"the annotation lifetime={text} is not a valid timestamp; expected one such as 2026-11-21T00:00:00Z"
-        ) from None
-
-
-def parse_route_id(text: str) -> int:
-    """Parses a route id, a 32-bit integer."""
-    try:
-        number = int(text) if text.isascii() else None
-    except ValueError:
-        number = None
-    if number is None or not -(2**31) <= number < 2**31:
-        raise RefusalError(f"the annotation route_id={text} is not a 32-bit integer")
-    return number
-
-
-def parse_broker_id(text: str) -> bytes | None:
-    """Parses a broker id; `unknown` is None."""
-    if text == "unknown":
-        return None
-    try:
-        return uuid.UUID(text).bytes
-    except ValueError:
-        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
 
 
 # Possessive repeats: megabytes of text, terminated or not, are scanned once and without backtracking.
@@ -379,7 +276,7 @@ def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation 
     if kind == "symbol":
         return Token("symbol", text, text, position, end), end
     if kind == "comment":
-        return parse_annotation(source, match["comment"], position), end
+        return _annotation(source, match["comment"], position), end
     if kind == "block":
         return None, _block_comment_end(source, position)
     literal = _literal(match)
@@ -387,6 +284,14 @@ def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation 
         return Token(literal[0], "", literal[1], position, end), end
     what = "unclosed name: [ without a closing ]" if text == "[" else f"unclosed quotation mark {text}"
     raise source.error(position, what, number=105)
+
+
+def _annotation(source: ScriptSource, comment: str, start: int) -> Annotation | None:
+    try:
+        values = parse_annotation(comment)
+    except RefusalError as refusal:
+        raise source.error(start, refusal.reason) from None
+    return None if values is None else Annotation(start, values)
 
 
 def _literal(match: re.Match[str]) -> tuple[Kind, str] | None:

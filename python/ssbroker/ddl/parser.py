@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource, Token
+from ssbroker.ddl.annotations import INSTANCE_ANNOTATION_KEYS
+from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, Token
 from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, on_or_off
 from ssbroker.ddl.parser_statements import known_statement, parse_statement
 from ssbroker.ddl.skipped_statements import is_call_without_exec, skip_condition, skip_other, skip_simple

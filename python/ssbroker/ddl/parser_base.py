@@ -8,7 +8,8 @@ from typing import Final, NoReturn
 
 from ssbroker._text import differs_by_one_edit
 from ssbroker.ddl import lexer
-from ssbroker.ddl.lexer import RefusalError, ScriptSource, Token
+from ssbroker.ddl.errors import RefusalError
+from ssbroker.ddl.lexer import ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128

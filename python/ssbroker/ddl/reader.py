@@ -17,16 +17,10 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker.ddl import parser_objects, script_notes
+from ssbroker.ddl.annotations import parse_list
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
-from ssbroker.ddl.lexer import (
-    RefusalError,
-    ScriptBatch,
-    ScriptPosition,
-    ScriptSource,
-    batches,
-    decode,
-    parse_list,
-)
+from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, batches, decode
 from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, run
 from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.script_notes import Remark, ScriptNote

@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker import _core
 from ssbroker._well_known import CONFIGURATION_SERVICE, PORT_MAX
-from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from ssbroker.ddl import statements
 from ssbroker.ddl.catalog_views import object_id
+from ssbroker.ddl.errors import EncodingError, RefusalError, refusal_text
 from ssbroker.ddl.expressions import (
     TEXT_MAX,
     UNDECIDED,
@@ -20,15 +21,7 @@ from ssbroker.ddl.expressions import (
     statements_in_value,
     value,
 )
-from ssbroker.ddl.lexer import (
-    EncodingError,
-    RefusalError,
-    ScriptBatch,
-    ScriptPosition,
-    ScriptSource,
-    refusal_text,
-    text_batch,
-)
+from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, text_batch
 from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
 from ssbroker.ddl.script_notes import NO_ENDPOINT, NOT_ABOUT_BROKER, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ssbroker.ddl.lexer import WITHOUT_SQLCMD, ScriptSource, SourcePart, next_token
+from ssbroker.ddl.annotations import WITHOUT_SQLCMD
+from ssbroker.ddl.lexer import ScriptSource, SourcePart, next_token
 from ssbroker.exceptions import DdlError, OptionError
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)

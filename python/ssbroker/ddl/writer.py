@@ -13,15 +13,9 @@ import pyarrow as pa
 from ssbroker._arguments import EPOCH, utc_datetime
 from ssbroker._well_known import PORT
 from ssbroker.ddl import parser_objects
+from ssbroker.ddl.annotations import WITHOUT_SQLCMD, annotation_comment, format_lifetime, format_list
+from ssbroker.ddl.errors import RefusalError, refusal_text
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.lexer import (
-    WITHOUT_SQLCMD,
-    RefusalError,
-    annotation_comment,
-    format_lifetime,
-    format_list,
-    refusal_text,
-)
 from ssbroker.ddl.model import FIRST_ROUTE_ID, UNUSED_GUID
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check

@@ -15,7 +15,7 @@ from ssbroker import ddl
 from ssbroker._text import bracketed, restore_spaces
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails
-from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.route_validation import check
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import DdlError, DdlWarning

@@ -15,9 +15,11 @@ from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.scripts.object_statements import ObjectStatement, QueueStatement, change_objects
 from ssbroker.broker.scripts.security_statements import change_security
 from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl.annotations import parse_broker_id
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
-from ssbroker.ddl.lexer import RefusalError, ScriptPosition, parse_broker_id
+from ssbroker.ddl.lexer import ScriptPosition
 from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, OTHER_ENDPOINT, Remark, skipped_remark

@@ -11,8 +11,8 @@ from ssbroker.broker import object_ddl
 from ssbroker.broker.object_names import bracketed_queue_name, similar_name, similar_queue
 from ssbroker.broker.scripts.object_statements import supported_validation
 from ssbroker.ddl import statements
+from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.statements import QueueName, QueueSettings, RouteClauses, Statement

@@ -16,7 +16,7 @@ from ssbroker.broker.object_names import (
     similar_user,
 )
 from ssbroker.ddl import statements
-from ssbroker.ddl.lexer import parse_lifetime, parse_route_id
+from ssbroker.ddl.annotations import parse_lifetime, parse_route_id
 from ssbroker.ddl.model import INITIAL_ROUTE_EXISTS, collection_remark, initial_route_hint, is_initial_route
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
 from ssbroker.ddl.script_notes import Remark
