@@ -1,7 +1,8 @@
-"""Formats names, routes, timestamps, T-SQL literals and exceptions for messages and explanations."""
+"""Formats names, routes, timestamps, T-SQL literals and exceptions for messages and explanations, and finds similar names."""
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
 from collections.abc import Iterable
 from itertools import islice
@@ -12,6 +13,9 @@ _NO_BREAK_SPACE: Final = "\ue000"
 
 
 _LINE_LENGTH_MAX: Final = 600
+_SIMILARITY_MIN: Final = 0.75
+_COMPARED_MAX: Final = 500
+"""Of more names, only one with a single difference is suggested: comparing 20,000 takes a second, for each error of a script."""
 
 
 def quoted(name: str) -> str:
@@ -173,6 +177,50 @@ def differs_by_one_edit(one: str, other: str) -> bool:
         (one[same : same + 2][::-1] + one[same + 2 :], other[same:]),
     )
     return any(mine == theirs for mine, theirs in edits)
+
+
+def folded_name(name: str) -> str:
+    r"""Returns a name without the differences that are hard to see: case, normalization form, invisible characters.
+
+    Examples:
+        >>> folded_name("\u200b//Orders ") == folded_name("//orders")
+        True
+    """
+    return without_invisible_characters(unicodedata.normalize("NFKC", name).casefold())
+
+
+def without_invisible_characters(text: str) -> str:
+    """Removes white space, control and format characters."""
+    if text.isprintable():
+        return text.replace(" ", "")
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf")
+    )
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean ...?` if the word is similar to a known one, else an empty text.
+
+    Examples:
+        >>> did_you_mean("ADRESS", ["ADDRESS", "LIFETIME"])
+        '; did you mean ADDRESS?'
+    """
+    similar = most_similar(given, known)
+    return "" if similar is None else f"; did you mean {terminal_safe(similar)}?"
+
+
+def most_similar(given: str, known: Iterable[str]) -> str | None:
+    """Returns the known word that is most similar to a word; None if none is similar."""
+    names, folded = list(known), given.casefold()
+    same = next((name for name in names if name.casefold() == folded), None)
+    if same is not None or len(given) <= 1:
+        return same
+    if len(names) > _COMPARED_MAX:
+        return next((name for name in names if differs_by_one_edit(folded, name.casefold())), None)
+    similar = difflib.get_close_matches(given, names, 1, cutoff=_SIMILARITY_MIN)
+    return similar[0] if similar else None
 
 
 def _protect_spaces(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -11,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from ssbroker._text import (
     bracketed,
     differs_by_one_edit,
+    folded_name,
     quoted,
-    restore_spaces,
     route_name,
     shortened_list,
     string_literal,
@@ -411,29 +410,14 @@ class SimilarNames:
     def __init__(self, names: Iterable[str]) -> None:
         self._by_folded: defaultdict[str, list[str]] = defaultdict(list)
         for name in dict.fromkeys(names):
-            self._by_folded[_folded(name)].append(name)
+            self._by_folded[folded_name(name)].append(name)
 
     def find(self, wanted: str) -> list[str]:
         """Returns a few names similar to `wanted`; none if it exists itself."""
-        folded = _folded(wanted)
+        folded = folded_name(wanted)
         near = self._by_folded.get(folded, [])
         if not near and len(folded) >= _ONE_EDIT_LENGTH_MIN:
             near = [
                 name for other, names in self._by_folded.items() if differs_by_one_edit(folded, other) for name in names
             ]
         return [] if wanted in near else sorted(near)[:_LISTED_MAX]
-
-
-def did_you_mean(wanted: str, names: Iterable[str]) -> str:
-    """Returns the question that ends an error message; empty if no name is similar.
-
-    Examples:
-        >>> did_you_mean("sales", ["Sales", "Stock"])
-        '; did you mean "Sales"?'
-    """
-    near = SimilarNames(names).find(wanted)
-    return restore_spaces(f"; did you mean {' or '.join(map(quoted, near))}?") if near else ""
-
-
-def _folded(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -29,8 +29,9 @@ from ssbroker._arrow import (
     refuse_spark_frame,
     stream_batches,
 )
+from ssbroker._text import did_you_mean
 from ssbroker._well_known import CONFIGURATION_SERVICE
-from ssbroker.advice import SimilarNames, corrected_route, did_you_mean, needs_forwarding
+from ssbroker.advice import SimilarNames, corrected_route, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation

@@ -100,7 +100,7 @@ INVALID = {
         pa.string(),
         ssbroker.UnknownDatabaseError,
         "sales",
-        'one of Sales, msdb; did you mean "Sales"?',
+        "one of Sales, msdb; did you mean Sales?",
     ),
     "empty database": InvalidValue(
         "database", "Sales", "", pa.string(), ssbroker.UnknownDatabaseError, "", "one of Sales, msdb"
@@ -112,7 +112,7 @@ INVALID = {
         pa.string(),
         ssbroker.UnknownDatabaseError,
         "Salés",
-        'one of Sales, msdb; did you mean "Sales"?',
+        "one of Sales, msdb; did you mean Sales?",
     ),
     "no service name": InvalidValue(
         "to_service_name", "//Orders", None, pa.string(), ssbroker.NullError, None, "the name of the target service"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from ssbroker._text import most_similar
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.model import find_name
-from ssbroker.ddl.parser_base import check_name, most_similar
+from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.statements import QueueName
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.broker_errors import refusal

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Collection
 from typing import Final
 
+from ssbroker._text import did_you_mean
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import StorageError, UnknownDatabaseError
 from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds, is_utf8_text
+from ssbroker._text import did_you_mean
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.object_names import existing, queue_key
-from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.schemas import GUID

@@ -15,9 +15,9 @@ import pyarrow as pa
 from rich.text import Text
 
 from ssbroker._arrow import guid_text
+from ssbroker._text import most_similar
 from ssbroker.cli.terminal import FittedTable, cell, rows_table
 from ssbroker.ddl.lexer import ScriptSource, Token, next_token
-from ssbroker.ddl.parser_base import most_similar
 from ssbroker.exceptions import DdlError, InputError, MissingDependencyError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker._arrow import guid_text
-from ssbroker._text import count_of, terminal_safe
+from ssbroker._text import count_of, did_you_mean, terminal_safe
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
@@ -33,7 +33,6 @@ from ssbroker.cli.sql_query import (
 )
 from ssbroker.cli.sql_statements import is_command, is_complete, pieces
 from ssbroker.cli.terminal import FittedTable, cell
-from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.exceptions import MissingDependencyError, SsbrokerError
 
 try:

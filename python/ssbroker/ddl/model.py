@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from ssbroker._text import bracketed, differs_by_one_edit, restore_spaces, string_literal
+from ssbroker._text import bracketed, did_you_mean, differs_by_one_edit, most_similar, restore_spaces, string_literal
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.ddl import catalog_views, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
@@ -17,7 +17,6 @@ from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import ScriptPosition
-from ssbroker.ddl.parser_base import did_you_mean, most_similar
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.script_notes import (
     NO_ENDPOINT,

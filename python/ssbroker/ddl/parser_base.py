@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Final, NoReturn
 
-from ssbroker._text import differs_by_one_edit
+from ssbroker._text import did_you_mean
 from ssbroker.ddl import lexer
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.lexer import ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
-_SIMILARITY_MIN: Final = 0.75
-_COMPARED_MAX: Final = 500
-"""Of more names, only one with a single difference is suggested: comparing 20,000 takes a second, for each error of a script."""
 _DIGITS_MAX: Final = 30  # more are always out of range, and very many exceed the limit of int()
 
 # Words that start a statement. They are names only in brackets or quotes.
@@ -270,29 +265,6 @@ class TokenCursor:
         tokens = self._tokens[self.first : self.index]
         is_name = tokens[0].kind in ("word", "name") and tokens[0].key not in STATEMENT_WORDS | {"WITH"}
         return lexer.statement_summary(self._source, tokens, is_call=is_name and self.first == 0)
-
-
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean ...?` if the word is similar to a known one, else an empty text.
-
-    Examples:
-        >>> did_you_mean("ADRESS", ["ADDRESS", "LIFETIME"])
-        '; did you mean ADDRESS?'
-    """
-    similar = most_similar(given, known)
-    return "" if similar is None else f"; did you mean {similar}?"
-
-
-def most_similar(given: str, known: Iterable[str]) -> str | None:
-    """Returns the known word that is most similar to a word; None if none is similar."""
-    names, folded = list(known), given.casefold()
-    same = next((name for name in names if name.casefold() == folded), None)
-    if same is not None or len(given) <= 1:
-        return same
-    if len(names) > _COMPARED_MAX:
-        return next((name for name in names if differs_by_one_edit(folded, name.casefold())), None)
-    similar = difflib.get_close_matches(given, names, 1, cutoff=_SIMILARITY_MIN)
-    return similar[0] if similar else None
 
 
 def check_name(name: str) -> None:

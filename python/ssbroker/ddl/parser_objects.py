@@ -8,11 +8,11 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
+from ssbroker._text import did_you_mean
 from ssbroker._well_known import PORT_MAX
 from ssbroker.ddl import statements
 from ssbroker.ddl.parser_base import (
     TokenCursor,
-    did_you_mean,
     drop_name,
     on_or_off,
     optional_owner,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor, did_you_mean
+from ssbroker._text import did_you_mean
+from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor
 from ssbroker.ddl.parser_statements import known_statement
 from ssbroker.ddl.statements import Skipped, Statement, Tokens, Unknown
 

@@ -6,6 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping
 
+from ssbroker._text import folded_name, without_invisible_characters
 from ssbroker.diagnose.catalog_tables import Tables
 from ssbroker.diagnose.check_context import quoted_name
 
@@ -35,27 +36,18 @@ class SimilarServices:
 
 
 class _FoldedNames(dict[str, str]):
-    """Names without their invisible differences, each computed once."""
+    """`folded_name` of names, each computed once."""
 
     def __missing__(self, text: str) -> str:
-        self[text] = folded = _without_invisible_characters(unicodedata.normalize("NFKC", text).casefold())
+        self[text] = folded = folded_name(text)
         return folded
-
-
-def _without_invisible_characters(text: str) -> str:
-    """Removes white space, control and format characters."""
-    return "".join(
-        character
-        for character in text
-        if not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf")
-    )
 
 
 def difference(one: str, other: str) -> str:
     """Returns in what two similar names differ."""
     if one.casefold() == other.casefold():
         return "case"
-    if _without_invisible_characters(one) == _without_invisible_characters(other):
+    if without_invisible_characters(one) == without_invisible_characters(other):
         return "white space"
     if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
         return "Unicode normalization form"

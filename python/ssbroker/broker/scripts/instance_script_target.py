@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from ssbroker._text import did_you_mean
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.instance_transaction import InstanceTransaction
@@ -21,7 +22,6 @@ from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import ScriptPosition
 from ssbroker.ddl.model import already_exists
-from ssbroker.ddl.parser_base import did_you_mean
 from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, OTHER_ENDPOINT, Remark, skipped_remark
 from ssbroker.ddl.statements import EndpointSettings, SecurityStatement, Statement
 from ssbroker.ddl.system_objects import (
