@@ -1,4 +1,4 @@
-"""The port of Service Broker, and the names of its system message types, contracts and services."""
+"""The port and the limits of Service Broker, and the names of its system message types, contracts and services."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ PORT_MAX: Final = 65_535
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 """The service from which routes are requested (dynamic routing)."""
 
+LIFETIME_SECONDS_MAX: Final = 2**31 - 1
+"""The longest LIFETIME of a route."""
 SERVICE_NAME_MAX: Final = 256
 """The maximum number of characters of a service name."""
 DEFAULT: Final = "DEFAULT"

@@ -13,14 +13,20 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
-from ssbroker._well_known import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, END_DIALOG, ERROR, MISSING_ROUTE
+from ssbroker._well_known import (
+    CONFIGURATION_NOTICE,
+    CONFIGURATION_SERVICE,
+    END_DIALOG,
+    ERROR,
+    LIFETIME_SECONDS_MAX,
+    MISSING_ROUTE,
+)
 from ssbroker.broker import object_ddl
 from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.catalog.load import FORMATS, read_table
-from ssbroker.ddl.route_validation import LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED

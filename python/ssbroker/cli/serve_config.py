@@ -10,13 +10,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from ssbroker._well_known import PORT, PORT_MAX
+from ssbroker._well_known import LIFETIME_SECONDS_MAX, PORT, PORT_MAX
 from ssbroker.cli.serve_logging import LEVELS, LogFormat
 from ssbroker.exceptions import InputError, OptionError
 
 PROTOCOL_LIMITS: Final = ("max_message_bytes", "max_pending_bytes")
 STOP_SECONDS_MAX: Final = 86_400
-LIFETIME_SECONDS_MAX: Final = 2**31 - 1  # as in CREATE ROUTE
 
 Parser = Callable[[Any, str], Any]
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from ssbroker import _core
-from ssbroker._well_known import CONFIGURATION_SERVICE, PORT_MAX
+from ssbroker._well_known import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX, PORT_MAX
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import RouteClauses
@@ -15,7 +15,6 @@ from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
 """The route that every database except master is created with: any service, LOCAL, no expiry."""
 
-LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 _CHARACTERS_MAX: Final = 256
 _PORT: Final = re.compile(r"tcp://.+:(\d+)/?", re.IGNORECASE | re.ASCII)
 _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128

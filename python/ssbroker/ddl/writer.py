@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
-from ssbroker._well_known import PORT
+from ssbroker._well_known import LIFETIME_SECONDS_MAX, PORT
 from ssbroker.ddl import parser_objects
 from ssbroker.ddl.annotations import WITHOUT_SQLCMD, annotation_comment, format_lifetime, format_list
 from ssbroker.ddl.errors import RefusalError, refusal_text
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.model import FIRST_ROUTE_ID, UNUSED_GUID
 from ssbroker.ddl.parser_base import check_name
-from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.sqlcmd import REFERENCE
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name

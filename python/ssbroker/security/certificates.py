@@ -182,6 +182,7 @@ KeyKind: TypeAlias = Literal["EC", "RSA"]
 """P-256 is fast, and sufficient for connections; dialogs need RSA."""
 
 RSA_BITS_MIN: Final = 2048
+"""The minimum length of an RSA key."""
 _RSA_EXPONENT: Final = 65_537
 _NAME_MAX: Final = 64
 _YEAR_MIN: Final = 1950

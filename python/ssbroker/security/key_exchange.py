@@ -11,15 +11,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import InputError
-from ssbroker.security.certificates import fingerprint, raise_input_error, read_certificate, read_key, to_der
+from ssbroker.security.certificates import (
+    RSA_BITS_MIN,
+    fingerprint,
+    raise_input_error,
+    read_certificate,
+    read_key,
+    to_der,
+)
 from ssbroker.security.keys import KEY_BYTES, new_master_key, open_with_key, seal_with_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 
-RSA_BITS_MIN: Final = 2048
-"""The minimum length of an RSA key."""
 CERTIFICATE_BYTES_MAX: Final = 32 * 1024
 _RSA_BITS_STEP: Final = 64
 

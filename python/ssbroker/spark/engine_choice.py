@@ -16,6 +16,7 @@ from ssbroker.spark import compat
 from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.decision_join_table import DecisionJoinTable
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS
+from ssbroker.spark.shared_values import BROADCAST_THRESHOLD, broadcasts_allowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Engine: TypeAlias = Literal["auto", "native", "arrow"]
 """How `route` routes: joins in Spark, Python in the executors, or the faster of them."""
 
-_BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
 _ROUTES_MAX: Final = 100_000
 """With more routes, building the broadcast costs more than the join saves."""
 _ROUTES_MAX_AS_TEXT: Final = 10_000
@@ -115,8 +115,8 @@ def _reason_against_join(conversations: DataFrame, catalog: Catalog) -> str:
     routes, most = catalog.routes.num_rows, _ROUTES_MAX if compat.has_arrow_frames() else _ROUTES_MAX_AS_TEXT
     if routes > most:
         return f"the catalog has {routes:,} routes, more than the {most:,} for which a join is used"
-    if str(conversations.sparkSession.conf.get(_BROADCAST_THRESHOLD)).strip().startswith("-"):
-        return f"{_BROADCAST_THRESHOLD} switches broadcasts off"
+    if not broadcasts_allowed(conversations):
+        return f"{BROADCAST_THRESHOLD} switches broadcasts off"
     return ""
 
 

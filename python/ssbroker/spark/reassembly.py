@@ -27,7 +27,7 @@ from ssbroker.spark.reassembly_rows import (
     select_extra_columns,
 )
 from ssbroker.spark.reassembly_task import MessageRouting, ReassembleTask, reassemble_partition
-from ssbroker.spark.shared_values import share_session_keys
+from ssbroker.spark.shared_values import broadcasts_allowed, share_session_keys
 from ssbroker.spark.worker_version_check import on_workers
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _CONVERSATION, _IS_INITIATOR, _NUMBER = KEYS
 _NEXT_NUMBER: Final = "next_number"
 _COMPLETE_COUNT: Final = "whole_messages"
 _GAP_PREFIX: Final = "of_"
-_BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
-"""The largest table, in bytes, that Spark broadcasts on its own; a negative value disables broadcasts."""
 
 
 def deliverable(rows: DataFrame) -> DataFrame:
@@ -52,7 +50,7 @@ def deliverable(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     gaps = _next_expected_numbers(rows).where(sf.col(_NEXT_NUMBER) < sf.col(_COMPLETE_COUNT))
-    if _broadcasts_allowed(rows):
+    if broadcasts_allowed(rows):
         gaps = sf.broadcast(gaps)
     messages = rows.where(sf.col(KIND) == MESSAGE)
     without_gap = sf.col(_NEXT_NUMBER).isNull() | (sf.col(_NUMBER) < sf.col(_NEXT_NUMBER))
@@ -79,12 +77,6 @@ def pending_messages(rows: DataFrame) -> DataFrame:
         ~is_complete | (number >= next_number)
     )
     return joined.withColumn("waits_for_sequence_number", sf.when(number > next_number, next_number))
-
-
-def _broadcasts_allowed(rows: DataFrame) -> bool:
-    """Whether the session allows broadcasts; a broadcast hint alone would ignore the setting."""
-    threshold = str(rows.sparkSession.conf.get(_BROADCAST_THRESHOLD)).strip()
-    return not threshold.startswith("-")
 
 
 def _next_expected_numbers(rows: DataFrame) -> DataFrame:

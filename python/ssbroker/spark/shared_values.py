@@ -1,4 +1,4 @@
-"""Shares a catalog or session keys with the workers of a Spark session, each value once."""
+"""Shares a catalog or session keys with the workers of a Spark session, each value once, and says whether it may broadcast tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _Value = TypeVar("_Value")
 
+BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
+"""The largest table, in bytes, that Spark broadcasts on its own; a negative value disables broadcasts."""
 _BROADCASTS_MAX: Final = 4
 # The fingerprint of session keys is keyed, so that it reveals nothing about them.
 _DIGEST_KEY: Final = secrets.token_bytes(32)
@@ -145,3 +147,8 @@ def _share_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> 
             spark.addArtifact(str(path), file=True)
         _artifacts[key] = _Artifact(fingerprint, name)
     return _artifacts[key]
+
+
+def broadcasts_allowed(frame: DataFrame) -> bool:
+    """Whether the session allows broadcasts; a broadcast hint alone would ignore the setting."""
+    return not str(frame.sparkSession.conf.get(BROADCAST_THRESHOLD)).strip().startswith("-")

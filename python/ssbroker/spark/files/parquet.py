@@ -24,6 +24,8 @@ from ssbroker.spark.reassembly_rows import TIMESTAMP, to_spark_type
 
 _SPARK_METADATA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"
 _INTERVAL_KEY: Final = b"spark"
+SPLIT_BYTES: Final = 128 << 20
+"""Default size of a split."""
 _NESTED: Final = ("elementType", "keyType", "valueType", "sqlType")
 
 

@@ -32,7 +32,16 @@ from ssbroker.spark.files.bucket_files import (
     read_bucket,
     remove_bucket_file,
 )
-from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
+from ssbroker.spark.files.parquet import (
+    SPLIT_BYTES,
+    Compression,
+    Source,
+    Split,
+    TaskFiles,
+    list_files,
+    plan_splits,
+    read_split,
+)
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns
 from ssbroker.spark.reassembly_task import native_keys
@@ -221,7 +230,6 @@ def _empty_batch(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
-SPLIT_BYTES: Final = 128 << 20
 BUCKET_BYTES: Final = 128 << 20
 BUCKETS_MAX: Final = 1 << 16
 

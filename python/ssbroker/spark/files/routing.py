@@ -21,7 +21,16 @@ from ssbroker.router import PendingRequest
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog, local_path
-from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, list_files, plan_splits, read_split
+from ssbroker.spark.files.parquet import (
+    SPLIT_BYTES,
+    Compression,
+    Source,
+    Split,
+    TaskFiles,
+    list_files,
+    plan_splits,
+    read_split,
+)
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
 from ssbroker.spark.route_task import RouteTask, cached_router
@@ -35,7 +44,6 @@ PartitionBy = Literal["outcome", "next_hop_address", "target_database"]
 """The decision column that partitions the result files."""
 
 BATCH_ROWS: Final = 1 << 16
-SPLIT_BYTES: Final = 128 << 20
 _COUNTED: Final = ("outcome", "reason")
 _DICTIONARY_COLUMNS: Final = ("database", "to_service_name")
 _NO_DICTIONARY: Final = ("conversation_id", "conversation_handle")
