@@ -236,12 +236,12 @@ def test_nothing_is_read_or_subscribed_while_no_page_is_open(shop: Instance) -> 
     log = context_events(shop)
     before = len(log._subscribers)
     try:
-        assert not http.is_watched
+        assert not http._feed.is_running
         stream = EventStream(address)
         stream.next("state")
-        assert (http.is_watched, len(log._subscribers)) == (True, before + 1)
+        assert (http._feed.is_running, len(log._subscribers)) == (True, before + 1)
         stream.close()
-        until(lambda: not http.is_watched)
+        until(lambda: not http._feed.is_running)
         assert len(log._subscribers) == before
     finally:
         http.close()

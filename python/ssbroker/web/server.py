@@ -132,11 +132,6 @@ class HttpServer:
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether a page is open."""
-        return self._feed.is_running
-
     def start(self) -> tuple[str, int]:
         """Starts listening; returns the host and port.
 
