@@ -300,7 +300,7 @@ class Catalog:
 
     @property
     def has_mirrors(self) -> bool:
-        """Whether any route has a mirror address; if not, no decision has one."""
+        """Whether any route has a mirror address; if not, no decision has a mirror address."""
         return self._has_mirrors
 
     @property

@@ -181,9 +181,9 @@ Key = tuple[str, str]
 class InstanceModel:
     """The state that statements change; databases, routes and services are in order of creation.
 
-    Databases that the script uses, but does not create, exist already; one whose name differs by a letter from that of a created one
-    is a typing error, unless `lenient`. A script that creates a database before it uses one is complete: it shows all that the
-    databases that it creates hold.
+    A database that the script uses but does not create is assumed to exist. If its name differs by one letter from that of a created
+    database, it is a typo, unless `lenient`. A script that creates a database before using one is complete: it shows everything that
+    its databases contain.
     """
 
     now: datetime

@@ -167,7 +167,7 @@ def read_servers(
 ) -> dict[str | None, ScriptTables]:
     """Reads scripts with `:connect`; returns the tables of each instance by the name of its server, in order of connection.
 
-    Each script is its text and its file; instead of a text, the reason why it cannot be read.
+    Each script is a pair of its text (or the reason why it cannot be read) and its file.
     The instance of the statements before the first `:connect` has the name None; it is left out if there are none.
     """
     at = utc_datetime(now)

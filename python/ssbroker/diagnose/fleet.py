@@ -220,7 +220,7 @@ class Fleet(Mapping[str, Catalog]):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The instance of each address, without addresses that several instances share, such as `localhost`."""
+        """Maps each address to its instance; omits addresses that several instances share, such as `localhost`."""
         return dict(self._by_address)
 
     @property

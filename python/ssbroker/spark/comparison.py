@@ -44,7 +44,7 @@ class SparkComparison:
         return "SparkComparison(DataFrames: rows)"
 
     def comparison(self) -> Comparison:
-        """Runs the job: Spark counts the conversations that have the same columns and decisions, and the counts are collected on the driver.
+        """Runs the Spark job: groups the conversations by columns and decisions, counts each group, and collects the counts on the driver.
 
         Returns:
             The comparison, equal to that of `ssbroker.diagnose.compare` on the same conversations.

@@ -72,7 +72,7 @@ class Faults:
 
     @classmethod
     def from_seed(cls, seed: int) -> Faults:
-        """Draws random faults; most seeds have most kinds, each with its own frequency.
+        """Draws random faults. Most seeds enable most kinds of fault, each with its own probability.
 
         Args:
             seed: The seed.

@@ -135,7 +135,7 @@ class SimulatedInstance:
             self.dialogs.undo(effects)
             return
         if self.storage.commit(effects) is not None:
-            raise ProtocolError(f"{self.name}: the storage refused the changes of its own engine")
+            raise ProtocolError(f"{self.name}: the storage rejected the changes of its own engine")
         if chance < crashes:
             self.crash()
             return
