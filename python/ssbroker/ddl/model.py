@@ -609,13 +609,11 @@ def _alter_database(instance: InstanceModel, statement: statements.AlterDatabase
         return NOT_ABOUT_BROKER
     database = instance.database(name, number=5011)
     _set_broker(instance, name, statement.option, guid)
-    ignored = statement.ignored
     if statement.is_online is not None:
         database.is_offline = not statement.is_online
-        ignored = ", ".join(one for one in ignored.split(", ") if one not in ("ONLINE", "OFFLINE"))
     if statement.new_name is not None:
         instance.rename(name, statement.new_name)
-    return skipped_remark(ignored)
+    return skipped_remark(", ".join(each for each in statement.other_options if each not in ("ONLINE", "OFFLINE")))
 
 
 def _similar_database(instance: InstanceModel, name: str) -> Remark | None:

@@ -138,26 +138,26 @@ def _alter_database(cursor: TokenCursor) -> Statement:
         cursor.subject = f"{cursor.subject} {cursor.take().key}"
     if cursor.accept("MODIFY", "NAME"):
         cursor.expect("=")
-        return statements.AlterDatabase(name, None, cursor.name(), "")
+        return statements.AlterDatabase(name, None, cursor.name())
     if not cursor.accept("SET"):
         if cursor.key not in ("ADD", "REMOVE", "MODIFY", "COLLATE", "PERFORM_CUTOVER"):
             cursor.fail("expected SET")
         kind = f"ALTER DATABASE {cursor.take().key}"
         skip_rest(cursor)
         return statements.Skipped(kind)
-    option, honor_priority, ignored = _set_options(cursor)
+    option, honor_priority, others = _set_options(cursor)
     if cursor.accept("WITH"):
         _termination(cursor)
-    is_online = next((key == "ONLINE" for key in ignored if key in ("ONLINE", "OFFLINE")), None)
+    is_online = next((key == "ONLINE" for key in others if key in ("ONLINE", "OFFLINE")), None)
     if option is None and honor_priority is None and is_online is None:
         return statements.Skipped("ALTER DATABASE SET")
-    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor_priority, is_online)
+    return statements.AlterDatabase(name, option, None, tuple(others), honor_priority, is_online)
 
 
 def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
     option: BrokerOption | None = None
     honor_priority: bool | None = None
-    ignored = []
+    others = []
     while True:
         key = cursor.key
         if key in _BROKER_OPTIONS:
@@ -169,7 +169,7 @@ def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None,
         else:
             if cursor.token.kind != "word" or key in STATEMENT_WORDS:
                 cursor.fail("expected an option")
-            ignored.append(key)
+            others.append(key)
             depth = 0
             ends = STATEMENT_WORDS | {";", ",", "WITH"}
             while not cursor.at_end and (depth or not (cursor.key in ends or cursor.is_label())):
@@ -179,7 +179,7 @@ def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None,
                 cursor.fail("unbalanced parentheses")
             cursor.expect_complete()
         if not cursor.accept(","):
-            return option, honor_priority, ignored
+            return option, honor_priority, others
 
 
 def _termination(cursor: TokenCursor) -> None:

@@ -245,17 +245,22 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
-    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `ignored` are options without effect here.
+    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `other_options` do not concern the broker.
 
-    `is_online` is set by ONLINE and OFFLINE.
+    `is_online` is set by ONLINE and OFFLINE, which are other options too.
     """
 
     name: str | None
     option: BrokerOption | None
     new_name: str | None
-    ignored: str
+    other_options: tuple[str, ...] = ()
     honor_broker_priority: bool | None = None
     is_online: bool | None = None
+
+    @property
+    def ignored(self) -> str:
+        """The options that have no effect in an instance."""
+        return ", ".join(self.other_options)
 
     @property
     def is_only_availability(self) -> bool:
