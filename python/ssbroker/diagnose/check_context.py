@@ -49,22 +49,23 @@ class Concern(NamedTuple):
         return cls(instance, None if table == MSDB else table, service)
 
 
-class Destination(NamedTuple):
+class RouteDestination(NamedTuple):
     """Where a route must lead to reach a database."""
 
     address: str
     mirror: str | None = None
-    broker: str | None = None
+    broker: bytes | None = None
     """The broker id; a mirrored route needs it."""
 
     @property
     def clauses(self) -> str:
         """The clauses of ALTER ROUTE."""
-        values = ("BROKER_INSTANCE", self.broker), ("ADDRESS", self.address), ("MIRROR_ADDRESS", self.mirror)
-        return ", ".join(f"{name} = {string_literal(value)}" for name, value in values if value is not None)
+        addresses = ("ADDRESS", self.address), ("MIRROR_ADDRESS", self.mirror)
+        clauses = [f"{name} = {string_literal(value)}" for name, value in addresses if value is not None]
+        return ", ".join(clauses if self.broker is None else [broker_clause(self.broker), *clauses])
 
 
-TO_LOCAL: Final = Destination(LOCAL)
+TO_LOCAL: Final = RouteDestination(LOCAL)
 
 
 class Candidates:
@@ -185,6 +186,14 @@ class CheckContext:
             for database in tables.hosts.get(service, ())
         ]
 
+    def enabled_hosts(self, service: str) -> list[tuple[str, str]]:
+        """Returns the instances and enabled databases that have a service."""
+        return [
+            (instance, database)
+            for instance, database in self.hosts(service)
+            if self.tables[instance].databases[database].enabled
+        ]
+
     def broker_id(self, instance: str, database: str) -> bytes | None:
         """Returns the broker id of a database; None if it is only assumed."""
         return None if (instance, database) in self.assumed else self.tables[instance].databases[database].broker
@@ -199,7 +208,7 @@ class CheckContext:
         details = self.fleet[instance].details.services.get((database, service))
         return details is None or details.accepts_conversations
 
-    def destination(self, instance: str, database: str, *, seen_from: str) -> Destination | None:
+    def destination(self, instance: str, database: str, *, seen_from: str) -> RouteDestination | None:
         """Returns where a route of one instance must lead to reach a database of another, also after a failover.
 
         None if an address is not known, or the broker id that a mirrored route needs.
@@ -208,11 +217,11 @@ class CheckContext:
             return TO_LOCAL
         if (instance, database) not in self.mirrored:
             own = self.addresses.of(instance)
-            return next((Destination(each) for each in sorted(own, key=self._shared_addresses.__contains__)), None)
+            return next((RouteDestination(each) for each in sorted(own, key=self._shared_addresses.__contains__)), None)
         if instance in self.fleet.roles:
             known = self._shared_addresses.intersection(self.fleet[instance].addresses)
             listener = min(known.difference(self.fleet[seen_from].addresses), default=None)
-            return None if listener is None else Destination(listener)
+            return None if listener is None else RouteDestination(listener)
         broker = self.broker_id(instance, database)
         addresses = [
             self.address_of(each)
@@ -224,8 +233,16 @@ class CheckContext:
         ]
         match broker, addresses:
             case bytes(), [str(address), str(mirror)]:
-                return Destination(address, mirror, str(uuid.UUID(bytes=broker)))
+                return RouteDestination(address, mirror, broker)
         return None
+
+    def destinations(
+        self, hosts: Iterable[tuple[str, str]], *, seen_from: str, besides: str | None = None
+    ) -> Iterator[RouteDestination]:
+        """Yields the known destinations of databases, each once, except those with the address `besides`."""
+        for each in dict.fromkeys(self.destination(*host, seen_from=seen_from) for host in hosts):
+            if each is not None and each.address != besides:
+                yield each
 
     @cached_property
     def _shared_addresses(self) -> frozenset[str]:
@@ -315,6 +332,11 @@ def qualified_route(instance: str, route: FleetRoute) -> str:
     return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"
 
 
+def broker_clause(broker: bytes) -> str:
+    """Returns the clause of a route that names a broker id."""
+    return f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
+
+
 def alter_route(route: FleetRoute, clauses: str) -> str:
     """Returns the statements that change a route."""
     return f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH {clauses};"
@@ -331,7 +353,7 @@ def new_route(
     *,
     service: str | None,
     reserved: set[str],
-    destination: Destination = TO_LOCAL,
+    destination: RouteDestination = TO_LOCAL,
 ) -> str:
     """Returns the statements that create a route, under a name that the table does not have.
 

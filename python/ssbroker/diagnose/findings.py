@@ -575,10 +575,14 @@ def severity_count(severity: str, number: int) -> str:
     return f"{number:,} info" if severity == "info" else count_of(number, severity)
 
 
+_CONSEQUENCES: Final = frozenset({"SSB017"})
+"""The codes of findings that may be consequences of others, which are shown first."""
+
+
 def _sort_key(finding: Finding) -> tuple[int, bool, str, str, str, int, str]:
     return (
         SEVERITIES.index(finding.severity),
-        finding.code == "SSB017",  # may be a consequence of the others
+        finding.code in _CONSEQUENCES,
         finding.code,
         finding.instance or "",
         finding.database or "",

@@ -58,7 +58,7 @@ class KnownAddresses:
         replicas = self._fleet.roles  # they have the address of the listener
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 
-    def owners(self, address: str, *, seen_from: str) -> list[str]:
+    def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
         """Returns the other instances that may have an address, one more than are listed: of theirs at most the port is known."""
         port = address.rpartition(":")[2]
         if port not in self._unstated_at:
@@ -72,13 +72,13 @@ class KnownAddresses:
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
         """Returns the ports of the host of an address that no instance has; None if they are unknown, or an instance may have it."""
         ports = self._ports.get(address.rpartition(":")[0])
-        if ports is None or self.owners(address, seen_from=seen_from):
+        if ports is None or self.possible_owners(address, seen_from=seen_from):
             return None
         return Listening(tuple(sorted((instance, port) for port, instance in ports.items())))
 
     def advice(self, address: str, *, seen_from: str) -> str:
         """Returns what to do about a route to an address that no instance has, on a host whose ports are not known."""
-        owners = self.owners(address, seen_from=seen_from)
+        owners = self.possible_owners(address, seen_from=seen_from)
         if not owners:
             return f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
         shown = ", ".join(shortened_list(owners, LISTED_MAX))

@@ -176,7 +176,7 @@ class RemedyProver:
             if errors <= self._errors and all(
                 conversations.is_delivered(each, must_be_named=True) for each in problem.concerns
             ):
-                if self._keeps_deliveries(conversations) and self._keeps_copies(conversations, candidate):
+                if self._keeps_deliveries(conversations) and self._keeps_load_sharing(conversations, candidate):
                     return candidate
             elif len(candidate) < _STEPS_MAX:
                 # The fault is gone, and another one of the same conversation is left or appears.
@@ -201,7 +201,7 @@ class RemedyProver:
     def _keeps_deliveries(self, conversations: Conversations) -> bool:
         return all(map(conversations.is_delivered, self._conversations.delivered))
 
-    def _keeps_copies(self, conversations: Conversations, candidate: Candidate) -> bool:
+    def _keeps_load_sharing(self, conversations: Conversations, candidate: Candidate) -> bool:
         """Returns whether conversations that share the load of several instances still reach each of them."""
         return all(
             reached <= conversations.reached(*start)

@@ -6,6 +6,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
+from functools import cache
 from itertools import chain
 from typing import Final
 
@@ -20,9 +21,10 @@ from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute,
 from ssbroker.diagnose.check_context import (
     CheckContext,
     Concern,
-    Destination,
     Problem,
+    RouteDestination,
     alter_route,
+    broker_clause,
     drop_route,
     listed_names,
     local_routes,
@@ -170,21 +172,16 @@ def _address_remedies(
     """Yields scripts that lead a route to each instance that has its service."""
     if route.service is None or route.mirror is not None:
         return
-    targets = [each for each in context.hosts(route.service) if context.tables[each[0]].databases[each[1]].enabled]
-    targets.sort(key=lambda each: (each[0] != instance, each))
-    destinations = (context.destination(*each, seen_from=instance) for each in targets)
-    for destination in dict.fromkeys(destinations):
-        if destination is None or destination.address == route.address:
-            continue
+    targets = sorted(context.enabled_hosts(route.service), key=lambda each: (each[0] != instance, each))
+    for destination in context.destinations(targets, seen_from=instance, besides=route.address):
         yield (_create_again_script(route, destination) if recreate else alter_route(route, destination.clauses))
 
 
-def _create_again_script(route: FleetRoute, destination: Destination | None = None) -> str:
+def _create_again_script(route: FleetRoute, destination: RouteDestination | None = None) -> str:
     """Returns the statements that create a route again without LIFETIME."""
-    broker = None if route.broker is None else str(uuid.UUID(bytes=route.broker))
-    to = destination or Destination(route.address, route.mirror)
+    to = destination or RouteDestination(route.address, route.mirror)
     service = "" if route.service is None else f"SERVICE_NAME = {string_literal(route.service)}, "
-    clauses = service + to._replace(broker=to.broker or broker).clauses
+    clauses = service + to._replace(broker=to.broker or route.broker).clauses
     return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {clauses};"
 
 
@@ -207,7 +204,7 @@ def _with_ids_of(context: CheckContext, instance: str, route: FleetRoute, hosts:
     for host in hosts:
         broker = context.broker_id(instance, host)
         if route.broker is not None and broker is not None and broker != route.broker:
-            yield alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'")
+            yield alter_route(route, broker_clause(broker))
 
 
 def _enable_broker_remedies(context: CheckContext, instance: str, service: str) -> Iterator[str]:
@@ -295,7 +292,7 @@ def check_mirrors(context: CheckContext) -> Iterator[Problem]:
                     route,
                     f"has {route.address} as both address and mirror address",
                     "Set the mirror address to that of the partner.",
-                    candidates=[_create_again_script(route, Destination(route.address))],
+                    candidates=[_create_again_script(route, RouteDestination(route.address))],
                     concerns=(),
                 )
             if route.broker is None or route.service is None:
@@ -401,8 +398,7 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
             "Change the broker id of the route to the service_broker_guid of the database"
             + (f" in sys.databases of {target_instance}." if not ids else "."),
             related=[f"{target_instance}/{host}" for host in hosts],
-            candidates=[alter_route(route, f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'") for broker in ids]
-            + [drop_route(route)],
+            candidates=[alter_route(route, broker_clause(broker)) for broker in ids] + [drop_route(route)],
         )
 
 
@@ -461,11 +457,23 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
         f"{leads} {address}, which is not an address of any instance",
         context.addresses.advice(address, seen_from=instance),
         # The route may be right if an instance has an address that is not known.
-        candidates=() if context.addresses.owners(address, seen_from=instance) else moved,
+        candidates=() if context.addresses.possible_owners(address, seen_from=instance) else moved,
     )
 
 
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
+
+
+@cache
+def _transport_router() -> Router:
+    """Returns a router whose only route has the address TRANSPORT."""
+    transport = dict.fromkeys(schemas.ROUTES.names) | {
+        "database": "one",
+        "name": "all",
+        "route_id": 1,
+        "address": TRANSPORT,
+    }
+    return Router(Catalog(pa.Table.from_pylist([transport], schema=_NULLABLE)), tie_break="first")
 
 
 def addresses_in(services: Iterable[str]) -> dict[str, str]:
@@ -478,13 +486,6 @@ def addresses_in(services: Iterable[str]) -> dict[str, str]:
     names = sorted(services)
     if not names:
         return {}
-    transport = dict.fromkeys(schemas.ROUTES.names) | {
-        "database": "one",
-        "name": "all",
-        "route_id": 1,
-        "address": TRANSPORT,
-    }
-    router = Router(Catalog(pa.Table.from_pylist([transport], schema=_NULLABLE)), tie_break="first")
     conversations = pa.RecordBatch.from_pydict(
         {
             "database": pa.array(["one"] * len(names), pa.string()),
@@ -492,7 +493,7 @@ def addresses_in(services: Iterable[str]) -> dict[str, str]:
             "to_broker_instance": pa.nulls(len(names), pa.binary(16)),
         }
     )
-    hops = router.route(conversations)["next_hop_address"].to_pylist()
+    hops = _transport_router().route(conversations)["next_hop_address"].to_pylist()
     return {service: hop for service, hop in zip(names, hops, strict=True) if hop is not None}
 
 

@@ -15,10 +15,11 @@ from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,
     Concern,
-    Destination,
     Problem,
+    RouteDestination,
     Step,
     alter_route,
+    broker_clause,
     drop_route,
     listed_names,
     local_routes,
@@ -70,9 +71,8 @@ def _routes_between(context: CheckContext, instances: tuple[str, ...]) -> Iterat
 def _loop_remedies(context: CheckContext, routes: list[tuple[str, FleetRoute]]) -> Iterator[Candidate]:
     for instance, route in routes:
         hosts = [] if route.service is None else context.hosts(route.service)
-        for destination in dict.fromkeys(context.destination(*host, seen_from=instance) for host in hosts):
-            if destination is not None and destination.address != route.address:
-                yield (Step(instance, alter_route(route, destination.clauses)),)
+        for destination in context.destinations(hosts, seen_from=instance, besides=route.address):
+            yield (Step(instance, alter_route(route, destination.clauses)),)
     for instance, route in routes:
         yield (Step(instance, alter_route(route, "ADDRESS = N'LOCAL'")),)
         yield (Step(instance, drop_route(route)),)
@@ -362,8 +362,7 @@ def _and_others(number: int) -> str:
 def _drop_remedies(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
     """Yields remedies for messages that an instance drops: a route of its msdb, its database, or the routes that lead to it."""
     tables = context.tables[instance]
-    hosts = context.hosts(service)
-    here = [database for where, database in hosts if where == instance]
+    here = tables.hosts.get(service, [])
     wildcards = [
         route for route in tables.routes if route.database == MSDB and route.service is None and context.is_live(route)
     ]
@@ -374,11 +373,7 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
     for database in here:
         if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
             yield (Step(instance, f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"),)
-    others = [
-        (where, database)
-        for where, database in hosts
-        if where != instance and context.tables[where].databases[database].enabled
-    ]
+    others = [each for each in context.enabled_hosts(service) if each[0] != instance]
     senders: list[tuple[str, FleetRoute]] = [
         (start.instance, route)
         for start in starts
@@ -389,11 +384,10 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         and context.fleet.at(route.address, seen_from=start.instance) == instance
     ]
     yield from filter(None, _sender_remedies(context, instance, senders, here, others))
-    for destination in dict.fromkeys(context.destination(*other, seen_from=instance) for other in others):
-        if destination is not None:
-            step = Step(instance, new_route(tables, MSDB, service=service, reserved=set(), destination=destination))
-            yield (step,)
-            yield (step, Step(instance, _forwarding_on(context, instance)))
+    for destination in context.destinations(others, seen_from=instance):
+        step = Step(instance, new_route(tables, MSDB, service=service, reserved=set(), destination=destination))
+        yield (step,)
+        yield (step, Step(instance, _forwarding_on(context, instance)))
 
 
 def _sender_remedies(
@@ -407,9 +401,10 @@ def _sender_remedies(
     for database in here:
         broker = context.broker_id(dropping, database)
         if broker is not None and context.tables[dropping].databases[database].enabled:
-            clause = f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
             yield tuple(
-                Step(sender, alter_route(route, clause)) for sender, route in senders if route.broker is not None
+                Step(sender, alter_route(route, broker_clause(broker)))
+                for sender, route in senders
+                if route.broker is not None
             )
     for other in others:
         yield tuple(
@@ -531,12 +526,6 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
     """Checks that the targets of each database can reach each of its services that may have started the conversation."""
     reach = ReachabilitySets(context.graph, is_initiator=False)
     stale = {(instance, route.database, route.service): route for instance, route, _, _ in stale_routes(context)}
-    mirrored = {
-        (instance, route.database, route.service): route
-        for instance, tables in context.tables.items()
-        for route in tables.routes
-        if route.mirror is not None and context.is_live(route)
-    }
     initiators: list[tuple[int, str]] = []
     missing: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, used in targets.items():
@@ -570,7 +559,6 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             used={reach.starts[initiators[number][0]]: targets[initiators[number][0]][target] for number, _ in numbers},
             related=[shown_names[number] for number, _ in numbers],
             stale=_first_of(stale, reach.starts[target], [initiators[number][1] for number, _ in numbers]),
-            mirrored=mirrored.get((*reach.starts[target], initiators[first][1])),
         )
 
 
@@ -590,7 +578,6 @@ def _no_return_route(
     used: dict[Start, str],
     related: list[str],
     stale: FleetRoute | None,
-    mirrored: FleetRoute | None,
 ) -> Problem:
     others = len(related) - 1
     others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
@@ -601,7 +588,7 @@ def _no_return_route(
         Subject("database", target.database),
         f"accepts conversations for {quoted_name(used[origin])} from {'/'.join(origin)}, but has no reliable return route to "
         f"{quoted_name(service)}{others_text}: {fate}",
-        _return_advice(context, target, initiators[0], ends=ends, stale=stale, mirrored=mirrored),
+        _return_advice(context, target, initiators[0], ends=ends, stale=stale),
         instance=target.instance,
         database=target.database,
         services=dict.fromkeys(name for _, name in initiators),
@@ -618,15 +605,14 @@ def _return_advice(
     *,
     ends: set[RoutingEnd],
     stale: FleetRoute | None,
-    mirrored: FleetRoute | None,
 ) -> str:
-    """Returns the advice for a missing return route; `stale` and `mirrored` are routes of the target's database for an initiator's service."""
+    """Returns the advice for a missing return route; `stale` is a route of the target's database for an initiator's service."""
     if stale is not None:
         return f"This is a consequence of the broker id of route {quoted_name(stale.name)} (SSB014): correct that route first."
     origin, service = initiator
-    if mirrored is not None and _leads_to(context, target.instance, mirrored, origin.instance):
+    if mirrored := _mirrored_routes(context, target, service, origin):
         return (
-            f"Change BROKER_INSTANCE of the mirrored route {quoted_name(mirrored.name)} to the service_broker_guid of "
+            f"Change BROKER_INSTANCE of the mirrored route {quoted_name(mirrored[0].name)} to the service_broker_guid of "
             f"{quoted_name(origin.database)} in sys.databases of {origin.instance}."
         )
     must = f"Replies to {quoted_name(service)} must reach {'/'.join(origin)} in every case."
@@ -670,23 +656,20 @@ def _return_candidates(
         if destination is None or any(context.may_lead_to_unstated(here, route) for route in wrong):
             return
         broker = context.broker_id(*origin)
-        mirrored = [
-            route for route in named if route.mirror is not None and _leads_to(context, here, route, origin.instance)
-        ]
+        mirrored = _mirrored_routes(context, target, service, origin)
         if mirrored or sharing[service] > 1 or any(_is_copy(context, origin, service, led[route]) for route in wrong):
             # A mirrored route has a wrong broker id; routes to copies share the load of new conversations.
             if broker is None:
                 return
-            guid = str(uuid.UUID(bytes=broker))
             step = (
-                alter_route(mirrored[0], f"BROKER_INSTANCE = N'{guid}'")
+                alter_route(mirrored[0], broker_clause(broker))
                 if mirrored
                 else new_route(
                     tables,
                     target.database,
                     service=service,
                     reserved=reserved,
-                    destination=destination._replace(broker=guid),
+                    destination=destination._replace(broker=broker),
                 )
             )
             for steps in (created, corrected, replaced):
@@ -727,26 +710,29 @@ def _path(context: CheckContext, origin: Start, service: str, target: str) -> li
     return path
 
 
-def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str) -> Destination | None:
+def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str) -> RouteDestination | None:
     """Returns where a reply must go next: to the forwarder from which the message came, or to the database that sent it."""
     before = path[path.index(at) - 1] if at in path[1:] else origin.instance
     if before == origin.instance:
         return context.destination(*origin, seen_from=at)
     address = context.address_of(before)
-    return None if address is None else Destination(address)
+    return None if address is None else RouteDestination(address)
 
 
-def _leads_to(context: CheckContext, instance: str, route: FleetRoute, target: str) -> bool:
-    """Returns whether a mirrored route leads to an instance, as principal or mirror."""
-    return target in [context.fleet.at(each, seen_from=instance) for each in (route.address, str(route.mirror))]
+def _mirrored_routes(context: CheckContext, start: Start, service: str, host: Start) -> list[FleetRoute]:
+    """Returns the mirrored routes of a database for a service that lead to the instance of a host, as principal or mirror."""
+    return [
+        route
+        for route in _routes_to(context, start, service)
+        if route.mirror is not None
+        and host.instance
+        in [context.fleet.at(each, seen_from=start.instance) for each in (route.address, route.mirror)]
+    ]
 
 
 def _is_copy(context: CheckContext, origin: Start, service: str, instance: str | None) -> bool:
     """Returns whether an instance has a service of an initiator too."""
-    return any(
-        host == instance and (host, database) != origin and context.tables[host].databases[database].enabled
-        for host, database in context.hosts(service)
-    )
+    return any(place[0] == instance and place != origin for place in context.enabled_hosts(service))
 
 
 def _routes_to(context: CheckContext, start: Start, service: str) -> list[FleetRoute]:
@@ -766,7 +752,7 @@ def _path_steps(
     for instance, reason in dropping:
         if reason == "forwarding_disabled":
             yield Step(instance, _forwarding_on(context, instance))
-    created: set[tuple[str, str, Destination]] = set()
+    created: set[tuple[str, str, RouteDestination]] = set()
     reserved: defaultdict[str, set[str]] = defaultdict(set)
     for origin, service in initiators:
         broker = context.tables[origin.instance].databases[origin.database].broker

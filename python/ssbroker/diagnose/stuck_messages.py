@@ -29,12 +29,11 @@ from ssbroker.diagnose.routing_graph import (
     NEXT_ENDPOINT_NOT_STARTED,
     QUEUE_DISABLED,
     SENT_BACK,
-    RoutingEnd,
     RoutingGraph,
 )
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.diagnose.status_causes import cause_of
-from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, resolve_database
+from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, origin_of, resolve_database
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
 
@@ -256,16 +255,14 @@ class _Explainer:
     def _lost_return(self, forward: Trace) -> Trace | None:
         """Returns a path of the acknowledgement that does not lead back to the sender, over all tie breaks."""
         back = forward.acknowledgement
-        origin = RoutingEnd("DELIVERED", forward.instance, forward.database)
+        origin = origin_of(forward)
         if back is None or back.possible == (origin,):
             return None
         if back.end != origin:
             return back
         end = next(each for each in back.possible if each != origin)
-        broker = self._graph.at(forward.instance).tables.databases[forward.database].broker
-        return self._tracer.follow_to(
-            back.instance, RouteLookup(back.database, back.to_service_name, broker, is_initiator=False), end
-        )
+        reply = self._tracer.reply_lookup(forward, back.database, back.to_service_name)
+        return self._tracer.follow_to(back.instance, reply, end)
 
     def _columns_of_cause(self, forward: Trace, last: Trace, finding: Finding | None) -> dict[str, Any]:
         """Returns code, cause and remedy of a message on a path; `last` is the path on which it, or its acknowledgement, is lost."""

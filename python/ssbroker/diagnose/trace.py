@@ -210,9 +210,8 @@ class Trace:
     @property
     def always_delivered(self) -> bool:
         """Whether the message reaches a queue and its acknowledgement returns, whichever way ties are broken."""
-        origin = (RoutingEnd("DELIVERED", self.instance, self.database),)
         is_delivered = all(end.outcome == "DELIVERED" for end in self.possible)
-        return is_delivered and all(path.possible == origin for path in self.acknowledgements)
+        return is_delivered and all(path.possible == (origin_of(self),) for path in self.acknowledgements)
 
     def returned_to(self, first: Trace) -> bool:
         """Returns whether this path, of an acknowledgement, ends where another one starts.
@@ -254,6 +253,11 @@ class Trace:
             for hop in hops
         ]
         return notebook.section(start, notebook.preformatted("\n".join(lines)), *explanations)
+
+
+def origin_of(forward: Trace) -> RoutingEnd:
+    """Returns the end at which the acknowledgement of a message has returned to its sender."""
+    return RoutingEnd("DELIVERED", forward.instance, forward.database)
 
 
 def trace(
@@ -439,14 +443,18 @@ class Tracer:
             service = min(rows.services.get(forward.database, ()), default=None)
         if service is None:
             return forward
-        broker = rows.databases[forward.database].broker
         found = {
-            end: self.follow(str(end.instance), RouteLookup(end.database, service, broker, is_initiator=False))
+            end: self.follow(str(end.instance), self.reply_lookup(forward, str(end.database), service))
             for end in (forward.end, *forward.possible)
             if end.outcome == "DELIVERED"
         }
         first = found.pop(forward.end, None)
         return replace(forward, acknowledgement=first, other_acknowledgements=tuple(found.values()))
+
+    def reply_lookup(self, forward: Trace, database: str, service: str) -> RouteLookup:
+        """Returns what a database looks up to send a reply to the service from which a message came."""
+        broker = self._graph.at(forward.instance).tables.databases[forward.database].broker
+        return RouteLookup(database, service, broker, is_initiator=False)
 
     def _hop(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Hop:
         key = instance, conversation_id is None
