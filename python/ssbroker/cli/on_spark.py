@@ -18,7 +18,6 @@ from ssbroker.cli.reassemble_files import ReassembleJob
 from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, MESSAGES, REJECTED, ReassembleCounts
 from ssbroker.cli.route_files import RouteJob
 from ssbroker.cli.route_summary import COUNTED_COLUMNS, TOP_ROWS, RouteCounts
-from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.cli.writers import refuse_overwriting, replacing_folder
 from ssbroker.exceptions import OptionError, OutputError
 
@@ -111,10 +110,10 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     files = expand_patterns(job.fragments)
     refuse_partitions(files)
     _check_files(files)
-    refuse_overwriting([*job.tables.values()], inputs=[*files, *([job.session_keys] if job.session_keys else [])])
+    job.refuse_overwriting_inputs([*job.tables.values()], files=files)
     input_columns = fragment_columns(session_key_column=job.session_key_column)
     common_schema(open_inputs(files, input_columns, keep_json_lines=False, threads=1, progress=False), input_columns)
-    keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
+    keys = job.load_keys()
     from ssbroker.spark import cli, reassemble  # noqa: PLC0415 - PySpark is optional
 
     with cli.spark_errors_translated(), contextlib.ExitStack() as stack:

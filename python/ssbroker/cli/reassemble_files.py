@@ -41,7 +41,7 @@ from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
-from ssbroker.reassembly import Reassembler
+from ssbroker.reassembly import Reassembler, SessionKeys
 
 pc: Any = pyarrow.compute  # the stubs do not know text and bytes with 64-bit offsets
 
@@ -67,13 +67,21 @@ class ReassembleJob:
     threads: int | None
     """The number of threads; None for one per core."""
 
+    def load_keys(self) -> SessionKeys | None:
+        """Returns the session keys, or the column that has them; None if there are none."""
+        return self.session_key_column if self.session_keys is None else load_session_keys(self.session_keys)
+
+    def refuse_overwriting_inputs(self, outputs: Sequence[Path], *, files: Sequence[Path]) -> None:
+        """Raises an error if an output would overwrite one of the files that are read."""
+        refuse_overwriting(outputs, inputs=[*files, *([] if self.session_keys is None else [self.session_keys])])
+
 
 def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[ReassembleCounts, list[Path]]:
     """Reassembles files; returns the counts and the input files."""
     files = expand_patterns(job.fragments)
     file_formats = {name: output_format(path, job.format) for name, path in job.tables.items()}
     outputs = [*job.tables.values(), *([job.state] if job.state else [])]
-    refuse_overwriting(outputs, inputs=[*files, *([job.session_keys] if job.session_keys else [])])
+    job.refuse_overwriting_inputs(outputs, files=files)
     threads = configure_threads(job.threads)
     with replacing_files(outputs) as parts:  # the state is replaced last: until then the run can be repeated
         reassembler = _make_reassembler(job)
@@ -119,7 +127,7 @@ def memory_bytes() -> int | None:
 
 
 def _make_reassembler(job: ReassembleJob) -> Reassembler:
-    keys = job.session_key_column if job.session_keys is None else load_session_keys(job.session_keys)
+    keys = job.load_keys()
     if job.state is None or not job.state.exists():
         limits: dict[str, Any] = {"max_pending_bytes": default_pending_bytes(), **_FILE_LIMITS, **job.options}
         return Reassembler(**limits, session_keys=keys)
