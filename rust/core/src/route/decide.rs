@@ -227,11 +227,14 @@ impl RouteIndex {
             database: None,
             broker: query.broker.or(route.broker),
         };
+        // R25
         if is_from_outside && !self.catalog.settings.message_forwarding {
             return End::Decided(Decision { reason: Reason::ForwardingDisabled, ..decision });
         }
         match (is_own, is_from_outside) {
+            // R42
             (true, true) => End::Decided(Decision { reason: Reason::RoutingLoop, ..decision }),
+            // R41
             (true, false) => End::ReEnter,
             (false, true) => End::Decided(Decision { outcome: Outcome::Forward, next_hop: Some(hop), ..decision }),
             (false, false) => End::Decided(Decision { outcome: Outcome::Remote, next_hop: Some(hop), ..decision }),
@@ -421,16 +424,19 @@ impl RouteIndex {
         let named = context.routes.clone();
         named.clone().for_each(|position| scratch.window.add(self.route(position).expires, now));
         let has_live = |positions: &Range<usize>| positions.clone().any(|position| self.route(position).is_live(now));
+        // R11
         if let Some(broker) = query.broker {
             let positions = self.routes_with(named.clone(), Some(broker));
             if has_live(&positions) {
                 return Found::Routes { step: 1, positions, broker: Some(broker) };
             }
         }
+        // R12
         let without_broker = self.routes_with(named.clone(), None);
         if has_live(&without_broker) {
             return Found::Routes { step: 2, positions: without_broker, broker: None };
         }
+        // R13
         if query.broker.is_none() && !named.is_empty() {
             self.live_brokers(named, now, &mut scratch.brokers);
             match scratch.brokers[..] {
@@ -441,18 +447,22 @@ impl RouteIndex {
                 _ => return Found::Brokers,
             }
         }
+        // R14
         scratch.window.add(table.dynamic_until, now);
         if now < table.dynamic_until && self.may_request_route(context) {
             return Found::Request;
         }
+        // R15
         let wildcards = scratch.wildcards.get(self, context.table, now);
         scratch.window.narrow(wildcards.window);
         if !wildcards.is_empty() {
             return Found::Routes { step: 5, positions: table.wildcards.clone(), broker: None };
         }
+        // R16
         if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
             return Found::Implied { step: 6 };
         }
+        // R17
         Found::Nothing
     }
 
@@ -643,9 +653,11 @@ impl RouteIndex {
         context: &PassContext<'_>,
         route_broker: Option<Guid>,
     ) -> Located<'_> {
+        // R31
         if let Some(broker) = query.broker.or(route_broker) {
             return self.host_with(broker, context.service).map_or(Located::Nowhere, Located::In);
         }
+        // R32
         let hosts = self.hosts_of(context.service);
         match (hosts, context.database.filter(|holder| hosts.contains(holder))) {
             ([], _) => Located::Nowhere,
