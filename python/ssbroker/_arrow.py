@@ -344,7 +344,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
 
 
 def as_table(value: object, *, name: str, read: Collection[str] | None = None) -> pa.Table:
-    """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages, and `read` as for `as_arrow`."""
+    """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages; see `as_arrow` for `read`."""
     value = as_arrow(value, name=name, read=read)
     if isinstance(value, pa.Table):
         table = value

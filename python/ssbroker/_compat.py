@@ -61,12 +61,12 @@ def is_bool8(kind: pa.DataType) -> bool:
 
 
 def is_string_view(kind: pa.DataType) -> bool:
-    """Whether a type is `string_view`, which pyarrow 16 is the first to have."""
+    """Whether a type is `string_view`, which pyarrow has since version 16."""
     return _HAS_VIEWS and pa.types.is_string_view(kind)
 
 
 def is_binary_view(kind: pa.DataType) -> bool:
-    """Whether a type is `binary_view`, which pyarrow 16 is the first to have."""
+    """Whether a type is `binary_view`, which pyarrow has since version 16."""
     return _HAS_VIEWS and pa.types.is_binary_view(kind)
 
 

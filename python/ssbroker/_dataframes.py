@@ -85,7 +85,7 @@ def filter_batch(batch: pa.RecordBatch, kept: list[bool]) -> pa.RecordBatch:
 
 
 def kept_rows(rejected: pa.RecordBatch | pa.Table, *, rows: int, first_row: int = 0) -> list[bool]:
-    """Returns, for `rows` rows from `first_row`, whether each is absent from the column `row` of the rejected ones.
+    """Returns a mask of `rows` rows from `first_row`: False for those that the column `row` of the rejected rows names.
 
     Examples:
         >>> kept_rows(pa.table({"row": [7]}), rows=3, first_row=6)

@@ -122,7 +122,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
             )
         if keys.setdefault(id_bytes, key) != key:
             raise OptionError(
-                f"{_OPTION}: the conversation id {uuid.UUID(bytes=id_bytes)} occurs twice, with different keys; give each id once"
+                f"{_OPTION}: the conversation id {uuid.UUID(bytes=id_bytes)} occurs twice, with different keys; specify each id once"
             )
     return keys
 
@@ -238,8 +238,8 @@ class Reassembler:
 
     Args:
         max_pending_bytes: Maximum memory in bytes for everything remembered: bodies, and a small overhead for each fragment, message
-            and direction. Directions without any complete message so far may use at most half of it. The default is for endless
-            streams, and too small for many complete files, for which `ssbroker.reassemble` has no such limit.
+            and direction. Directions without any complete message so far may use at most half of it. The default suits
+            endless streams. It is too small for many complete files; `ssbroker.reassemble` has no such limit.
         max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions without any complete
             message so far may have at most half of them.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.

@@ -54,7 +54,7 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
 
     Returns:
         `similar_routes`: ids of the routes of the last table that would route the conversation if they matched it.
-        `located_if_local`: where the service would be located if that table had a LOCAL route; None if this is no possible fix.
+        `located_if_local`: where the service would be located if that table had a LOCAL route; None if that cannot be a fix.
     """
     trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
     is_stuck = details["decision"]["outcome"] in STUCK
@@ -477,7 +477,7 @@ class Router:
             now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
 
         Returns:
-            The explanation; print it.
+            The explanation; `print` shows it as text.
 
         Raises:
             InvalidGuidError: `to_broker_instance` or `conversation_id` is not a valid GUID.

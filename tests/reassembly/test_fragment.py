@@ -190,7 +190,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
         ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is str; expected bytes"),
         (
             {IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16},
-            "the conversation id 00000000-0000-0000-0000-000000000001 occurs twice, with different keys; give each id once",
+            "the conversation id 00000000-0000-0000-0000-000000000001 occurs twice, with different keys; specify each id once",
         ),
     ],
 )

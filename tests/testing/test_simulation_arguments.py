@@ -59,4 +59,4 @@ def test_the_command_rejects_negative_counts(given: list[str], capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(given)
     assert ended.value.code == 2
-    assert "expected an integer, at least 0" in capsys.readouterr().err
+    assert "expected a non-negative integer" in capsys.readouterr().err

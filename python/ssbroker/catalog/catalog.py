@@ -142,7 +142,7 @@ class Catalog:
         """Loads a catalog from files.
 
         Args:
-            path: One of: a T-SQL script (`.sql`); a folder of scripts, also in folders below it, in any order; a folder with the table `routes`
+            path: One of: a T-SQL script (`.sql`); a folder of scripts, including its subfolders, in any order; a folder with the table `routes`
                 and optionally the tables `databases` and `services` and the file `instance.json`; a file with the routes; or an
                 instance folder, as for `from_instance`. Tables are Parquet, CSV, JSON (an array, or an object per line) or Arrow IPC.
             now: Time from which LIFETIME in scripts counts; None means the current time. A datetime without a time zone is taken as UTC.

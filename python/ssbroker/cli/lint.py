@@ -182,7 +182,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
 
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
-    """Returns the place of the statement that made the object; that of a script within the folder of its instance."""
+    """Returns file and line of the statement that made the object; the file is relative to the folder of its instance."""
     if finding.line is None or finding.subject.kind == "statement":
         return ""
     file = Path(finding.file or "")

@@ -250,14 +250,14 @@ class CsvInput:
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
         batch = chunk.load().batch
-        if len(self._header) == 1:  # Arrow takes the number of rows that sqlcmd writes below them for a row
+        if len(self._header) == 1:  # Arrow takes the row count that sqlcmd writes below the rows for a row
             is_count: Any = pc.match_substring_regex(batch.column(0), f"^{ROW_COUNT.pattern}\\s*$")
             batch = batch.filter(pc.invert(pc.fill_null(is_count, False)))
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
 def _skip_row_count(row: Any) -> Literal["skip", "error"]:
-    """Skips the number of rows that sqlcmd writes below them; any other row without the cells of the header is an error."""
+    """Skips the row count that sqlcmd writes below the rows; any other row without the cells of the header is an error."""
     return "skip" if is_row_count(row.text) else "error"
 
 
@@ -794,7 +794,7 @@ def logical_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def with_known_names(rows: pa.Table, column: str, names: Collection[str]) -> pa.Table:
-    """Returns the rows with the names of a column as they are known, where only one of them differs in case alone.
+    """Replaces each name in a column by the known name that differs from it only in case, if there is exactly one.
 
     Examples:
         >>> with_known_names(pa.table({"database": ["SALES", None, "x"]}), "database", ["Sales"])["database"].to_pylist()

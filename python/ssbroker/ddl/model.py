@@ -617,7 +617,7 @@ def _alter_database(instance: InstanceModel, statement: statements.AlterDatabase
 
 
 def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
-    """Returns that a database was taken as existing, if the script creates one with a similar name."""
+    """Returns the remark that a database was taken as existing, if the script creates one with a similar name."""
     is_noted = not instance.lenient and name not in SYSTEM_DATABASES
     similar = most_similar(name, instance.created_databases()) if is_noted else None
     if similar is None or folded(similar) == folded(name):

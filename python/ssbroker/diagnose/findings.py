@@ -410,7 +410,7 @@ class Finding:
         database: The database that the routing table, service or broker id belongs to, if any.
         subject: Kind and name of the object.
         route_id: The id of the route, if the object is a route.
-        services: The services whose messages it affects, as far as it is about some.
+        services: The services whose messages it affects, if any.
         loop: The instances of a loop, in order; empty for other findings.
         message: What was found.
         remedy: What to do: the T-SQL of `scripts` if there is any, else advice.

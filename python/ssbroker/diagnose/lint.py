@@ -69,7 +69,7 @@ def lint(
     every combination of the known service names and broker ids.
 
     A remedy in T-SQL is proven before it is offered: on a copy of the fleet, the finding is gone, no new error is found, every
-    conversation that was delivered still is, and the one that the finding is about is delivered whatever the tie breaks. If no
+    conversation that was delivered still is, and the one that the finding is about is delivered however ties are broken. If no
     remedy is proven, the finding has general advice.
 
     Args:
@@ -83,7 +83,7 @@ def lint(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime, `expires_within` is not a timedelta of 0 or more, or `ignore` has an unknown code.
+        OptionError: `at` is not a datetime, `expires_within` is not a non-negative timedelta, or `ignore` has an unknown code.
 
     Examples:
         >>> from ssbroker import Catalog
@@ -96,7 +96,7 @@ def lint(
     """
     within: object = expires_within
     if not isinstance(within, timedelta) or within < timedelta(0):
-        raise OptionError(f"expires_within: expected a timedelta of 0 or more, got {expires_within!r}")
+        raise OptionError(f"expires_within: expected a non-negative timedelta, got {expires_within!r}")
     unknown = sorted(
         {*string_list([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
     )
@@ -127,7 +127,7 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
 
     Returns:
         What is not checked, with the instances for which it is not. Whether routes lead to instances whose address is not stated comes
-        first; permissions, certificates, event notifications, and how endpoints authenticate and encrypt never are checked.
+        first; permissions, certificates, event notifications, and how endpoints authenticate and encrypt are never checked.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.

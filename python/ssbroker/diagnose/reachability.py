@@ -68,7 +68,8 @@ def reachability(
 
     Returns:
         One row per possible outcome, with the columns of `REACHABILITY`. Outcomes are `DELIVERED`, `REFUSED` (by a service without a
-        contract), `DELAYED` (also by an endpoint that is not started or a disabled queue), `DROPPED`, `ELSEWHERE` (sent to an address that no instance of the fleet has) and `LOOP`.
+        contract), `DELAYED` (also by an endpoint that is not started or a disabled queue), `DROPPED`, `ELSEWHERE` (sent to an
+        address that no instance of the fleet has) and `LOOP`.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.

@@ -35,7 +35,7 @@ UNPROVEN: Final = (
 
 
 class Conversations:
-    """Which conversations of a fleet are delivered, whatever the tie breaks."""
+    """Which conversations of a fleet are delivered however ties are broken."""
 
     def __init__(self, context: CheckContext) -> None:
         self._context: Final = context

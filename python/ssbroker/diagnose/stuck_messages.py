@@ -67,8 +67,8 @@ def stuck(
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
     the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are
-    correct, the cause and the remedy are those of `transmission_status`. They are also these if only another choice between equal
-    routes has a fault, and the status names a cause that is not about routing.
+    correct, the cause and the remedy are those of `transmission_status`. So are they if only another of several equal routes has a
+    fault, and the status names a cause other than routing.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

@@ -209,7 +209,7 @@ class Trace:
 
     @property
     def always_delivered(self) -> bool:
-        """Whether the message reaches a queue and its acknowledgement returns, whichever way ties are broken."""
+        """Whether the message reaches a queue and its acknowledgement returns, however ties are broken."""
         is_delivered = all(end.outcome == "DELIVERED" for end in self.possible)
         return is_delivered and all(path.possible == (origin_of(self),) for path in self.acknowledgements)
 
@@ -281,13 +281,13 @@ def trace(
         database: The database where it starts; optional if the instance has only one besides `msdb`.
         from_service_name: The initiator service, to which the acknowledgement returns; None for the first service of the database by
             name.
-        to_broker_instance: The broker id that the conversation names; None for none.
+        to_broker_instance: The broker id that the conversation names; None if it names none.
         conversation_id: The id by which one of several equal candidates is picked (tie break `hash`); None picks the first candidate.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        The trace; print it for a readable text.
+        The trace; `print` shows it as text.
 
     Raises:
         UnknownDatabaseError: The instance or database does not exist, or must be specified.

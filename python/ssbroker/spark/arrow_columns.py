@@ -70,7 +70,7 @@ def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
 
 
 def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
-    """Returns some columns joined into one of bytes, which distinguishes the same rows.
+    """Joins some columns into one column of bytes, in which the same rows are equal as in these columns.
 
     Examples:
         >>> row_keys(pa.table({"a": [b"x", b"x"], "b": [True, False]}), ("a", "b")).to_pylist()

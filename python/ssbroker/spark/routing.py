@@ -68,8 +68,8 @@ def route(
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains the error
-    message, which names the column and the value; with `native`, if only outcome, reason and step are selected, just the columns that
-    these depend on are checked. Streams are supported too: every micro-batch is routed by the same catalog and the
+    message, which names the column and the value; with `native`, a job that selects only outcome, reason and step
+    checks only the columns that these depend on. Streams are supported too: every micro-batch is routed by the same catalog and the
     same `now`.
 
     Args:

@@ -20,7 +20,7 @@ def _print(text: str) -> None:
 
 def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
-        raise ArgumentTypeError(f"expected an integer, at least 0, got {text!r:.80}")
+        raise ArgumentTypeError(f"expected a non-negative integer, got {text!r:.80}")
     return int(text)
 
 

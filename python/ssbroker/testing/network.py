@@ -27,7 +27,7 @@ class Faults:
         loss: The share of fragments that are lost.
         duplication: The share that arrives twice.
         reordering: The share that is delayed, and so overtaken by others.
-        delay: The maximum delay of these, in seconds.
+        delay: The maximum delay of reordered fragments, in seconds.
         corruption: The share in which one bit of any field is flipped.
         partitions: How many times a minute an instance is cut off from the others.
         one_way: The share of partitions that affect one direction only.
@@ -124,7 +124,7 @@ class NetworkCounts:
         lost: How many of them were lost.
         duplicated: How many were delivered twice.
         delayed: How many were delayed.
-        corrupted: In how many a bit was flipped.
+        corrupted: How many had a bit flipped.
     """
 
     sent: int = 0

@@ -160,7 +160,7 @@ class SimulationResult:
         fragments_lost: How many the network lost.
         fragments_duplicated: How many it delivered twice.
         fragments_delayed: How many it delayed.
-        fragments_corrupted: In how many it flipped a bit.
+        fragments_corrupted: How many it changed by flipping a bit.
         rejected: How many the instances rejected as damaged or misdirected.
         crashes: How often an instance crashed.
         rollbacks: How often a transaction was rolled back.

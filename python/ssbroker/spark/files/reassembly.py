@@ -274,7 +274,7 @@ def reassemble_files(
     """Reassembles Parquet files of fragments into a folder of Parquet files: complete messages, rejected fragments and incomplete messages.
 
     Spark only distributes numbers. A first set of tasks reads the files and distributes the fragments by conversation into bucket files
-    beside the target; a second set reassembles one bucket each, in the memory of one bucket. No rows pass between Python and the JVM.
+    beside the target; each task of a second set reassembles one bucket, and needs memory for it. No rows pass between Python and the JVM.
     The driver and all workers must see the same files under the same paths. The folder is published atomically.
 
     Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in `source`, even if an

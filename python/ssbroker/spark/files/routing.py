@@ -117,7 +117,7 @@ def route_files(
         progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:
-        The files, the row count and the decisions counted. `_manifest.json` in the folder also states the catalog's fingerprint and the time.
+        The files, the row count and the counts of decisions. `_manifest.json` in the folder also states the catalog's fingerprint and the time.
 
     Raises:
         InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.

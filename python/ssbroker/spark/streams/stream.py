@@ -103,7 +103,7 @@ class Stream:
     """The output of a stream of fragments.
 
     A query writes one DataFrame. A query that needs rows of several kinds writes `rows` with `foreachBatch` and splits each batch with
-    `kinds`. The function should persist the batch first, because Spark computes it again for each use, and must use it in any case.
+    `kinds`. The function must read the batch, and should persist it first, because Spark computes it again for each use.
 
     Attributes:
         rows: The rows of all kinds, distinguished by the column `kind`; `kinds` selects their other columns.
