@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.store.column_values import CLOSED, EARLY
+from ssbroker.store.codes import CLOSED, EARLY
 from ssbroker.store.sqlite import Connection
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ssbroker.store.column_values import ENDED_STATES
+from ssbroker.store.codes import ENDED_STATES
 from ssbroker.store.sqlite import Connection
 
 

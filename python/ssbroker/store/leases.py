@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ssbroker.store.column_values import READY
+from ssbroker.store.codes import READY
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"

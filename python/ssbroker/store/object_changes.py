@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ssbroker.store.column_values import CLOSED
+from ssbroker.store.codes import CLOSED
 from ssbroker.store.objects import BrokerEndpoint, ContractMessage, MirroringState, Validation
 from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection

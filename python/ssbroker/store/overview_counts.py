@@ -6,7 +6,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from ssbroker.store import leases
-from ssbroker.store.column_values import EARLY, READY, RECEIVING_STATES, RETAINED_RECEIVED, RETAINED_SENT
+from ssbroker.store.codes import EARLY, READY, RECEIVING_STATES, RETAINED_RECEIVED, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 from ssbroker.store.views import LEASE_STATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ssbroker.store.column_values import CLOSED, READY
+from ssbroker.store.codes import CLOSED, READY
 from ssbroker.store.sqlite import Connection
 
 ERROR_MAX: Final = 2_000

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.store import leases, views
-from ssbroker.store.column_values import EARLY, READY, RETAINED_RECEIVED, RETAINED_SENT
+from ssbroker.store.codes import EARLY, READY, RETAINED_RECEIVED, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ssbroker.store import object_changes
-from ssbroker.store.column_values import READY
+from ssbroker.store.codes import READY
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ssbroker.store.column_values import CLOSED, EARLY, RECEIVING_STATES
+from ssbroker.store.codes import CLOSED, EARLY, RECEIVING_STATES
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 

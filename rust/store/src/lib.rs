@@ -6,7 +6,7 @@
 //! both sides share one transaction.
 #![deny(unsafe_code)]
 
-mod column_values;
+mod codes;
 mod connection;
 mod error;
 #[cfg(target_os = "linux")]

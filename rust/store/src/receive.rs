@@ -6,7 +6,7 @@ use rusqlite::{Row, params};
 use ssbroker_core::Guid;
 use ssbroker_core::message::{Inbox, Received};
 
-use crate::column_values::{CLOSED, READY, RETAINED_RECEIVED};
+use crate::codes::{CLOSED, READY, RETAINED_RECEIVED};
 use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 use crate::metadata::MetadataSnapshot;

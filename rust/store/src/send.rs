@@ -8,7 +8,7 @@ use rusqlite::{Row, params};
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 
-use crate::column_values::{CONVERSING, EARLY, PRECEDENCE_MESSAGE, READY};
+use crate::codes::{CONVERSING, EARLY, PRECEDENCE_MESSAGE, READY};
 use crate::error::{Error, Result};
 use crate::metadata::MetadataSnapshot;
 use crate::statements::Statements;

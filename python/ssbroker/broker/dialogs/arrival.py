@@ -30,7 +30,7 @@ from ssbroker.protocol.conversation_states import (
 )
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupStep
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
-from ssbroker.store.column_values import RECEIVING_STATES
+from ssbroker.store.codes import RECEIVING_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 

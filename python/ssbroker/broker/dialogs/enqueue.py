@@ -11,7 +11,7 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabl
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
-from ssbroker.store.column_values import EARLY, PRECEDENCE_ERROR, PRECEDENCE_MESSAGE, PRECEDENCE_TIMER, READY
+from ssbroker.store.codes import EARLY, PRECEDENCE_ERROR, PRECEDENCE_MESSAGE, PRECEDENCE_TIMER, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 

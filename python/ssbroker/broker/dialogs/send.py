@@ -18,7 +18,7 @@ from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationInpu
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
 from ssbroker.protocol.settings import BODY_MAX
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
-from ssbroker.store.column_values import PRECEDENCE_MESSAGE, RETAINED_SENT
+from ssbroker.store.codes import PRECEDENCE_MESSAGE, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects, Queue
 

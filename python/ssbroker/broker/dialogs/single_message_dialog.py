@@ -17,7 +17,7 @@ from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.store import conversation_endpoints, queues
-from ssbroker.store.column_values import PRECEDENCE_MESSAGE, READY
+from ssbroker.store.codes import PRECEDENCE_MESSAGE, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 

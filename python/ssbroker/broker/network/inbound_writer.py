@@ -25,7 +25,7 @@ from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
 from ssbroker.store import conversation_endpoints, fragments
-from ssbroker.store.column_values import ENDED_STATES
+from ssbroker.store.codes import ENDED_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 LOCK_TIMEOUT: Final = 0.25

@@ -1,6 +1,6 @@
-"""Values of the columns `status` and `precedence` of queued messages and `state` of endpoints, for SQL statements.
+"""The codes in the columns `status` and `precedence` of queued messages and `state` of endpoints, for SQL statements.
 
-The same values are in `rust/store/src/column_values.rs`.
+The same codes are in `rust/store/src/codes.rs`.
 """
 
 from __future__ import annotations

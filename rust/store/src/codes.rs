@@ -1,5 +1,5 @@
-//! Values of the columns `status` and `precedence` of queued messages and `state` of endpoints. The same values are
-//! in `column_values.py`.
+//! The codes in the columns `status` and `precedence` of queued messages and `state` of endpoints. The same codes are
+//! in `codes.py`.
 
 /// The status of a message that stays in the queue after it was received.
 pub(crate) const RETAINED_RECEIVED: i64 = 0;
