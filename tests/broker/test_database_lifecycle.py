@@ -6,7 +6,8 @@ import os
 import shutil
 import sqlite3
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -385,3 +386,98 @@ def test_a_full_disk_during_a_change_leaves_no_partial_change(
     monkeypatch.undo()
     instance.create_database("Further")
     assert agrees(instance)
+
+
+@pytest.fixture
+def restored(instance: Instance, sales: Database, tmp_path: Path) -> Iterator[Instance]:
+    """A copy of the instance, whose database Sales is in another folder, made and opened while the instance is open."""
+    path, elsewhere = sales.path, tmp_path / "elsewhere.sqlite"
+    instance.detach_database("Sales")
+    path.rename(elsewhere)
+    instance.attach_database("Sales", elsewhere)
+    folder = tmp_path / "restored"
+    folder.mkdir()
+    for database in instance.databases:
+        database.backup(folder / database.path.name)
+    with Instance.open(folder, background=False) as copy:
+        yield copy
+
+
+def test_a_copy_of_an_instance_does_not_use_files_outside_of_its_folder(instance: Instance, restored: Instance) -> None:
+    with pytest.raises(StorageError, match="or to the one from which this msdb was copied; detach 'Sales' here"):
+        restored.database("Sales")
+    assert instance.database("Sales").is_broker_enabled
+
+
+@pytest.mark.parametrize("how", ["detach", "drop"])
+def test_a_copy_of_an_instance_leaves_the_files_of_the_original_alone(
+    instance: Instance, restored: Instance, how: str
+) -> None:
+    original = instance.database("Sales")
+    if how == "detach":
+        restored.detach_database("Sales")
+    else:
+        restored.drop_database("Sales")
+    with pytest.raises(BrokerError, match="attached to another instance"):
+        restored.attach_database("Sales", original.path)
+    copy = restored.attach_database("Sales", restored.msdb.path.with_name("elsewhere.sqlite"))
+    assert copy.is_broker_enabled
+    assert original.path.exists()
+    assert original.is_broker_enabled
+    with original.transaction() as t:
+        t.connection.execute("CREATE TABLE still_writable (x)")
+
+
+def test_a_copy_of_an_instance_does_not_attach_the_files_in_the_folder_of_the_original(
+    instance: Instance, sales: Database, tmp_path: Path
+) -> None:
+    folder = tmp_path / "restored"
+    folder.mkdir()
+    instance.msdb.backup(folder / "msdb.sqlite")
+    sales.backup(folder / sales.path.name)
+    with Instance.open(folder, background=False) as restored:
+        assert restored.database("Sales").path.parent == folder
+        with pytest.raises(BrokerError, match="attached to another instance"):
+            restored.attach_database("Live", sales.path)
+    assert sales.is_broker_enabled
+
+
+def test_a_copy_replaces_a_file_of_an_instance_that_no_longer_exists(
+    instance: Instance, restored: Instance, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere.sqlite"
+    instance.close()
+    shutil.copy(elsewhere, tmp_path / "copy.sqlite")
+    (tmp_path / "copy.sqlite").replace(elsewhere)
+    assert restored.database("Sales").is_broker_enabled
+
+
+def test_an_instance_keeps_the_files_that_an_earlier_version_attached(
+    instance: Instance, sales: Database, tmp_path: Path
+) -> None:
+    """It recorded the instance id in files outside of the folder, too."""
+    path, elsewhere = sales.path, tmp_path / "elsewhere.sqlite"
+    instance.detach_database("Sales")
+    path.rename(elsewhere)
+    instance.attach_database("Sales", elsewhere)
+    folder = instance.msdb.path.parent
+    instance.close()
+    with closing(sqlite3.connect(elsewhere)) as file, closing(sqlite3.connect(folder / "msdb.sqlite")) as msdb, file:
+        (instance_id,) = msdb.execute("SELECT instance_id FROM ssb_instance").fetchone()
+        file.execute("UPDATE ssb_database SET attached_to = ?, catalog_version = random()", (instance_id,))
+    for _ in range(2):
+        with Instance.open(folder, background=False) as again:
+            assert again.database("Sales").is_broker_enabled
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_an_instance_without_msdb_is_not_created_again(instance: Instance, sales: Database, *, is_opened: bool) -> None:
+    folder = sales.path.parent
+    instance.close()
+    (folder / "msdb.sqlite").unlink()
+    with pytest.raises(BrokerError, match=r"has databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
+        if is_opened:
+            Instance.open(folder, create=True)
+        else:
+            Instance.create(folder, name="again")
+    assert not (folder / "msdb.sqlite").exists()

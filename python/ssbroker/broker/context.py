@@ -24,7 +24,7 @@ from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.database_file import DatabaseFile
-from ssbroker.store.database_registry import MSDB_NAME
+from ssbroker.store.database_registry import MSDB_NAME, FileOwnership
 from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
 from ssbroker.store.route_requests import SYSTEM_QUEUE_ID
 from ssbroker.store.session import SessionContext
@@ -139,7 +139,8 @@ class InstanceContext:
     Attributes:
         folder: The folder of the instance.
         name: The name given when it was created.
-        instance_id: The id that its database files record as their owner.
+        instance_id: The id of the instance.
+        ownership: Decides which database files belong to the instance.
         clock: Returns the current time, in UTC.
         microseconds: Returns the current time in microseconds since 1970.
         has_system_clock: Whether `clock` is the clock of the operating system.
@@ -163,7 +164,7 @@ class InstanceContext:
         folder: Path,
         *,
         name: str,
-        instance_id: bytes,
+        ownership: FileOwnership,
         clock: Callable[[], datetime],
         random: randomness.Random,
         lock_timeout: float,
@@ -172,7 +173,8 @@ class InstanceContext:
     ) -> None:
         self.folder: Final = folder
         self.name: Final = name
-        self.instance_id: Final = instance_id
+        self.instance_id: Final = ownership.instance_id
+        self.ownership: Final = ownership
         self.clock: Final = clock
         self.microseconds: Final = in_microseconds(clock)
         self.has_system_clock: Final = clock is system_clock
@@ -231,6 +233,7 @@ class DatabaseContext:
         self.database_id: Final = database_id
         self.name = name
         self.file: Final = file
+        self._owner_id: Final = instance.ownership.owner_id(file.path)
         self.commit_signals: Final = CommitSignals()
         shared = file.share_memory()
         if shared is not None:
@@ -321,7 +324,7 @@ class DatabaseContext:
             raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
 
     def _is_attached(self, found: Objects) -> bool:
-        return found.broker.attached_to == self.instance.instance_id
+        return found.broker.attached_to == self._owner_id
 
     def __reduce__(self) -> NoReturn:
         self.instance.__reduce__()

@@ -6,6 +6,7 @@ import logging
 import os
 import random as randomness
 import re
+from glob import glob
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -48,6 +49,8 @@ def create_msdb(
     if not is_utf8_text(name):
         raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
+    if not existed:
+        _reject_lost_msdb(path, lock_timeout=lock_timeout, vfs=vfs)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -57,7 +60,7 @@ def create_msdb(
 
     def fill(connection: Connection) -> None:
         database_registry.create_instance_row(connection, name=name, instance_id=instance_id)
-        _fill(connection, path, service_broker_guid=guid, attached_to=instance_id)
+        _fill(connection, path, service_broker_guid=guid, owner_id=instance_id)
         database_registry.add(
             connection,
             name=database_registry.MSDB_NAME,
@@ -80,14 +83,44 @@ def create_msdb(
         raise
 
 
+def _reject_lost_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> None:
+    """Raises if the folder holds databases of an instance whose msdb is missing."""
+    attached = [
+        name
+        for name in sorted(glob("*.sqlite", root_dir=path.parent))  # omits folders that cannot be read
+        if name != path.name and _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)
+    ]
+    if attached and is_missing(path):  # otherwise another process has created the instance meanwhile
+        raise refusal(
+            f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
+            "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
+        )
+
+
+def _is_attached(path: Path, *, lock_timeout: float, vfs: str | None) -> bool:
+    try:
+        file = DatabaseFile.open(path, DATABASE, lock_timeout=lock_timeout, vfs=vfs)
+    except StorageError:
+        return False
+    try:
+        with file.read() as connection:
+            owner = database_registry.read_owner(connection)
+    finally:
+        file.close()
+    is_owned = owner.attached_to not in (None, database_registry.DROPPED)
+    return is_owned and owner.identity == database_registry.stored_file_identity(path)
+
+
 def create_msdb_if_missing(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile | None:
     """Creates the msdb file as `create_msdb` does; returns None if it exists. Of several processes, one creates it."""
     try:
         return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
-    except BrokerError:  # if the file is damaged, opening it reports that
-        return None
+    except BrokerError:
+        if is_missing(path):
+            raise
+        return None  # if the file is damaged, opening it reports that
 
 
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
@@ -124,7 +157,7 @@ def create_database(
             path,
             DATABASE,
             fill=lambda connection: _fill(
-                connection, path, service_broker_guid=service_broker_guid, attached_to=instance.instance_id
+                connection, path, service_broker_guid=service_broker_guid, owner_id=instance.ownership.owner_id(path)
             ),
             lock_timeout=instance.lock_timeout,
             vfs=instance.vfs,
@@ -174,7 +207,7 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         with file.read() as connection:
             owner = database_registry.read_owner(connection)
             return owner.attached_to == database_registry.DROPPED or (
-                owner == database_registry.FileOwner(instance.instance_id, database_registry.stored_file_identity(path))
+                owner == instance.ownership.owner(path)
                 and not stored.load(connection).queues
                 and database_registry.has_only_broker_tables(connection)
             )
@@ -182,11 +215,10 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         file.close()
 
 
-def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, attached_to: bytes) -> None:
+def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, owner_id: bytes) -> None:
     changes.create_database_row(
-        connection, service_broker_guid=service_broker_guid, attached_to=attached_to, is_broker_enabled=True
+        connection, service_broker_guid=service_broker_guid, attached_to=owner_id, is_broker_enabled=True
     )
-    database_registry.record_owner(
-        connection, attached_to=attached_to, identity=database_registry.stored_file_identity(path)
-    )
+    owner = database_registry.FileOwner(owner_id, database_registry.stored_file_identity(path))
+    database_registry.record_owner(connection, owner)
     object_ddl.create_default_objects(connection)

@@ -72,9 +72,7 @@ def attach(
     transaction.add(database, created=False)
     connection = transaction.connection(database)
     _check_not_attached(instance, connection, path)
-    database_registry.record_owner(
-        connection, attached_to=instance.instance_id, identity=database_registry.stored_file_identity(path)
-    )
+    database_registry.record_owner(connection, instance.ownership.owner(path))
     changes.set_honor_broker_priority(connection, is_on=False)
     forget_route_requests(transaction.work(database))
     effective = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
@@ -103,9 +101,8 @@ def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = Fa
     database = transaction.database(name)
     connection = transaction.connection(database)
     transaction.objects(database)  # raises if another process has detached it meanwhile
-    database_registry.record_owner(
-        connection, attached_to=database_registry.DROPPED if is_dropped else None, identity=None
-    )
+    owner = database_registry.DROPPED if is_dropped else None
+    database_registry.record_owner(connection, database_registry.FileOwner(owner, identity=None))
     database_registry.remove(transaction.listing(), name=transaction.row(database).name)
     transaction.remove(database, is_dropped=is_dropped)
 
@@ -196,11 +193,7 @@ def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path
 
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Raises if the file is attached to another instance; a copy is a different file."""
-    owner = database_registry.read_owner(connection)
-    if owner.attached_to not in (
-        None,
-        instance.instance_id,
-    ) and owner.identity == database_registry.stored_file_identity(path):
+    if instance.ownership.is_foreign(path, database_registry.read_owner(connection)):
         raise refusal(f"{path} is attached to another instance; detach it there, or attach a copy", 5120)
 
 

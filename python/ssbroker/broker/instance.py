@@ -80,10 +80,13 @@ class Instance:
     ) -> None:
         with file.read() as connection:
             name, instance_id = database_registry.instance_row(connection)
+            ownership = database_registry.FileOwnership(
+                instance_id, folder=folder, msdb_path=file.path, msdb_owner=database_registry.read_owner(connection)
+            )
         context = InstanceContext(
             folder,
             name=name,
-            instance_id=instance_id,
+            ownership=ownership,
             clock=clock,
             random=random,
             lock_timeout=file.lock_timeout,

@@ -97,10 +97,10 @@ class InstanceTransaction:
 
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
         """Records the instance as owner again if a crash left the database half detached."""
-        if database_registry.read_owner(connection).attached_to != self._instance.instance_id:
+        owner = self._instance.ownership.owner(database.file.path)
+        if database_registry.read_owner(connection).attached_to != owner.attached_to:
             self.row(database)
-            identity = database_registry.stored_file_identity(database.file.path)
-            database_registry.record_owner(connection, attached_to=self._instance.instance_id, identity=identity)
+            database_registry.record_owner(connection, owner)
 
     def work(self, database: DatabaseContext) -> Work:
         """Returns the work of a database, whose effects are announced after the commit."""

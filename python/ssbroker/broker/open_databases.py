@@ -14,15 +14,15 @@ from ssbroker.store import database_registry
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store.database_file import DatabaseFile
-from ssbroker.store.database_registry import MSDB_NAME, FileOwner, RegisteredDatabase
+from ssbroker.store.database_registry import MSDB_NAME, FileOwner, FileOwnership, RegisteredDatabase
 from ssbroker.store.objects import Objects
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
 
 
-def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
+def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, ownership: FileOwnership) -> None:
     """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
-    expected_owner = FileOwner(instance_id, database_registry.stored_file_identity(file.path))
+    expected_owner = ownership.owner(file.path)
     with msdb.read() as listing, file.read() as connection:
         if _is_consistent(connection, _row(listing, database_id), expected_owner):
             return
@@ -32,14 +32,16 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
         if row is None or _is_consistent(connection, row, expected_owner):
             return
         owner, broker = database_registry.read_owner(connection), stored.load(connection).broker
-        if owner.attached_to not in (None, instance_id) and owner.identity == expected_owner.identity:
+        if ownership.is_foreign(file.path, owner):
             raise StorageError(
-                f"{file.path}: is attached to another instance; detach it there, or attach a copy", file=str(file.path)
+                f"{file.path}: is attached to another instance, or to the one from which this msdb was copied; detach {row.name!r} "
+                "here, and attach a copy of the file; or, if the other instance no longer exists, replace the file with a copy of it",
+                file=str(file.path),
             )
         guid = broker.service_broker_guid
         duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
         is_enabled = broker.is_broker_enabled and row.is_broker_enabled and duplicate is None
-        database_registry.record_owner(connection, attached_to=instance_id, identity=expected_owner.identity)
+        database_registry.record_owner(connection, expected_owner)
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
         database_registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
@@ -163,7 +165,7 @@ class Databases:
 
     def reconcile(self, database: DatabaseContext) -> None:
         """Waits until an attach or detach in another process has finished, and repairs what a crash left half done."""
-        reconcile(database.file, self._msdb, database.database_id, instance_id=self._instance.instance_id)
+        reconcile(database.file, self._msdb, database.database_id, ownership=self._instance.ownership)
 
     def close(self) -> None:
         """Closes all files."""
@@ -192,7 +194,7 @@ class Databases:
             return DatabaseContext(instance, database_id=row.database_id, name=row.name, file=self._msdb)
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
         try:
-            reconcile(file, self._msdb, row.database_id, instance_id=instance.instance_id)
+            reconcile(file, self._msdb, row.database_id, ownership=instance.ownership)
         except BaseException:
             file.close()
             raise
