@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -300,3 +300,40 @@ def test_application_statements_are_checked_by_sqlite_only(sales: Database) -> N
         t.connection.execute("INSERT INTO orders VALUES (2)")
     with sales.transaction() as t:
         assert t.connection.execute("SELECT count(*) FROM orders").get == 2
+
+
+def _kept_connection(sales: Database, kind: str) -> apsw.Connection:
+    if kind == "read":
+        with sales.read() as connection:
+            connection.execute("SELECT 1").fetchall()
+            return connection
+    with suppress(ZeroDivisionError), sales.transaction() as t:
+        connection = t.connection
+        connection.execute("SELECT 1").fetchall()
+        if kind == "rolled back":
+            raise ZeroDivisionError
+    return connection
+
+
+@pytest.mark.parametrize("kind", ["committed", "rolled back", "read"])
+def test_a_connection_is_usable_only_in_its_block(sales: Database, kind: str) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE stock (article TEXT)")
+    kept = _kept_connection(sales, kind)
+    for sql in ("INSERT INTO stock VALUES ('chair')", "BEGIN IMMEDIATE", "SELECT 1"):
+        with pytest.raises(BrokerError, match="use a connection only inside its block"):
+            kept.execute(sql)
+        with pytest.raises(BrokerError, match="use a connection only inside its block"):
+            kept.cursor().execute(sql)
+    for _ in range(2):
+        with sales.transaction() as t:
+            t.connection.execute("INSERT INTO stock VALUES ('table')")
+            dialog = t.begin_dialog(INITIATOR, TARGET)
+            t.send(dialog, b"two chairs")
+        with sales.read() as connection:
+            assert connection.execute("SELECT DISTINCT article FROM stock").fetchall() == [("table",)]
+        with sales.transaction() as t:
+            assert t.receive_one(QUEUE) is not None
+        sales.create_queue("Another", exist_ok=True)
+        with pytest.raises(BrokerError, match="use a connection only inside its block"):
+            kept.execute("SELECT 1")

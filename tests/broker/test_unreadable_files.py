@@ -200,7 +200,7 @@ def test_a_replaced_file_accepts_no_commits(instance: Instance, sales: Database)
         t.connection.execute("CREATE TABLE kept (number)")
     copy = sales.path.with_suffix(".copy")
     database_context(sales).file.query(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
-    replaced = r"Sales\.sqlite: another file has replaced it .* Close the instance in each process, remove the old file's -wal and -shm"
+    replaced = r"Sales\.sqlite: another file has replaced it .* close the instance in each process, remove the old file's -wal and -shm"
     with pytest.raises(StorageError, match=replaced), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
         copy.replace(sales.path)

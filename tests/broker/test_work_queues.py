@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from ssbroker import (
     Instance,
     InvalidGuidError,
     LeaseLostError,
+    LockTimeoutError,
     OptionError,
     SchemaError,
     WorkQueue,
@@ -171,6 +173,27 @@ def test_a_message_is_put_together_with_rows(sales: Database) -> None:
         t.connection.execute("INSERT INTO done VALUES (?)", (job.value,))
         queue.put(b"next step", transaction=t)
     assert values(queue) == [b"next step"]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_message_is_not_put_beside_the_open_transaction(sales: Database, *, has_begun: bool) -> None:
+    """It would remain if the transaction, which the caller forgot to pass, rolled back."""
+    queue = sales.queue("Jobs")
+    with sales.transaction() as t:
+        if has_begun:
+            t.connection.execute("CREATE TABLE orders (id)")
+        with pytest.raises(LockTimeoutError, match=r"put\(\.\.\., transaction=t\)"):
+            queue.put(b"ship order 1")
+        queue.put(b"ship order 2", transaction=t)
+    queue.put(b"ship order 3")
+    assert queue.count() == 2
+
+
+def test_threads_put_beside_the_transactions_of_others(sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    with sales.transaction(), ThreadPoolExecutor(1) as pool:  # it has not begun, and holds no lock
+        pool.submit(queue.put, b"ship order 1").result()
+    assert queue.count() == 1
 
 
 def test_a_transaction_of_another_database_is_refused(sales: Database, queue: WorkQueue) -> None:

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
 
@@ -65,7 +66,7 @@ class Transaction:
         [b'two chairs']
     """
 
-    __slots__ = ("__weakref__", "_context", "_effects", "_guard", "_is_broken", "_session", "_work")
+    __slots__ = ("__weakref__", "_context", "_effects", "_entered_by", "_guard", "_is_broken", "_session", "_work")
 
     def __init__(self, context: DatabaseContext) -> None:
         self._context: Final = context
@@ -74,15 +75,19 @@ class Transaction:
         self._work: Work | None = None
         self._guard: ConnectionGuard | None = None
         self._is_broken = False
+        self._entered_by: int | None = None
 
     def __enter__(self) -> Self:
         if not self._session.open():
             raise BrokerError("a transaction can be entered only once; start another with database.transaction()")
+        self._entered_by = get_ident()
+        self._context.threads_in_transactions.append(self._entered_by)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave_thread()
         if error is None and not self._is_broken:
             try:
                 is_committed, summary = self._session.commit_fast()
@@ -539,8 +544,16 @@ class Transaction:
         instance = self._context.instance
         return None if instance.has_system_clock else instance.microseconds()
 
+    def _leave_thread(self) -> None:
+        """Ends that the transaction counts as the one of the thread that has entered it."""
+        if self._entered_by is not None:
+            self._context.threads_in_transactions.remove(self._entered_by)
+            self._entered_by = None
+
     def _enter_and_begin(self) -> Self:
+        """Enters the block of a coroutine, in a worker thread."""
         self.__enter__()
+        self._leave_thread()
         try:
             self._begin()
         except BaseException as error:
@@ -596,7 +609,7 @@ class Transaction:
         """Ends the application's access to the connection."""
         guard, self._guard = self._guard, None
         if guard is not None:
-            self._session.is_reusable = guard.reclaim()
+            self._session.is_exposed, self._session.is_reusable = True, guard.reclaim()
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""

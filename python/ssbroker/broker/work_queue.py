@@ -6,6 +6,7 @@ import json
 import uuid
 from datetime import datetime, timedelta
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes, utc_datetime
@@ -27,7 +28,7 @@ from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_k
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
-from ssbroker.exceptions import BrokerError, OptionError, SchemaError
+from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, SchemaError
 from ssbroker.store import conversation_endpoints, queues
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
@@ -108,6 +109,7 @@ class WorkQueue:
         Raises:
             SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
+            LockTimeoutError: `transaction` is None, and this thread is in the block of a transaction of the same database; pass that one.
             BrokerError: The message cannot be sent; see the number.
 
         Examples:
@@ -125,6 +127,12 @@ class WorkQueue:
         message_type, content = _encoded(body, codec)
         due = None if at is None else _due(at, now=self._context.instance.microseconds())
         if transaction is None:
+            if get_ident() in self._context.threads_in_transactions:
+                raise LockTimeoutError(
+                    f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; "
+                    "put the message in it, with `put(..., transaction=t)`, or after the block",
+                    file=str(self._context.file.path),
+                )
             with Transaction(self._context) as t:
                 return self._send(t, message_type, content, due)
         if transaction_database_context(transaction) is not self._context:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import BrokerError, StorageError
 from ssbroker.store.fork_guard import FORKS
 from ssbroker.store.sqlite import (
     Connection,
+    Cursor,
     FileIdentity,
     busy_handler,
     connect,
@@ -60,7 +61,11 @@ class ConnectionPool:
                 file=str(self._path),
             )
         if self._is_closed:
-            raise StorageError(f"{self._path}: is closed; open the instance again", file=str(self._path))
+            raise StorageError(
+                f"{self._path}: is closed; open the instance again, or, if only the database was detached or dropped and attached again, "
+                "get it with instance.database(name) again",
+                file=str(self._path),
+            )
 
     def take(self, *, wait: float, create: bool = False) -> Connection:
         """Takes a connection without an open transaction, which waits up to `wait` seconds for other processes."""
@@ -132,8 +137,18 @@ class ConnectionPool:
         with suppress(apsw.ConnectionClosedError):
             connection.set_commit_hook(None)
 
-    def give_back(self, connection: Connection, *, is_reusable: bool = True, with_lock: bool = False) -> None:
-        """Rolls back what is not committed, and returns the connection to the pool, or to the write lock if `with_lock`."""
+    def give_back(
+        self,
+        connection: Connection,
+        *,
+        is_reusable: bool = True,
+        with_lock: bool = False,
+        is_exposed: bool = False,
+    ) -> None:
+        """Rolls back what is not committed, and returns the connection to the pool, or to the write lock if `with_lock`.
+
+        `is_exposed` means that an application has had the connection. If it has kept it, it cannot use it while the connection is idle.
+        """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
         if self.is_inherited:
@@ -146,6 +161,8 @@ class ConnectionPool:
         except apsw.Error:
             is_clean = False
         if is_clean and is_reusable and not self._is_closed:
+            if is_exposed:
+                connection.exec_trace = self._refuse_if_idle
             if with_lock and self._write_lock.keep_connection(connection):
                 del self._used[connection]
                 return
@@ -230,6 +247,17 @@ class ConnectionPool:
             return self._idle.pop()
         except IndexError:
             return None
+
+    def _refuse_if_idle(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        """Raises for a statement on a connection that nobody has taken."""
+        connection = getattr(cursor, "connection", cursor)
+        in_use = self._write_lock.connection_in_use()
+        if connection in self._used or (in_use is not None and in_use[0] is connection):
+            return True
+        raise BrokerError(
+            f"{sql.strip()!r:.80} cannot be executed: the `with` block that the connection belongs to has ended; "
+            "use a connection only inside its block"
+        )
 
     def _reject_commit(self) -> bool:
         raise rolled_back_error(self._path)

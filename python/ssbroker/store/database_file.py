@@ -300,7 +300,7 @@ class DatabaseFile:
                 try:
                     yield connection
                 finally:
-                    self.connections.give_back(connection)
+                    self.connections.give_back(connection, is_exposed=not is_internal)
         except StorageError as error:
             if self._is_own_failure(error):
                 self._read_error, self._read_failed_at = str(error), time.monotonic()

@@ -73,10 +73,11 @@ class Session(_core.Session):
     waits for the lock, shares the connection with Python, and reports why a commit failed.
 
     Attributes:
+        is_exposed: Whether the application has had the connection.
         is_reusable: Whether the connection may be reused by later transactions.
     """
 
-    __slots__ = ("_file", "_has_handler", "_is_guarded", "_lock_timeout", "_thread", "is_reusable")
+    __slots__ = ("_file", "_has_handler", "_is_guarded", "_lock_timeout", "_thread", "is_exposed", "is_reusable")
 
     def __init__(self, _context: SessionContext, thread: int, file: SessionFile, lock_timeout: float) -> None:
         self._thread = thread
@@ -84,6 +85,7 @@ class Session(_core.Session):
         self._has_handler = False
         self._lock_timeout = lock_timeout
         self._is_guarded = False
+        self.is_exposed = False
         self.is_reusable = True
 
     def begin(self) -> Connection:
@@ -160,9 +162,9 @@ class Session(_core.Session):
             connections.used[self.connection] = self._thread
             connection = self.detach()
             self._unguard(connection)
-            connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True)
+            connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True, is_exposed=self.is_exposed)
         finally:
-            self.is_reusable = True
+            self.is_exposed, self.is_reusable = False, True
             self._file.write_lock.release()
 
     def _wait_and_begin(self) -> Connection:

@@ -414,7 +414,8 @@ class FileIdentity:
         if (status.st_dev, status.st_ino) != self._identity:
             raise FileReplacedError(
                 f"{self._path}: another file has replaced it since it was opened; changes to the old file would be lost. "
-                "Close the instance in each process, remove the old file's -wal and -shm, and open it again",
+                "If the database was dropped and attached again, get it with instance.database(name) again. If another program has "
+                "replaced the file, close the instance in each process, remove the old file's -wal and -shm, and open it again",
                 file=self._path,
             )
 
