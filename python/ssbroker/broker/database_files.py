@@ -6,7 +6,6 @@ import logging
 import os
 import random as randomness
 import re
-from glob import glob
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -85,11 +84,11 @@ def create_msdb(
 
 def _reject_lost_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> None:
     """Raises if the folder holds databases of an instance whose msdb is missing."""
-    attached = [
-        name
-        for name in sorted(glob("*.sqlite", root_dir=path.parent))  # omits folders that cannot be read
-        if name != path.name and _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)
-    ]
+    try:
+        others = sorted(name for name in os.listdir(path.parent) if name.endswith(".sqlite") and name != path.name)
+    except OSError:  # missing, or inaccessible, which creating msdb reports
+        return
+    attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
     if attached and is_missing(path):  # otherwise another process has created the instance meanwhile
         raise refusal(
             f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
