@@ -102,6 +102,26 @@ def test_the_first_error_stops_the_statements_after_it(shell: Terminal) -> None:
     assert shell.send("SELECT name FROM service_queues ORDER BY name;")[1:3] == ["Orders", "Second"]
 
 
+def test_a_transaction_over_several_inputs_is_refused(shell: Terminal) -> None:
+    for statement in (
+        "BEGIN TRANSACTION",
+        "BEGIN TRAN changes",
+        "SAVE TRANSACTION half",
+        "COMMIT",
+        "ROLLBACK TRANSACTION",
+        "CREATE QUEUE Second; BEGIN TRANSACTION",
+    ):
+        shown = " ".join(shell.send(f"{statement};"))
+        assert re.fullmatch(
+            "error: (BEGIN TRANSACTION|SAVE TRANSACTION|COMMIT|ROLLBACK): the shell commits each input immediately, and "
+            "cannot undo it later; to apply statements completely or not at all, enter them on one line",
+            shown,
+        ), statement
+    assert shell.send("BEGIN TRANSACTION; CREATE QUEUE Third; COMMIT;") == ["done"]
+    assert shell.send("BEGIN TRAN; DROP QUEUE Third; ROLLBACK;")[0].startswith("error: ROLLBACK: ROLLBACK cannot undo")
+    assert shell.send("SELECT name FROM service_queues ORDER BY name;")[1:3] == ["Orders", "Third"]
+
+
 def test_use_lasts_and_is_in_the_prompt(folder: Path) -> None:
     with opened(folder) as shell:
         assert shell.send("CREATE DATABASE Stock;", prompt="shop/Sales> ") == ["done"]

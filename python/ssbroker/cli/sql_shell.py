@@ -31,9 +31,9 @@ from ssbroker.cli.sql_query import (
     rows_as_json,
     run_queries,
 )
-from ssbroker.cli.sql_statements import is_command, is_complete, pieces
+from ssbroker.cli.sql_statements import is_command, is_complete, open_transaction, pieces
 from ssbroker.cli.terminal import FittedTable, cell
-from ssbroker.exceptions import MissingDependencyError, SsbrokerError
+from ssbroker.exceptions import InputError, MissingDependencyError, SsbrokerError
 
 try:
     from prompt_toolkit import PromptSession
@@ -65,6 +65,10 @@ _SECRET: Final = re.compile(r"\b(?:PASSWORD|SECRET)\b", re.IGNORECASE)
 _DATA_STATEMENT: Final = re.compile(
     r"\s*(?:RECEIVE|SEND|MOVE\s+CONVERSATION|GET\s+CONVERSATION|(?:BEGIN|END)\s+(?:DIALOG|CONVERSATION))\b",
     re.IGNORECASE,
+)
+_NO_TRANSACTIONS: Final = (
+    "the shell commits each input immediately, and cannot undo it later; to apply statements completely or not at all, "
+    "enter them on one line"
 )
 _TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -160,6 +164,9 @@ class Shell:
             self._line(f"({count_of(len(rows), 'row')})", "dim")
 
     def _run_script(self, text: str) -> None:
+        statement = open_transaction(text)
+        if statement is not None:
+            raise InputError(f"{statement}: {_NO_TRANSACTIONS}")
         notes = self._session.execute(text)
         if _DATA_STATEMENT.match(text):
             self._error(

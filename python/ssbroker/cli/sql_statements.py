@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ssbroker.ddl.lexer import ScriptSource, Token, batches
+from ssbroker.ddl.parser import parse
+from ssbroker.ddl.statements import TransactionControl, walk
 from ssbroker.exceptions import DdlError
 
 _WORDS: Final = re.compile(r"\s*(?:\\.*|(?:help|quit|exit)\s*;?\s*)", re.IGNORECASE)
@@ -79,6 +81,24 @@ def pieces(text: str) -> Iterator[Piece]:
             script.append((number, one))
     if script:
         yield _script(text, [statement for _, statement in script])
+
+
+def open_transaction(text: str) -> str | None:
+    """Returns the statement that makes an input part of a transaction over several inputs; None if there is none.
+
+    Examples:
+        >>> open_transaction("BEGIN TRANSACTION;"), open_transaction("ROLLBACK;")
+        ('BEGIN TRANSACTION', 'ROLLBACK')
+        >>> open_transaction("BEGIN TRAN; CREATE QUEUE Orders; COMMIT;")
+    """
+    source = ScriptSource(text, None)
+    errors: list[DdlError] = []  # the statements before them count
+    parsed = (one for batch in batches(source) for one in parse(source, batch, report=errors.append).statements)
+    found = [one.statement.action for one in walk(parsed) if isinstance(one.statement, TransactionControl)]
+    begins, ends = "BEGIN" in found, "COMMIT" in found or "ROLLBACK" in found
+    if begins == ends and (begins or not found):
+        return None
+    return {"BEGIN": "BEGIN TRANSACTION", "SAVE": "SAVE TRANSACTION"}.get(found[0], found[0])
 
 
 def _script(text: str, statements: Sequence[Sequence[Token]]) -> Piece:
