@@ -230,6 +230,49 @@ def test_status_of_trace_is_0_if_the_message_is_delivered(planned: Path, run: Ru
     assert run("trace", "--fleet", planned, "--to-service", "//Stock", "--from", "NORTH").status == 0
 
 
+def test_instance_folder_has_the_addresses_of_its_last_server(run: Run, tmp_path: Path) -> None:
+    shop, stock = tmp_path / "shop", tmp_path / "stock"
+    with (
+        Instance.create(shop, name="shop") as one,
+        Instance.create(stock, name="stock") as other,
+        one.serve(port=0, allow_unencrypted=True) as here,
+        other.serve(port=0, allow_unencrypted=True, addresses=["TCP://stock.example:4022"]),
+    ):
+        for instance, service, peer, address in (
+            (one, "//Shop", "//Stock", "TCP://stock.example:4022"),
+            (other, "//Stock", "//Shop", here.address),
+        ):
+            instance.execute(
+                "CREATE DATABASE Sales\nGO\nUSE Sales; CREATE QUEUE Q; "
+                f"CREATE SERVICE [{service}] ON QUEUE Q ([DEFAULT]); "
+                f"CREATE ROUTE Peer WITH SERVICE_NAME = '{peer}', ADDRESS = '{address}';"
+            )
+    found = run("trace", shop, stock, "--from", "shop", "--to-service", "//Stock")
+    assert (found.status, found.err) == (0, "")
+    assert "=> DELIVERED to stock/Sales" in found.out
+
+
+def test_addresses_are_stated_by_an_option(run: Run, tmp_path: Path) -> None:
+    for name, script in (("NORTH", NORTH), ("SOUTH", SOUTH + BACK)):
+        (tmp_path / f"{name}.sql").write_text(script.partition("\n")[2])
+    paths = (tmp_path / "NORTH.sql", tmp_path / "SOUTH.sql")
+    tracing = ("trace", *paths, "--from", "NORTH", "--to-service", "//Stock", *AT)
+    stated = ("--address", "NORTH=TCP://north:4022", "--address", "south=TCP://south")
+    assert "state it: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022" in run(*tracing).out
+    assert run(*tracing, *stated).status == 0
+    assert "address is not stated" in run("lint", *paths, *AT).out
+    assert "address is not stated" not in run("lint", *paths, *stated, *AT).out
+    assert run("compare", *paths, "--address", "SOUTH=TCP://south:4022", *AT).err == ""
+    for option, problem in (
+        ("EAST=TCP://east", "there is no instance 'EAST'; expected one of NORTH, SOUTH"),
+        ("NORTH=north:4022", "'north:4022' is not a valid address; expected TCP://host[:port]"),
+        ("TCP://north", "'TCP://north' is not valid; expected NAME=ADDRESS, such as stock=TCP://stock:4022"),
+    ):
+        for command in (tracing, ("lint", *paths), ("compare", *paths)):
+            found = run(*command, "--address", option)
+            assert (found.status, found.err) == (2, f"ssbroker: --address: {problem}\n")
+
+
 def test_compare_without_traffic(folder: Path, planned: Path, run: Run) -> None:
     found = run("compare", "--fleet", folder, planned, *AT)
     assert (found.status, found.err) == (1, "")
@@ -596,7 +639,7 @@ def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run,
     hidden = run("lint", tmp_path / "one.sql", tmp_path / "two.sql").out.splitlines()[-1]
     assert hidden.startswith("Not checked")
     assert (
-        "whether routes lead to one, two, whose address is not stated (-- ssbroker: addresses=TCP://host:port in its script"
+        "whether routes lead to one, two, whose address is not stated (--address NAME=TCP://host:port, or -- ssbroker: addresses="
         in hidden
     )
     shown = run("lint", "--fleet", folder, *AT)

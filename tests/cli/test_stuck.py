@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ssbroker import Instance
 from ssbroker.cli import chunks
 from ssbroker.diagnose import CODES, STUCK, Fleet, stuck
 from tests.cli.conftest import NOW, NOW_TEXT, Run
@@ -63,6 +65,63 @@ def explained(folder: Path, *services: str, **columns: list[Any]) -> list[dict[s
     """What the function returns for messages of NORTH/Sales."""
     queue = {"database": ["Sales"] * len(services), "to_service_name": [*services], **columns}
     return stuck(Fleet.load(folder, now=NOW), pa.table(queue), instance="NORTH", at=NOW).to_pylist()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The folders of two instances that were served; in shop, messages wait for stock, which lacks a service, and for an unknown instance."""
+    shop, stock = tmp_path / "shop", tmp_path / "stock"
+    with Instance.create(stock, name="stock") as other, other.serve(port=0, allow_unencrypted=True) as there:
+        other.execute("CREATE DATABASE Stores")
+    with Instance.create(shop, name="shop", background=False) as instance:
+        for database in ("Sales", "Billing"):
+            instance.execute(
+                f"CREATE DATABASE {database}\nGO\nUSE {database}; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q; "
+                f"CREATE ROUTE Stock WITH SERVICE_NAME = '//Stok', ADDRESS = '{there.address}'; "
+                "CREATE ROUTE Away WITH SERVICE_NAME = '//Away', ADDRESS = 'TCP://away:4022';"
+            )
+            with instance.database(database).transaction() as t:
+                for service in ("//Stok", "//Stok", "//Away"):
+                    t.send(t.begin_dialog("//Sales", service), b"one")
+        yield shop, stock
+
+
+def test_queue_of_an_instance_folder(served: tuple[Path, Path], run: Run) -> None:
+    shop, stock = served
+    given = run("stuck", shop, stock, "--from", "shop/Sales")
+    assert given.status == 1
+    groups = given.out.split("\n\n")
+    assert groups[0].startswith('2 messages in shop/Sales for "//Stok", the oldest from ')
+    assert "=> DROPPED by stock (service_not_found)" in groups[0]
+    assert groups[1].startswith('1 message in shop/Sales for "//Away", the oldest from ')
+    assert "=> ELSEWHERE" in groups[1]
+    assert "routes are correct" not in groups[1]
+    assert groups[2] == "A problem was found for 3 of 3 messages.\n"
+    whole = run("stuck", shop, stock, "--queue", shop, "--json")
+    assert [row["database"] for row in json.loads(whole.out)] == ["Sales"] * 3 + ["Billing"] * 3
+    assert run("stuck", shop, stock, "--from", "shop", "--json").out == whole.out
+    stated = run("stuck", shop, "--address", "shop=TCP://away:4022", "--from", "shop/Sales")
+    assert "ELSEWHERE: sent to TCP://127.0.0.1" in stated.out
+    assert "SSB009" in stated.out, "a route to its own address"
+    assert run("stuck", stock).out == "The transmission queue is empty.\n"
+
+
+def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Path], folder: Path, run: Run) -> None:
+    shop, stock = served
+    for arguments, problem in (
+        ((shop, stock), "--from: specify where the messages wait: shop, stock"),
+        (
+            ("--fleet", folder),
+            "--queue: specify the rows of sys.transmission_queue: no catalog is the folder of an instance",
+        ),
+        (
+            (shop, folder / "NORTH.sql", "--from", "NORTH"),
+            "--queue: specify the rows of sys.transmission_queue: NORTH is not the folder of an instance",
+        ),
+        ((stock, "--queue", shop), f"--queue: {shop}: the folder of an instance; specify it as a catalog too"),
+    ):
+        found = run("stuck", *arguments)
+        assert (found.status, found.err) == (2, f"ssbroker: {problem}\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -122,6 +181,21 @@ def test_json_and_output_equal_the_function(
     assert json.loads(found.out) == expected
     assert read(output) == expected
     assert list(expected[0]) == STUCK.names
+
+
+def test_message_that_leaves_the_instances_gets_no_all_clear(folder: Path, run: Run) -> None:
+    queue = queue_file(folder, row("//Prices"))
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--at", NOW_TEXT)
+    assert found.out.splitlines()[1:] == [
+        "  => ELSEWHERE: sent to TCP://prices:4022, which is not an address of any instance",
+        "  - there is no transmission_status; a message also waits here until the target acknowledges it",
+        (
+            "    Add the catalog of that instance, and state its address: --address NAME=TCP://prices:4022, or -- ssbroker: "
+            "addresses=TCP://prices:4022 in its script. Or correct the route."
+        ),
+        "",
+        "No problem was found for 1 message. 1 of them could be followed only to an address that no instance has.",
+    ]
 
 
 def test_messages_without_a_problem(folder: Path, run: Run) -> None:

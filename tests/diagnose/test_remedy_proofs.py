@@ -275,8 +275,9 @@ def test_unknown_host_is_not_assumed_to_be_localhost(tmp_path: Path) -> None:
         ("SSB022", "south", ()),
     ]
     assert found[0].remedy == (
-        "The address of south is not stated. If this is it, state it: -- ssbroker: addresses=TCP://south.corp.example:4023 in its "
-        'script, or "addresses" in instance.json of its folder. Otherwise add the catalog of that instance, or correct the route.'
+        "The address of south is not stated. If this is it, state it: --address south=TCP://south.corp.example:4023, or "
+        "-- ssbroker: addresses=TCP://south.corp.example:4023 in its script. Otherwise add the catalog of that instance, or correct the "
+        "route."
     )
 
 

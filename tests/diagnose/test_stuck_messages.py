@@ -505,6 +505,17 @@ def test_wrong_port_is_the_cause_of_a_message_that_leaves_the_fleet() -> None:
     assert row["code"] == "SSB022"
 
 
+@pytest.mark.parametrize(
+    "status", ["Something else happened.", "10061", str(dropped_by_next_hop("TCP://x:4022", DropReason.NOT_ACCEPTED))]
+)
+def test_routes_that_leave_the_fleet_are_not_called_correct(status: str) -> None:
+    row = explained(fleet(A=north(sender="TCP://away")), "Stock", transmission_status=status)
+    assert row["end"] == "ELSEWHERE: sent to TCP://away:4022, which is not an address of any instance"
+    assert row["cause"].startswith("what happens at that address is not known here; the status says ")
+    assert "Wait until it is tried again" not in row["remedy"]
+    assert "--address NAME=TCP://away:4022" in explained(fleet(A=north(sender="TCP://away")), "Stock")["remedy"]
+
+
 STATUSES = (None, "", "Something else happened.", "10061", "Access is denied.", "9792", "The target queue is disabled.")
 OPTIONAL: dict[str, tuple[Any, ...]] = {
     "transmission_status": STATUSES,

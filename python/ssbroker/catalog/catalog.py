@@ -21,7 +21,13 @@ from ssbroker._text import printable, quantity, restore_spaces
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
-from ssbroker.catalog.instance_folder import Contents, instance_files, is_instance_folder, read_contents
+from ssbroker.catalog.instance_folder import (
+    Contents,
+    instance_files,
+    is_instance_folder,
+    read_contents,
+    served_addresses,
+)
 from ssbroker.exceptions import (
     DdlWarning,
     DuplicateError,
@@ -210,6 +216,8 @@ class Catalog:
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
         """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes may have the instance open.
 
+        Its addresses are those with which it is or was last served; of an instance that was never served, those of its endpoint.
+
         Args:
             folder: Folder of the instance.
 
@@ -229,7 +237,10 @@ class Catalog:
             ...     Catalog.from_instance(folder).databases["name"].to_pylist()
             ['msdb', 'Sales']
         """
-        return cls._from_contents(read_contents(path_argument(folder, name="folder")))
+        path = path_argument(folder, name="folder")
+        catalog = cls._from_contents(read_contents(path))
+        served = served_addresses(path)
+        return catalog._with_addresses(served) if served else catalog  # noqa: SLF001 - an object of this class
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
@@ -374,6 +385,39 @@ class Catalog:
             object.__setattr__(copied, slot, getattr(self, slot))
         object.__setattr__(copied, "_details", details)
         return copied
+
+    def with_addresses(self, addresses: Sequence[str]) -> Self:
+        """Returns a copy of the catalog with more addresses of the instance.
+
+        Args:
+            addresses: The addresses at which other instances reach it, such as `TCP://stock:4022`, besides those that are known.
+
+        Returns:
+            The copy.
+
+        Raises:
+            InvalidAddressError: An address is not valid.
+            OptionError: `addresses` is not a sequence of strings.
+
+        Examples:
+            >>> from ssbroker import Catalog, schemas
+            >>> Catalog(schemas.ROUTES.empty_table()).with_addresses(["TCP://stock"]).addresses
+            ('TCP://stock:4022',)
+        """
+        more = string_list(addresses, name="addresses")
+        return self._with_addresses(tuple(dict.fromkeys([*self.addresses, *more])))
+
+    def _with_addresses(self, addresses: Sequence[str]) -> Self:
+        copied = type(self)(
+            self.routes,
+            self.databases,
+            self.services,
+            addresses=addresses,
+            message_forwarding=self.message_forwarding,
+            pending_requests=self.pending_requests,
+        )
+        copied._script = self._script  # noqa: SLF001 - an object of this class
+        return copied.with_details(self._details)
 
     @property
     def native(self) -> _core.Catalog:

@@ -6,6 +6,7 @@ The package `ssbroker` registers the function that opens an instance, because th
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_STATUS_FILE: Final = "serving.json"
 _MSDB_FILE: Final = "msdb.sqlite"
 _CACHED_INSTANCES: Final = 4
 _SHARED_MEMORY_SUFFIX: Final = "-shm"
@@ -83,6 +85,16 @@ def read_contents(folder: Path) -> Contents:
     """Returns the current catalog of an instance, which other processes may have open."""
     with _openers[0](folder) as instance:
         return instance.catalog()
+
+
+def served_addresses(folder: Path) -> tuple[str, ...]:
+    """Returns the addresses with which an instance is or was last served; empty if unknown."""
+    try:
+        found = json.loads((folder / _STATUS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    addresses = found.get("addresses") if isinstance(found, dict) else None
+    return tuple(each for each in addresses if isinstance(each, str)) if isinstance(addresses, list) else ()
 
 
 def instance_files(folder: Path) -> list[Path]:

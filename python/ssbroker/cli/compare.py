@@ -13,11 +13,14 @@ from rich.console import Console
 
 from ssbroker._text import count_of, terminal_safe
 from ssbroker.cli.diagnose_options import (
+    AddressOption,
     FleetOption,
     HtmlOption,
+    check_instances,
     database_names,
     instance_paths,
     load_fleet,
+    parse_addresses,
     write_text,
 )
 from ssbroker.cli.errors import error_in_file
@@ -62,6 +65,7 @@ def compare(
         ),
     ] = None,
     fleet: FleetOption = False,
+    address: AddressOption = None,
     at: AtOption = None,
     before_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time for BEFORE. Default: that of --at.")
@@ -103,8 +107,12 @@ def compare(
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
     options = parse_options(variable, encoding, lenient=lenient)
-    old = load_fleet([before], is_fleet=fleet, now=current_time, options=options)
-    new = load_fleet([after], is_fleet=fleet, now=current_time, options=options)
+    addresses = parse_addresses(address)
+    old, new = (
+        load_fleet([side], is_fleet=fleet, now=current_time, options=options, addresses=addresses)
+        for side in (before, after)
+    )
+    check_instances(addresses, old, new)
     # A single instance has the name of the first file on both sides.
     is_single = not fleet and len(old) == len(new) == 1
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from ssbroker import schemas
 from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.script_options import warn_about
 from ssbroker.cli.writers import replacing_files
+from ssbroker.ddl.model import find_name
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
-from ssbroker.exceptions import InputError
+from ssbroker.exceptions import InputError, InvalidAddressError, OptionError
 
 if TYPE_CHECKING:
     from ssbroker.ddl import ScriptOptions
@@ -26,6 +31,14 @@ FleetOption: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--fleet", help="Each path is a folder of instances: each subfolder and each .sql script in it is an instance."
+    ),
+]
+AddressOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--address",
+        metavar="NAME=ADDRESS",
+        help="An address at which other instances reach the instance NAME, such as stock=TCP://stock:4022. Can be repeated.",
     ),
 ]
 HtmlOption: TypeAlias = Annotated[
@@ -56,8 +69,15 @@ def instance_paths(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
     return found
 
 
-def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime, options: ScriptOptions) -> Fleet:
-    """Loads the instances of `instance_paths`; a LIFETIME in a script counts from `now`."""
+def load_fleet(
+    paths: list[Path],
+    *,
+    is_fleet: bool,
+    now: datetime,
+    options: ScriptOptions,
+    addresses: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Fleet:
+    """Loads the instances of `instance_paths`, with more addresses by name; a LIFETIME in a script counts from `now`."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
 
     found: dict[str, Catalog] = {}
@@ -66,7 +86,50 @@ def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime, options: Scr
             check_not_loaded(instance, found, path)
             found[instance] = catalog
             warn_about(catalog.notes, about="routing", verbose=False)
-    return Fleet(found)
+    return Fleet(with_addresses(found, addresses))
+
+
+def parse_addresses(texts: Sequence[str] | None) -> dict[str, list[str]]:
+    """Parses the values of `--address`.
+
+    Examples:
+        >>> parse_addresses(["NORTH=TCP://north", "NORTH=TCP://10.0.0.1:4022"])
+        {'NORTH': ['TCP://north', 'TCP://10.0.0.1:4022']}
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for text in texts or ():
+        name, separator, address = text.rpartition("=")
+        if not separator or not name:
+            raise OptionError(
+                f"--address: {text!r:.80} is not valid; expected NAME=ADDRESS, such as stock=TCP://stock:4022"
+            )
+        try:
+            Catalog(schemas.ROUTES.empty_table(), addresses=[address])
+        except InvalidAddressError:
+            raise OptionError(
+                f"--address: {address!r:.80} is not a valid address; expected TCP://host[:port]"
+            ) from None
+        found[name].append(address)
+    return dict(found)
+
+
+def check_instances(addresses: Mapping[str, Sequence[str]], *fleets: Mapping[str, Catalog]) -> None:
+    """Raises OptionError if `--address` names an instance that is in none of the fleets."""
+    known = list(dict.fromkeys(name for fleet in fleets for name in fleet))
+    for name in addresses:
+        if find_name(name, known) is None:
+            expected = ", ".join(shortened_list(known, _SHOWN_STARTS_MAX))
+            raise OptionError(f"--address: there is no instance {name!r:.80}; expected one of {expected}")
+
+
+def with_addresses(instances: Mapping[str, Catalog], addresses: Mapping[str, Sequence[str]]) -> dict[str, Catalog]:
+    """Returns the instances with more addresses of those that are named."""
+    found = dict(instances)
+    for given, more in addresses.items():
+        name = find_name(given, found)
+        if name is not None:
+            found[name] = found[name].with_addresses(more)
+    return found
 
 
 def write_text(path: Path, text: str) -> None:
@@ -119,8 +182,6 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
         >>> parse_start("north/Sales", one), parse_start("Sales", one), parse_start("NORTH", two)
         (('NORTH', 'Sales'), (None, 'Sales'), ('NORTH', None))
     """
-    from ssbroker.ddl.model import find_name  # noqa: PLC0415 - keeps --help fast
-
     if text is None:
         return None, None
     instance, slash, database = text.partition("/")

@@ -19,10 +19,14 @@ from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.details import ConversationCount
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.diagnose_options import (
+    AddressOption,
     CatalogsArgument,
     FleetOption,
     HtmlOption,
+    check_instances,
     instance_paths,
+    parse_addresses,
+    with_addresses,
     write_text,
 )
 from ssbroker.cli.options import AtOption, as_options, parse_time
@@ -63,6 +67,7 @@ def lint(
     *,
     catalogs: CatalogsArgument,
     fleet: FleetOption = False,
+    address: AddressOption = None,
     at: AtOption = None,
     expires_within: Annotated[
         int,
@@ -100,7 +105,10 @@ def lint(
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient, collects=True)
-    instances, uris, duplicate_id_findings = _load_instances(paths, now=current_time, options=options)
+    addresses = parse_addresses(address)
+    instances, uris, duplicate_id_findings = _load_instances(
+        paths, now=current_time, options=options, addresses=addresses
+    )
     notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
     warn_about(notes, about="routing", verbose=verbose)
     with as_options(ignore="--ignore", expires_within="--expires-within"):
@@ -134,7 +142,7 @@ def _uri(path: Path) -> str:
 
 
 def _load_instances(
-    paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions
+    paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions, addresses: Mapping[str, Sequence[str]]
 ) -> tuple[Fleet, dict[str, str], list[Finding]]:
     """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice.
 
@@ -160,7 +168,9 @@ def _load_instances(
             check_not_loaded(instance, usable, path)
             usable[instance] = _with_conversations(catalog, path)
             uris[instance] = _uri(path)
-    return Fleet(usable), uris, duplicate_id_findings
+    if not duplicate_id_findings:
+        check_instances(addresses, usable)
+    return Fleet(with_addresses(usable, addresses)), uris, duplicate_id_findings
 
 
 def _with_conversations(catalog: Catalog, path: Path) -> Catalog:

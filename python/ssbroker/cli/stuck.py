@@ -1,10 +1,10 @@
-"""`ssbroker stuck`: explains why messages wait in an export of `sys.transmission_queue`."""
+"""`ssbroker stuck`: explains why messages wait in `sys.transmission_queue`, that of an instance folder or an export."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,17 @@ from rich.console import Console
 from ssbroker._arguments import parse_timestamp
 from ssbroker._arrow import with_column
 from ssbroker._compat import cast
-from ssbroker._text import count_of, one_line
+from ssbroker._text import count_of, one_line, shortened_list
+from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.chunks import all_chunks
 from ssbroker.cli.diagnose_options import (
+    AddressOption,
     CatalogsArgument,
     FleetOption,
+    check_instances,
     instance_paths,
     load_fleet,
+    parse_addresses,
     parse_start,
     require_start,
 )
@@ -44,7 +48,7 @@ from ssbroker.cli.readers import (
 from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files
-from ssbroker.exceptions import InputError, SchemaError
+from ssbroker.exceptions import InputError, OptionError, SchemaError
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Fleet
@@ -53,7 +57,11 @@ pc: Any = pyarrow.compute  # the stubs know no columns of several chunks
 
 EXAMPLES = """Examples:
 
-Explain the messages that wait in the database Sales of NORTH:
+Explain the messages that wait in the instance whose folder is shop:
+
+  ssbroker stuck shop/ stock/ --from shop
+
+Explain an export of the database Sales of NORTH:
 
   ssbroker stuck --fleet instances/ --queue queue.csv --from NORTH/Sales
 
@@ -67,12 +75,12 @@ def stuck(
     *,
     catalogs: CatalogsArgument,
     queue: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE",
-            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC.",
+            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: those of the instance folder, of which --from names one if there are several.",
         ),
-    ],
+    ] = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -92,10 +100,12 @@ def stuck(
     ] = None,
     format: FormatOption = None,  # noqa: A002
     fleet: FleetOption = False,
+    address: AddressOption = None,
     at: AtOption = None,
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON array with an object for each message, in the order of FILE.")
+        bool,
+        typer.Option("--json", help="Print a JSON array with an object for each message, in the order of the queue."),
     ] = False,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
@@ -103,7 +113,7 @@ def stuck(
 ) -> None:
     """Explain why messages wait in a transmission queue.
 
-    Each message is traced to its end and back. If the routes are correct, its transmission_status names the cause.
+    Each message is traced to its end and back. If no fault of the routes is found, its transmission_status names the cause.
 
     Exit status: 0 if no problem is found, 1 if one is found for any message, 2 if an option or an input is invalid.
     """
@@ -112,13 +122,18 @@ def stuck(
 
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
-    files = expand_patterns([queue])
+    paths = instance_paths(catalogs, is_fleet=fleet)
+    folders = {name: path for name, path in paths.items() if is_instance_folder(path)}
+    own = _own_queues(queue, folders)
+    files = [] if own or queue is None else expand_patterns([queue])
     outputs = [] if output is None else [output]
     formats = [output_format(path, format) for path in outputs]
-    refuse_overwriting(outputs, inputs=files, catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
+    refuse_overwriting(outputs, inputs=files, catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient)
-    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options)
-    instance, messages = _read(files, start, instances)
+    addresses = parse_addresses(address)
+    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
+    check_instances(addresses, instances)
+    instance, messages = _read_folder(own, start, instances) if own else _read(files, start, instances)
     rows = explain_messages(instances, messages, instance=instance, now=now, pending_request=pending_request)
     table = pa.Table.from_pylist(rows, schema=STUCK)
     for path, file_format in zip(outputs, formats, strict=True):
@@ -131,6 +146,60 @@ def stuck(
         print_messages(rows, _enqueue_times(messages), instance, Console())
     if any(map(_has_problem, rows)):
         raise typer.Exit(1)
+
+
+def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Path]:
+    """Returns the instance folders of which one has the queue; empty if `--queue` names files."""
+    if queue is None:
+        if not folders:
+            raise OptionError(
+                "--queue: specify the rows of sys.transmission_queue: no catalog is the folder of an instance"
+            )
+        return dict(folders)
+    given = Path(queue)
+    if not is_instance_folder(given):
+        return {}
+    found = {name: path for name, path in folders.items() if path.samefile(given)}
+    if not found:
+        raise OptionError(f"--queue: {queue}: the folder of an instance; specify it as a catalog too")
+    return found
+
+
+def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
+    """Returns the instance of which the messages wait, and the rows of its queue, without the bodies."""
+    from ssbroker.broker.instance import Instance, instance_context  # noqa: PLC0415 - only for instance folders
+    from ssbroker.broker.views import TRANSMISSION_QUEUE, read_slice  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.trace import resolve_database  # noqa: PLC0415 - keeps --help fast
+
+    instance, database = parse_start(start, fleet)
+    if instance is None and len(folders) > 1:
+        raise InputError(f"--from: specify where the messages wait: {', '.join(shortened_list(folders, _SHOWN_MAX))}")
+    instance = instance or next(iter(folders))
+    if database is not None or instance not in fleet:
+        with as_options(instance="--from", database="--from"):
+            instance, database = resolve_database(fleet, instance, database)
+    if instance not in folders:
+        raise OptionError(
+            f"--queue: specify the rows of sys.transmission_queue: {instance} is not the folder of an instance"
+        )
+    with Instance.open(folders[instance], background=False) as opened:
+        return instance, pa.concat_tables(
+            read_slice(each, TRANSMISSION_QUEUE, _ALL_MESSAGES, ["database", *_VIEW_COLUMNS])
+            for each in instance_context(opened).databases
+            if database in (None, each.name)
+        )
+
+
+_SHOWN_MAX: Final = 10
+_ALL_MESSAGES: Final = (0, 2**63 - 1)
+_VIEW_COLUMNS: Final = (
+    "to_service_name",
+    "to_broker_instance",
+    "from_service_name",
+    "is_initiator",
+    "transmission_status",
+    "enqueue_time",
+)
 
 
 def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
@@ -225,6 +294,9 @@ _NO_PROBLEM: Final = (
 )
 
 
+_NOT_FOLLOWED: Final = "there is no transmission_status; a message also waits here until the target acknowledges it"
+
+
 def print_messages(
     rows: Sequence[dict[str, Any]], times: Sequence[datetime | None], instance: str, console: Console
 ) -> None:
@@ -241,6 +313,8 @@ def print_messages(
     found = sum(map(_has_problem, rows))
     whole = count_of(len(rows), "message")
     result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."
+    if lost := sum(not row["is_followed"] and not _has_problem(row) for row in rows):
+        result += f" {lost:,} of them could be followed only to an address that no instance has."
     print_prose(console, result if rows else "The transmission queue is empty.")
 
 
@@ -251,14 +325,15 @@ def _print_group(row: dict[str, Any], times: list[datetime | None], instance: st
     oldest = min((time for time in times if time is not None), default=None)
     age = "" if oldest is None else f", the oldest from {oldest:%Y-%m-%d %H:%M:%S} UTC"
     where = f"{instance}/{row['database']} for {quoted_name(row['to_service_name'])}"
-    colour = "green" if not _has_problem(row) else "yellow" if row["is_sound"] else "red"
+    colour = "green" if row["is_followed"] and not _has_problem(row) else "yellow" if row["is_sound"] else "red"
     print_prose(console, f"{count_of(len(times), 'message')} in {where}{age}", colour)
     print_prose(console, f"  => {row['end']}")
     if row["transmission_status"]:
         print_prose(console, f"  transmission_status: {one_line(row['transmission_status'])}")
     if row["code"] is not None:
         print_prose(console, f"  {row['code']}: {CODES[row['code']].title}\n  {CODES[row['code']].why}")
-    if cause := row["cause"] if _has_problem(row) else _NO_PROBLEM:
+    nothing_found = _NO_PROBLEM if row["is_followed"] else _NOT_FOLLOWED
+    if cause := row["cause"] if _has_problem(row) else nothing_found:
         print_prose(console, f"  - {cause}")
     if row["remedy"] is not None:
         print_prose(console, f"{'    ' if cause else '  - '}{row['remedy']}", "dim")

@@ -11,11 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.cli.diagnose_options import (
+    AddressOption,
     CatalogsArgument,
     FleetOption,
     HtmlOption,
+    check_instances,
     instance_paths,
     load_fleet,
+    parse_addresses,
     parse_start,
     require_start,
     write_text,
@@ -64,6 +67,7 @@ def trace(
         str | None, typer.Option(metavar="GUID", help="Id of the conversation; it decides between equal routes.")
     ] = None,
     fleet: FleetOption = False,
+    address: AddressOption = None,
     at: AtOption = None,
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the trace as a JSON object.")] = False,
@@ -89,7 +93,9 @@ def trace(
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
     options = parse_options(variable, encoding, lenient=lenient)
-    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options)
+    addresses = parse_addresses(address)
+    instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
+    check_instances(addresses, instances)
     instance, database = parse_start(start, instances)
     require_start(instance, database, instances)
     with as_options(

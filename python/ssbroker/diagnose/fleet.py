@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -267,9 +268,9 @@ class Fleet(Mapping[str, Catalog]):
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
 
 
-def how_to_state_address(address: str) -> str:
-    """Returns how the address of an instance is stated."""
-    return f'-- ssbroker: addresses={address} in its script, or "addresses" in instance.json of its folder'
+def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
+    """Returns how the address of an instance is stated: for one run of a command, and in its script."""
+    return f"--address {shlex.quote(f'{instance}={address}')}, or -- ssbroker: addresses={address} in its script"
 
 
 def _common_databases(one: Catalog, other: Catalog) -> set[str]:

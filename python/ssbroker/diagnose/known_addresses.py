@@ -82,9 +82,12 @@ class KnownAddresses:
         if not owners:
             return f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
         shown = ", ".join(shortened_list(owners, LISTED_MAX))
+        stated = (
+            how_to_state_address(address, instance=owners[0]) if len(owners) == 1 else how_to_state_address(address)
+        )
         which = "it" if len(owners) == 1 else "the address of one of them"
         return (
-            f"The address of {shown} is not stated. If this is {which}, state it: {how_to_state_address(address)}. Otherwise add the "
+            f"The address of {shown} is not stated. If this is {which}, state it: {stated}. Otherwise add the "
             "catalog of that instance, or correct the route."
         )
 

@@ -114,7 +114,8 @@ def explain_messages(
 ) -> list[dict[str, Any]]:
     """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are none.
 
-    Each row also has `is_sound`: whether its routes are correct, so that only the status can name a cause.
+    Each row also has `is_sound`: whether no fault of the routes is known, so that only the status can name a cause; and `is_followed`:
+    whether the message was followed to its end, not to an address that no instance has.
     """
     explainer = _Explainer(with_assumed_ids(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
     return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
@@ -172,7 +173,9 @@ class _Explanation(NamedTuple):
 
     columns: dict[str, Any]
     is_sound: bool
-    """Whether the routes are correct, so that only the status can name a cause."""
+    """Whether no fault of the routes is known, so that only the status can name a cause."""
+    is_followed: bool = True
+    """Whether the message was followed to its end, not to an address that no instance has."""
     first: dict[str, Any] | None = None
     """The columns of the path that is taken first, if only another choice between equal routes is not correct."""
 
@@ -209,6 +212,7 @@ class _Explainer:
             "transmission_status": status,
             **_with_status(self._results[key], None if status is None else str(status)),
             "is_sound": self._results[key].is_sound,
+            "is_followed": self._results[key].is_followed,
         }
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
@@ -250,7 +254,7 @@ class _Explainer:
             "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(lost.end)}" if lost else "")),
         }
         result |= self._columns_of_cause(forward, lost or forward, finding)
-        return _Explanation(result, is_sound)
+        return _Explanation(result, is_sound, is_followed=forward.end.outcome != "ELSEWHERE")
 
     def _lost_return(self, forward: Trace) -> Trace | None:
         """Returns a path of the acknowledgement that does not lead back to the sender, over all tie breaks."""
@@ -289,6 +293,8 @@ class _Explainer:
                 "cause": f"the conversation is for {quoted_name(service)}, but {similar}",
                 "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
             }
+        if forward.end.outcome == "ELSEWHERE":
+            return {"code": None, "cause": None, "remedy": forward.advice}
         return {"code": None, "cause": None, "remedy": _advice(last.hops[-1]) if last.hops else None}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
@@ -347,9 +353,12 @@ class _Explainer:
             yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
 
 
+_NOT_FOLLOWED: Final = "what happens at that address is not known here"
+
+
 def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any]:
     """Returns the columns with the cause that the status names, unless the routing decision certainly explains the message."""
-    result, is_sound, first = explanation
+    result, is_sound, is_followed, first = explanation
     said = cause_of(status)
     if not is_sound:
         if first is None or said is None or said.is_routing:
@@ -360,10 +369,14 @@ def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any
     if said is None:
         if not status:
             return result
+        verdict = "the routes are correct" if is_followed else _NOT_FOLLOWED
         return result | {
-            "cause": f"the routes are correct; the status says {quoted_name(status)}",
+            "cause": f"{verdict}; the status says {quoted_name(status)}",
             "remedy": "Look in the error log of both instances for this text.",
         }
+    if not is_followed:
+        remedy = f"{said.remedy} {result['remedy'] or ''}" if said.is_routing else said.remedy
+        return result | {"cause": f"{_NOT_FOLLOWED}; the status says that {said.cause}", "remedy": remedy}
     if said.is_routing:
         return result | {
             "cause": f"the routes are correct now; the status is from an earlier attempt: {said.cause}",

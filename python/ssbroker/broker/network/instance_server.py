@@ -242,7 +242,8 @@ class Server:
     def _attach(self) -> None:
         """Attaches the running endpoint to the instance."""
         instance, background = self._instance, self._background
-        background.catalog.add_addresses([*_addresses(self.host, self.port), *self.options.addresses])
+        addresses = [*_addresses(self.host, self.port), *self.options.addresses]
+        background.catalog.add_addresses(addresses)
         instance.row_sources["sys.dm_broker_connections"] = self.endpoint.view_rows
         instance.row_sources["sys.dm_broker_forwarded_messages"] = self.forwarding.view_rows
         self._on_change(self)
@@ -254,6 +255,7 @@ class Server:
         self._status_file = StatusFile(
             instance,
             (self.host, self.port),
+            addresses=addresses,
             connections=lambda: view(instance, "sys.dm_broker_connections", None).to_pylist(),
             forwarded_pending=lambda: self.forwarding.pending[0],
             on_write=on_write,

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +39,8 @@ _LOGGER: Final = logging.getLogger("ssbroker.broker")
 class StatusFile:
     """Writes the status file of a serving instance every two seconds, in a thread.
 
-    `on_write` is called each time, too.
+    `on_write` is called each time, too. The file remains when serving ends: its addresses are those of the catalog that the diagnosis
+    reads from the folder (`catalog/instance_folder.py`).
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class StatusFile:
         instance: InstanceContext,
         listens: tuple[str, int],
         *,
+        addresses: Sequence[str] = (),
         connections: Callable[[], list[dict[str, Any]]] = list,
         forwarded_pending: Callable[[], int] = int,
         on_write: Callable[[], None] = lambda: None,
     ) -> None:
         self._instance: Final = instance
+        self._addresses: Final = addresses
         self._connections: Final = connections
         self._forwarded_pending: Final = forwarded_pending
         self._listens: Final = listens
@@ -71,38 +74,50 @@ class StatusFile:
             self._thread.start()
 
     def close(self) -> None:
-        """Stops writing, and removes the file."""
+        """Stops writing; the file no longer names the process and connections."""
         self._is_closed.set()
         if self._thread.is_alive():
             self._thread.join(wait_limit())
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:  # harmless: readers check first whether the instance is served
-            _LOGGER.warning("%s: cannot be removed: %s", self._path, error)
+        self._write({**self._header(None), "connections": [], "forwarded_pending": 0})
 
     def write(self) -> None:
         """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
         with self._guard:
             try:
-                temporary = self._path.with_suffix(".new")
-                temporary.write_text(json.dumps(self.status(), ensure_ascii=False), encoding="utf-8")
-                temporary.replace(self._path)
-                self._is_failure_logged = False
-            except (OSError, StorageError) as error:
-                if not self._is_failure_logged:
-                    self._is_failure_logged = True
-                    _LOGGER.warning(
-                        "%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error
-                    )
+                status = self.status()
+            except StorageError as error:
+                self._log_failure(error)
+            else:
+                self._write(status)
+
+    def _write(self, status: dict[str, Any]) -> None:
+        try:
+            temporary = self._path.with_suffix(".new")
+            temporary.write_text(json.dumps(status, ensure_ascii=False), encoding="utf-8")
+            temporary.replace(self._path)
+            self._is_failure_logged = False
+        except OSError as error:
+            self._log_failure(error)
+
+    def _log_failure(self, error: OSError | StorageError) -> None:
+        if not self._is_failure_logged:
+            self._is_failure_logged = True
+            _LOGGER.warning("%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error)
 
     def status(self) -> dict[str, Any]:
         """Returns the content of the file now."""
         return {
-            "process": os.getpid(),
-            "listens": host_and_port(*self._listens),
-            "written_at": self._instance.clock().isoformat(timespec="seconds"),
+            **self._header(os.getpid()),
             "connections": [_status_row(row) for row in self._connections()],
             "forwarded_pending": self._forwarded_pending(),
+        }
+
+    def _header(self, process: int | None) -> dict[str, Any]:
+        return {
+            "process": process,
+            "listens": host_and_port(*self._listens),
+            "addresses": [*self._addresses],
+            "written_at": self._instance.clock().isoformat(timespec="seconds"),
         }
 
     def _run(self) -> None:
@@ -131,6 +146,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
     return {
         "process": process or None,
         "listens": None,
+        "addresses": [],
         "written_at": None,
         "connections": [],
         "forwarded_pending": 0,
