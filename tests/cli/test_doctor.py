@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.doctor import _LIBRARIES
+from ssbroker.broker.database import database_context
+from ssbroker.cli.doctor import _LIBRARIES, _problem
 from tests.cli.conftest import Run
 from tests.unprivileged import nobody
 
@@ -41,7 +43,7 @@ def test_what_is_missing_is_named_with_what_needs_it(run: Run, monkeypatch: pyte
     monkeypatch.setitem(_LIBRARIES, "no-such-library", ("nothing", "ssbroker[all]"))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     shown = run("doctor").out.splitlines()
-    assert f"{'no-such-library':<20} not installed; nothing needs it: pip install 'ssbroker[all]'" in shown
+    assert f"{'no-such-library':<20} not installed; needed for nothing: pip install 'ssbroker[all]'" in shown
     assert f"{'java':<20} not found" in shown
 
 
@@ -58,11 +60,73 @@ def test_no_folder_can_hold_an_instance_without_the_libraries_of_the_broker(
 
 
 def test_a_folder_that_can_hold_an_instance(run: Run, tmp_path: Path) -> None:
-    Instance.create(tmp_path / "shop", name="shop").close()
-    for folder in (tmp_path / "shop", tmp_path / "new" / "folder"):
-        result = run("doctor", folder)
-        assert (result.status, result.out.splitlines()[-1]) == (0, f"folder {folder}: can hold an instance")
+    folder = tmp_path / "new" / "folder"
+    result = run("doctor", folder)
+    assert (result.status, result.out.splitlines()[-1]) == (0, f"folder {folder}: can hold an instance")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """The folder of an instance with a database of some pages."""
+    folder = tmp_path / "shop"
+    with Instance.create(folder, name="shop", background=False) as instance:
+        queue = instance.create_database("Sales").queue("Jobs")
+        for _ in range(100):
+            queue.put(b"x" * 1000)
+        database_context(instance.database("Sales")).file.checkpoint()
+    return folder
+
+
+def test_an_instance_is_checked(run: Run, shop: Path) -> None:
+    result = run("doctor", shop)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.splitlines()[-1] == f"folder {shop}: holds an instance; no damage was found in msdb, Sales"
+    assert json.loads(run("doctor", shop, "--json").out)["folder"] == {
+        "path": str(shop),
+        "problem": None,
+        "databases": [{"name": "msdb", "problem": None}, {"name": "Sales", "problem": None}],
+    }
+
+
+@pytest.mark.parametrize("damage", ["missing", "middle", "header"])
+def test_a_damaged_database_is_found(run: Run, shop: Path, damage: str) -> None:
+    path = shop / "Sales.sqlite"
+    if damage == "missing":
+        path.unlink()
+    else:
+        content = bytearray(path.read_bytes())
+        start = 0 if damage == "header" else len(content) // 2
+        content[start : start + 20_000] = b"\xa5" * 20_000
+        path.write_bytes(content)
+    result = run("doctor", shop)
+    assert (result.status, result.err) == (1, "")
+    whole, found = result.out.splitlines()[-2:]
+    assert whole == f"folder {shop}: holds an instance; 1 of 2 databases cannot be used or is damaged"
+    assert found.startswith(f"database Sales: {path}: ")
+
+
+def test_an_instance_that_cannot_be_opened_is_reported(run: Run, shop: Path) -> None:
+    (shop / "msdb.sqlite").write_bytes(b"garbage!" * 1000)
+    result = run("doctor", shop)
+    assert result.status == 1
+    assert result.out.splitlines()[-1].startswith(
+        f"folder {shop}: holds an instance that cannot be opened: {shop / 'msdb.sqlite'}: "
+    )
+
+
+def test_a_file_without_which_an_instance_works_may_be_read_only() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        Instance.create(folder / "shop", name="shop", background=False).close()
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o777)
+        (folder / "shop" / "msdb.sqlite-notify").touch()
+        (folder / "shop" / "msdb.sqlite-notify").chmod(0o444)
+        with nobody():
+            assert _problem(folder / "shop") is None
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_folder_without_permission_cannot_hold_an_instance(run: Run) -> None:

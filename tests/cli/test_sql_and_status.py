@@ -357,9 +357,21 @@ def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:
     with closing(apsw.Connection(str(folder / "Sales.sqlite"))) as connection:
         connection.execute("DROP TABLE ssb_transmission_queue")
     result = run("status", folder)
-    assert result.status == 0
+    assert result.status == 1
     assert "Sales file cannot be read" in " ".join(result.out.split())
     assert f"database Sales: {folder / 'Sales.sqlite'}: the tables do not match the schema version" in result.out
+
+
+def test_status_with_a_missing_database(run: Run, folder: Path) -> None:
+    (folder / "Sales.sqlite").rename(folder / "Sales.gone")
+    result = run("status", folder)
+    assert result.status == 1
+    assert "Sales file cannot be read" in " ".join(result.out.split())
+    assert f"database Sales: {folder / 'Sales.sqlite'}: no such file" in result.out
+    exported = run("status", folder, "--json")
+    assert exported.status == 1
+    (problem,) = [row["problem"] for row in json.loads(exported.out)["databases"] if row["name"] == "Sales"]
+    assert f"{folder / 'Sales.sqlite'}: no such file" in problem
 
 
 def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ class Databases:
         self._version = None if self._unavailable else version
         return self._by_name
 
-    def unavailable(self) -> list[str]:
-        """Returns the names of listed databases whose files cannot be used."""
+    def unavailable(self) -> dict[str, StorageError]:
+        """Returns why the files of listed databases cannot be used, by name."""
         self.check()
         with self._guard:
             self.all()
-            return list(self._unavailable)
+            return dict(self._unavailable)
 
     def readable(self) -> list[tuple[DatabaseContext, Objects]]:
         """Returns the readable databases with their objects; omits those that are detached meanwhile."""

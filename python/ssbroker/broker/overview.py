@@ -15,6 +15,7 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import overview_counts, poison_messages
+from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.overview_counts import QueueCounts
 from ssbroker.store.sqlite import Connection
 
@@ -37,6 +38,9 @@ def overview_of(instance: Instance) -> dict[str, Any]:
     counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
     unread: dict[str, str] = {}
     for database in instance.databases:
+        if database.name == MSDB_NAME:
+            listed = database_context(database).instance.databases_list
+            unread |= {name: str(error) for name, error in listed.unavailable().items()}
         try:
             for name, rows in _count_rows(database).items():
                 counted[name] += rows

@@ -326,7 +326,7 @@ def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table
     found = _rows_by_database(instance, databases, lambda one: _queue_rows(one, key))
     if not found:
         queues = {f"{schema}.{queue}" for one in databases for schema, queue in one.objects().queues}
-        lost = instance.databases_list.unavailable() if database is None else []
+        lost = instance.databases_list.unavailable() if database is None else ()
         hint = f"; it may be in a database that is not available: {', '.join(lost)}" if lost else ""
         raise InputError(f"the queue {name!r} does not exist{hint}{did_you_mean('.'.join(key), queues)}", value=name)
     return _table_with_database(found, QUEUE)

@@ -110,7 +110,7 @@ _COMMANDS: Final = {
     "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
     "watch": "Show the state of an instance as it changes, until Ctrl-C.",
-    "doctor": "Check the installation, and whether a folder can hold an instance.",
+    "doctor": "Check the installation, and the files of an instance.",
 }
 """The commands, each with the first line of its help. The module of a command has its name, and is imported when it is needed."""
 

@@ -1,22 +1,30 @@
-"""`ssbroker doctor`: checks the installation, and whether a folder can hold an instance."""
+"""`ssbroker doctor`: checks the installation, and the files of an instance, or whether a folder can hold one."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ssbroker import _core
 from ssbroker._compat import MINIMUMS, is_older
+from ssbroker._text import count_of, shortened_list
+from ssbroker.catalog.instance_folder import is_instance_folder
+from ssbroker.exceptions import SsbrokerError, StorageError
+
+if TYPE_CHECKING:
+    from ssbroker.store.database_file import DatabaseFile
 
 EXAMPLES = """Examples:
 
@@ -24,7 +32,7 @@ Check the installation on this machine:
 
   ssbroker doctor
 
-Check whether a folder can hold an instance:
+Check the files of an instance, or whether a folder can hold one:
 
   ssbroker doctor shop/
 """
@@ -46,6 +54,9 @@ _LIBRARIES: Final = {
 }
 """Libraries, each with what needs it and what to install."""
 _OF_INSTANCES: Final = ("apsw", "cryptography")
+_OPTIONAL_SUFFIX: Final = "-notify"
+"""The suffix of files without which an instance works, only more slowly."""
+_SHOWN_DATABASES_MAX: Final = 10
 _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
 """Vector instructions that the native module uses where the processor has them."""
 
@@ -57,13 +68,16 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
 ) -> None:
-    """Check the installation, and whether a folder can hold an instance.
+    """Check the installation, and the files of an instance, or whether a folder can hold one.
 
-    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and the permissions of the folder.
+    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and the permissions of the folder. Each database of an instance is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; it can be used meanwhile.
 
-    Exit status: 0 if the folder can hold an instance or none is given, 1 if it cannot, 2 if an option is invalid.
+    Exit status: 0 if the instance is undamaged, the folder can hold one or none is given, 1 otherwise, 2 if an option is invalid.
     """
     problem = None if folder is None else _problem(folder)
+    databases = None
+    if folder is not None and problem is None and is_instance_folder(folder):
+        databases, problem = _check_databases(folder)
     found: dict[str, Any] = {
         "ssbroker": version("ssbroker"),
         "native module": _core.build_profile,
@@ -76,7 +90,7 @@ def doctor(
             name: {"version": _of_library(name), "needed_for": what, "install": package}
             for name, (what, package) in _LIBRARIES.items()
         },
-        "folder": None if folder is None else {"path": str(folder), "problem": problem},
+        "folder": None if folder is None else {"path": str(folder), "problem": problem, "databases": databases},
     }
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -92,11 +106,63 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             yield f"{name:<20} {value or 'not found'}"
     yield ""
     for name, library in found["libraries"].items():
-        needed = f"not installed; {library['needed_for']} needs it: pip install '{library['install']}'"
+        needed = f"not installed; needed for {library['needed_for']}: pip install '{library['install']}'"
         yield f"{name:<20} {library['version'] or needed}"
     if found["folder"] is not None:
         yield ""
-        yield f"folder {found['folder']['path']}: {found['folder']['problem'] or 'can hold an instance'}"
+        yield from _folder_lines(**found["folder"])
+
+
+def _folder_lines(*, path: str, problem: str | None, databases: list[dict[str, Any]] | None) -> Iterator[str]:
+    if problem is None and databases is None:
+        problem = "can hold an instance"
+    elif problem is None:
+        names = shortened_list([database["name"] for database in databases or ()], _SHOWN_DATABASES_MAX)
+        problem = f"holds an instance; no damage was found in {', '.join(names)}"
+    yield f"folder {path}: {problem}"
+    for database in databases or ():
+        if database["problem"] is not None:
+            yield f"database {database['name']}: {database['problem']}"
+
+
+def _check_databases(folder: Path) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """Returns the databases of an instance with the damage of each, and the problem of the instance."""
+    from ssbroker.broker.instance import Instance, instance_context  # noqa: PLC0415 - may not be installed
+
+    try:
+        with _without_warnings(), Instance.open(folder, background=False) as instance:
+            listed = instance_context(instance).databases_list
+            problems: dict[str, str | None] = {
+                database.name: _damage(database.file) for database in listed.all().values()
+            }
+            problems |= {name: str(error) for name, error in listed.unavailable().items()}
+    except SsbrokerError as error:
+        return None, f"holds an instance that cannot be opened: {error}"
+    damaged = sum(problem is not None for problem in problems.values())
+    whole = f"holds an instance; {damaged:,} of {count_of(len(problems), 'database')} cannot be used or is damaged"
+    return [{"name": name, "problem": problem} for name, problem in problems.items()], whole if damaged else None
+
+
+def _damage(file: DatabaseFile) -> str | None:
+    try:
+        return file.damage()
+    except StorageError as error:
+        return str(error)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Does not log that databases are not available: the result says so."""
+    logger = logging.getLogger("ssbroker.broker")
+    logger.addFilter(_refuse)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_refuse)
+
+
+def _refuse(_record: logging.LogRecord) -> bool:
+    return False
 
 
 def _of_library(name: str) -> str | None:
@@ -149,6 +215,6 @@ def _problem(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot write to {place}: {error.strerror}"
     for existing in sorted(folder.glob("*.sqlite*")) if folder.is_dir() else ():
-        if not os.access(existing, os.R_OK | os.W_OK):
+        if not existing.name.endswith(_OPTIONAL_SUFFIX) and not os.access(existing, os.R_OK | os.W_OK):
             return f"cannot read and write {existing}"
     return None

@@ -37,6 +37,8 @@ def status(
 
     Shows databases, queues, conversations by state, undelivered messages with the reason, the process that serves the instance, and its connections.
     `ssbroker watch` shows them as they change.
+
+    Exit status: 0 if all databases can be read, 1 if one cannot, 2 if the instance cannot be opened.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
@@ -45,8 +47,10 @@ def status(
         found = overview_of(instance)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    print_parts(Console(), _parts(found))
+    else:
+        print_parts(Console(), _parts(found))
+    if any(row["problem"] is not None for row in found["databases"]):
+        raise typer.Exit(1)
 
 
 def print_parts(console: Console, parts: Iterable[Text | FittedTable]) -> None:
@@ -148,7 +152,7 @@ def _serving(serving: dict[str, Any] | None) -> Iterator[Text | FittedTable]:
 def _database_row(row: dict[str, Any]) -> dict[str, str]:
     broker = "enabled" if row["is_broker_enabled"] else "disabled"
     if row["state_desc"] != "ONLINE":
-        broker = "file not available" if row["problem"] is None else "file cannot be read"
+        broker = "file cannot be read"
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
@@ -232,7 +236,6 @@ def style_of(value: str) -> str:
     return {
         "off": "red",
         "disabled": "yellow",
-        "file not available": "red",
         "file cannot be read": "red",
         "ER ERROR": "red",
     }.get(value, "")

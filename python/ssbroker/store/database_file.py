@@ -241,6 +241,12 @@ class DatabaseFile:
             path.unlink(missing_ok=True)
             raise
 
+    def damage(self) -> str | None:
+        """Returns the first damage that `PRAGMA quick_check` finds, which reads the whole file; None if there is none."""
+        with self.read() as connection:
+            (found,) = single_row(connection, "PRAGMA quick_check(1)")
+        return None if found == "ok" else f"{self.path}: is damaged: {' '.join(str(found).split())}"
+
     def query(self, run: Callable[[Connection], Result]) -> Result:
         """Runs a function that executes a single statement on the last commit, which is cheaper than `read`."""
         with self._reader() as connection:
