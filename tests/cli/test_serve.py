@@ -164,6 +164,7 @@ def test_the_token_of_a_file_is_required(folder: Path, tmp_path: Path, run: Run)
     with ServeProcess(folder, *UNENCRYPTED, "--http", "0.0.0.0:0", "--http-token", str(token)) as served:
         address = served.serving["http"].replace("0.0.0.0", "127.0.0.1")
         assert get(address, "/state")[0] == 401
+        assert get(address, "/health") == (200, b'{"status":"ok"}')
         assert served.stop() == 0
 
 
@@ -294,6 +295,30 @@ def test_invalid_options_are_one_line(folder: Path, run: Run, options: tuple[str
     result = run("serve", folder, *options)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert message in result.err
+
+
+def test_scripts_create_what_is_missing_at_each_start(tmp_path: Path, run: Run) -> None:
+    folder, script, settings = tmp_path / "new" / "shop", tmp_path / "shop.sql", tmp_path / "serve.toml"
+    script.write_text("CREATE DATABASE Sales\nGO\nUSE Sales\nCREATE QUEUE Orders\n")
+    settings.write_text('ensure = ["shop.sql"]\n')
+    with ServeProcess(folder, *UNENCRYPTED, "--ensure", str(script)) as served:
+        assert served.wait_for_record(f"{script}: created queue [dbo].[Orders] in Sales")
+        assert served.serving["instance"] == "shop"
+        assert served.stop() == 0
+    with Instance.open(folder, background=False) as instance:
+        instance.execute("USE Sales; ALTER QUEUE Orders WITH STATUS = OFF; CREATE QUEUE Other")
+    script.write_text(script.read_text() + "CREATE QUEUE Replies\n")
+    with ServeProcess(folder, *UNENCRYPTED, "--config", str(settings)) as served:
+        assert [record["message"] for record in served.records[:-1]] == [
+            f"{script}: created queue [dbo].[Replies] in Sales"
+        ]
+        assert served.stop() == 0
+    with Instance.open(folder, background=False) as instance:
+        queues = {row["name"]: row["is_receive_enabled"] for row in instance.view("sys.service_queues").to_pylist()}
+    assert queues == {"Orders": False, "Other": True, "Replies": True}
+    script.write_text("CREATE QUEU Orders\n")
+    result = run("serve", tmp_path / "none", *UNENCRYPTED, "--ensure", script)
+    assert (result.status, result.err.startswith(f"ssbroker: {script}:1: ")) == (2, True)
 
 
 def test_folder_without_an_instance(tmp_path: Path, run: Run) -> None:

@@ -114,7 +114,7 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",
-            "lissen: unknown setting; expected one of addresses, allow_unencrypted, configuration, dial_only, http, http_token, limits",
+            "lissen: unknown setting; expected one of addresses, allow_unencrypted, configuration, dial_only, ensure, http, http_token, limits",
         ),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a non-empty string, got ''"),

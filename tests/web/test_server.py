@@ -76,6 +76,21 @@ def test_metrics_health_and_state(serve: Callable[..., Address], shop: Instance)
     assert (state["instance"], state["serving"]["listens"]) == ("shop", f"127.0.0.1:{shop.server and shop.server.port}")
 
 
+def test_health_without_the_token_is_only_a_status(
+    serve: Callable[..., Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probes of containers and load balancers send none."""
+    address = serve(token=TOKEN)
+    response, body = request(address, "/health")
+    assert (response.status, json.loads(body)) == (200, {"status": "ok"})
+    response, body = request(address, "/health", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
+    assert request(address, "/health", headers={"Authorization": "Bearer another-token"})[0].status == 401
+    monkeypatch.setattr(server, "problems", lambda _instance: {"database Sales": "its file is missing"})
+    response, body = request(address, "/health")
+    assert (response.status, json.loads(body)) == (503, {"status": "failing"})
+
+
 def test_health_with_problems_is_503(serve: Callable[..., Address], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "problems", lambda _instance: {"database Sales": "its file is missing"})
     response, body = request(serve(), "/health")
@@ -167,6 +182,8 @@ def test_data_need_the_token(serve: Callable[..., Address], authorization: str |
     address = serve(token=TOKEN)
     headers = {} if authorization is None else {"Authorization": authorization}
     for path in DATA:
+        if (path, authorization) == ("/health", None):
+            continue
         response, body = request(address, path, headers=headers)
         assert (response.status, response.getheader("WWW-Authenticate")) == (401, "Bearer")
         assert b"shop" not in body

@@ -123,6 +123,10 @@ Let the instance stock connect with a certificate of the authority:
   ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem \
     --key shop.key --authority authority.pem --name stock
 
+Create the instance and its objects by a script, unless they exist:
+
+  ssbroker serve shop/ --ensure shop.sql --config serve.toml
+
 Read the settings from a file, log JSON, and show the state, metrics and
 health at http://localhost:9422:
 
@@ -141,6 +145,13 @@ def serve(
     folder: FolderArgument,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file of settings; command-line options override it.")
+    ] = None,
+    ensure: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SCRIPT",
+            help="T-SQL script that the instance must match: before serving, the instance is created if the folder holds none, and what the script defines is created or altered. Can be repeated.",
+        ),
     ] = None,
     listen: Annotated[
         str | None,
@@ -217,6 +228,7 @@ def serve(
     """
     settings = ServeSettings() if config is None else ServeSettings.read(config)
     options: dict[str, Any] = {
+        "ensure": tuple(ensure or ()),
         "listen": None if listen is None else Address.parse(listen, name="--listen", port=PORT),
         "addresses": serve_config.parse_addresses(address or [], "--address"),
         "dial_only": serve_config.parse_dial_only(dial_only or [], "--dial-only"),
@@ -244,6 +256,8 @@ def serve(
 def run_server(folder: Path, settings: ServeSettings) -> None:
     """Serves until a signal requests the end; with a JSON log, errors are logged and raised as `typer.Exit`."""
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - the same
+    from ssbroker.ddl import STRICT  # noqa: PLC0415 - the same
 
     with ExitStack() as stack:
         handler = start_logging(settings.log, settings.log_level)
@@ -252,6 +266,7 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         if settings.log == "json":
             stack.enter_context(_errors_as_records())
         http_token = _http_token(settings)
+        scripts = [(file, read_script(file, STRICT)) for file in settings.ensure]
         options: dict[str, Any] = {
             "host": settings.listen.host,
             "port": settings.listen.port,
@@ -264,7 +279,10 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         }
         stop_requested = stack.enter_context(stop_signals())
         reload_requested = stack.enter_context(reload_signals())
-        instance = stack.enter_context(Instance.open(folder))
+        instance = stack.enter_context(Instance.open(folder, create=bool(scripts)))
+        for file, text in scripts:
+            for change in instance.ensure(text, file=str(file)):
+                _LOGGER.info("%s: %s", file, change)
         server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
             _install_configuration_service(instance, settings)

@@ -205,6 +205,7 @@ class ConfigurationServiceSettings:
 class ServeSettings:
     """The settings of a server; the defaults are those of the command."""
 
+    ensure: tuple[Path, ...] = ()
     listen: Address = Address("127.0.0.1", PORT)
     addresses: tuple[str, ...] = ()
     dial_only: tuple[str, ...] = ()
@@ -234,6 +235,7 @@ class ServeSettings:
             raise InputError(f"{file}: not valid TOML: {error}", value=str(file)) from error
         folder = file.parent
         tables = {
+            "ensure": lambda value, name: tuple(folder / each for each in parse_strings(value, name)),
             "http_token": path_parser(folder),
             "tls": lambda table, name: TlsSettings(**_parse_table(table, _tls_parsers(folder), name=f"{name}.")),
             "limits": lambda table, name: _parse_table(table, dict.fromkeys(LIMITS, parse_limit), name=f"{name}."),

@@ -57,6 +57,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Connection": "close",  # so that one deadline for the request is enough
 }
+_HEALTH: Final = "/health"
 _LOGGER: Final = logging.getLogger("ssbroker.web")
 
 
@@ -64,7 +65,7 @@ class HttpServer:
     """Serves the live page, `/state`, `/events`, `/explain`, `/metrics` and `/health` of an instance, in a thread.
 
     Without a token it answers only requests whose `Host` is an address, `localhost`, or `host`: a page of another site that points its own
-    name at this machine cannot read it. With a token, requests for data need it.
+    name at this machine cannot read it. With a token, requests for data need it; without it, `/health` answers only whether there are problems.
 
     Args:
         instance: An open instance.
@@ -107,7 +108,7 @@ class HttpServer:
         self._feed: Final = Feed(observer, subscribe=instance.subscribe)
         self._deadlines: Final = _Deadlines(request_timeout)
         app = _Guard(
-            _application(instance, self._metrics, observer, self._feed),
+            _application(instance, self._metrics, observer, self._feed, token=token),
             host=host,
             token=token,
             progress=self._deadlines.extend,
@@ -205,14 +206,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _application(instance: Instance, metrics: Metrics, observer: Observer, feed: Feed) -> Starlette:
+def _application(
+    instance: Instance, metrics: Metrics, observer: Observer, feed: Feed, *, token: str | None
+) -> Starlette:
     def get_metrics(_request: Request) -> Response:
         return Response(metrics.text(), headers={"Content-Type": _METRICS_TYPE})
 
-    def get_health(_request: Request) -> Response:
-        found = dict(problems(instance))
-        status = "failing" if found else "ok"
-        return JSONResponse({"status": status, "problems": found}, status_code=503 if found else 200)
+    def get_health(request: Request) -> Response:
+        return _health(instance, with_problems=token is None or _has_token(request.headers, token))
 
     def get_state(_request: Request) -> Response:
         return JSONResponse(observer.state())
@@ -235,7 +236,7 @@ def _application(instance: Instance, metrics: Metrics, observer: Observer, feed:
 
     data: dict[str, Callable[[Request], Any]] = {
         "/metrics": get_metrics,
-        "/health": get_health,
+        _HEALTH: get_health,
         "/state": get_state,
         "/explain": get_explanation,
         "/events": get_events,
@@ -247,6 +248,12 @@ def _application(instance: Instance, metrics: Metrics, observer: Observer, feed:
     application = Starlette(routes=routes, exception_handlers=handlers)
     application.router.redirect_slashes = False
     return application
+
+
+def _health(instance: Instance, *, with_problems: bool) -> Response:
+    found = dict(problems(instance))
+    content = {"status": "failing" if found else "ok"} | ({"problems": found} if with_problems else {})
+    return JSONResponse(content, status_code=503 if found else 200)
 
 
 async def _get_file(request: Request) -> Response:
@@ -317,6 +324,8 @@ class _Guard:
             return None
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return _error(403, "cross-site requests are not allowed")
+        if request.scope["path"] == _HEALTH and "authorization" not in headers:  # probes send no token
+            return None
         if self._token is not None and not _has_token(headers, self._token):
             response = _error(401, "expected the header Authorization: Bearer TOKEN")
             response.headers["WWW-Authenticate"] = "Bearer"

@@ -25,7 +25,7 @@ class EndpointLimits:
             that the process may open, so that databases and authenticated peers have the rest.
         max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
             replaces the oldest. It never exceeds a quarter of the files either.
-        dial_burst: How many connections one address may dial in a burst; an IPv6 network of 64 bits counts as one address.
+        dial_burst: How many connections one address may dial in a burst; an IPv6 /64 network counts as one address.
         dials_per_second: How many more connections it may dial in each second after the burst.
         max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
         max_unrouted_dials: How many of these are dialled at the same time; the others wait.

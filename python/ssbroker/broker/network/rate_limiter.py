@@ -24,7 +24,7 @@ class _Bucket:
 class RateLimiter:
     """A token bucket for each peer, which is identified by its principal or address.
 
-    An IPv6 network of 64 bits counts as one address, because its owner has all of its addresses. Full buckets are dropped, so memory
+    An IPv6 /64 network counts as one address, because its owner has all of its addresses. Full buckets are dropped, so memory
     is bounded by the peers that took a token recently, and by `KNOWN_PEERS_MAX`.
 
     Examples:
