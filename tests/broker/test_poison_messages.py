@@ -115,8 +115,10 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
         received(stock)
     assert str(refused.value).endswith(reason)
     (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")
-    assert queue["problem"] == f"{reason}. To enable it again: ALTER QUEUE [dbo].[Orders] WITH STATUS = ON"
-    instance.execute(f"USE Stock; {queue['problem'].partition('To enable it again: ')[2]}")
+    assert (
+        queue["problem"] == f"{reason}. To enable it again: USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;"
+    )
+    instance.execute(queue["problem"].partition("To enable it again: ")[2])
     assert is_on(stock)
     assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
 

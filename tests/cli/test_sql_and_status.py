@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import apsw
 import pytest
@@ -348,9 +349,38 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     assert " UTC. The last failure, with a message of conversation " in line
     assert ": ZeroDivisionError" in line
     script = folder.parent / "on.sql"
-    script.write_text(f"USE Sales\n{line.partition('To enable it again: ')[2]}\n")
+    script.write_text(line.partition("To enable it again: ")[2])
     assert run("sql", folder, script).status == 0
     assert "queue dbo.Jobs" not in run("status", folder).out
+
+
+def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    with Instance.create(folder, name="shop", background=False) as instance:
+        queue = instance.create_database("Sales").queue("Jobs", on_poison="move")
+        for body in (b"one", b"two"):
+            queue.put(body)
+        for _ in range(10):
+            with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
+                raise ZeroDivisionError
+        handles = [
+            UUID(bytes=each) for each in instance.view("sys.dm_broker_failures")["conversation_handle"].to_pylist()
+        ]
+    (line,) = (line for line in run("status", folder).out.splitlines() if "moved to" in line)
+    assert line.endswith(". To put them back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
+    first = run("requeue", folder, "Sales", "dbo.Jobs", "--conversation-handle", handles[1])
+    assert (first.status, first.out) == (0, "1 message put back into dbo.Jobs\n")
+    assert run("requeue", folder, "Sales", "Jobs", "--json").out == '{"messages": 1}\n'
+    assert run("requeue", folder, "Sales", "Jobs").out == "0 messages put back into Jobs\n"
+    with Instance.open(folder, background=False) as instance:
+        assert instance.view("Jobs").num_rows == 2
+    for arguments, problem in (
+        (("sales", "Jobs"), "the instance has no database 'sales'; it has msdb, Sales; did you mean Sales?"),
+        (("Sales", "Job"), "15151: queue 'dbo.Job' does not exist in the database 'Sales'; did you mean 'dbo.Jobs'?"),
+        (("Sales", "Jobs", "--conversation-handle", "x"), "--conversation-handle: 'x' is not a valid GUID"),
+    ):
+        found = run("requeue", folder, *arguments)
+        assert (found.status, found.err.startswith(f"ssbroker: {problem}")) == (2, True), found.err
 
 
 def test_status_with_a_damaged_database(run: Run, folder: Path) -> None:

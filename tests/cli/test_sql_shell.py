@@ -46,10 +46,10 @@ def shell(folder: Path) -> Iterator[Terminal]:
         yield terminal
 
 
-def opened(folder: Path, *options: str, **environment: str) -> Terminal:
+def opened(folder: Path, *options: str, prompt: str = "shop/Sales> ", **environment: str) -> Terminal:
     """Opens a shell and waits for its prompt."""
     terminal = Terminal("sql", folder, *options, columns=80, folder=folder.parent, **environment)
-    terminal.wait(lambda lines: bool(lines) and lines[-1] == "shop/Sales>")
+    terminal.wait(lambda lines: bool(lines) and lines[-1] == prompt.rstrip())
     return terminal
 
 
@@ -120,6 +120,24 @@ def test_a_transaction_over_several_inputs_is_refused(shell: Terminal) -> None:
     assert shell.send("BEGIN TRANSACTION; CREATE QUEUE Third; COMMIT;") == ["done"]
     assert shell.send("BEGIN TRAN; DROP QUEUE Third; ROLLBACK;")[0].startswith("error: ROLLBACK: ROLLBACK cannot undo")
     assert shell.send("SELECT name FROM service_queues ORDER BY name;")[1:3] == ["Orders", "Third"]
+
+
+def test_an_object_of_another_database_is_found(folder: Path) -> None:
+    with Instance.open(folder, background=False) as instance:
+        instance.execute(
+            "CREATE DATABASE Stock\nGO\nUSE Stock\nCREATE QUEUE Parts\nCREATE SERVICE [//Parts] ON QUEUE Parts"
+        )
+    with opened(folder, prompt="shop> ") as shell:
+        shell.send("USE Sales;", prompt="shop/Sales> ")
+        for statement in (
+            "ALTER QUEUE parts WITH STATUS = ON;",
+            "DROP QUEUE Parts;",
+            "CREATE SERVICE [//S] ON QUEUE Parts;",
+        ):
+            shown = " ".join(shell.send(statement))
+            assert shown.endswith("does not exist; there is one in the database 'Stock'"), shown
+        assert " ".join(shell.send("DROP SERVICE [//Parts];")).endswith("; there is one in the database 'Stock'")
+        assert not " ".join(shell.send("DROP QUEUE Nowhere;")).endswith("'Stock'")
 
 
 def test_use_lasts_and_is_in_the_prompt(folder: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ssbroker._arguments import EPOCH
+from ssbroker._text import bracketed
 from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
@@ -99,7 +100,7 @@ def _count_rows(database: Database) -> dict[str, Rows]:
                     "incomplete": queue.incomplete,
                     "retained": queue.retained,
                     "oldest_seconds": _seconds_since(queue.ready_since, now),
-                    "problem": None if queue.is_receive_enabled else _why_disabled(connection, queue),
+                    "problem": None if queue.is_receive_enabled else _why_disabled(connection, queue, name),
                 }
                 for queue in overview_counts.queue_counts(connection, now=now)
             ],
@@ -154,13 +155,14 @@ def _seconds_since(time: int | None, now: int) -> int | None:
     return None if time is None else max(0, (now - time) // SECOND)
 
 
-def _why_disabled(connection: Connection, queue: QueueCounts) -> str | None:
+def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> str | None:
     """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
     failure = poison_messages.failure_of_queue(connection, queue.queue_id)
     if failure is None:
         return None
     name = bracketed_queue_name(queue.schema_name, queue.name)
-    return f"{describe_failure(failure)}. To enable it again: ALTER QUEUE {name} WITH STATUS = ON"
+    command = f"USE {bracketed(database)}; ALTER QUEUE {name} WITH STATUS = ON;"
+    return f"{describe_failure(failure)}. To enable it again: {command}"
 
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Annotated, Any
@@ -105,9 +106,10 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
     for row in found["moved"]:
         groups = count_of(row["groups"], "conversation group")
+        command = shlex.join(["ssbroker", "requeue", "FOLDER", row["database"], row["queue"]])
         yield cell(
             f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']}; last failure "
-            f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: database.requeue({row['queue']!r})"
+            f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: `{command}`"
         )
 
 

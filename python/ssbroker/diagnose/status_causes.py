@@ -196,7 +196,7 @@ _PATTERNS: Final = (
     _pattern(
         r"queue.{0,40}(?:is |are )?(?:currently )?(?:disabled|off)\b|\b9617\b|\b11219\b|\b9712\b",
         "the queue of the target is disabled, usually after five rollbacks of the transaction that receives (a poison message)",
-        "Find the message that cannot be processed and correct the program; then ALTER QUEUE <queue> WITH STATUS = ON.",
+        "Find the message that cannot be processed and correct the program; then USE <database>; ALTER QUEUE <queue> WITH STATUS = ON.",
     ),
     _pattern(
         r"cannot acknowledge it",
@@ -263,7 +263,7 @@ _PATTERNS: Final = (
         r"could not be delivered to the local service",
         "the target is in the same instance, and its queue does not accept the message: it is disabled, or its database is not available",
         "Check is_receive_enabled and is_enqueue_enabled in sys.service_queues and the state of the database in sys.databases; "
-        "ALTER QUEUE <queue> WITH STATUS = ON. The error log of the instance gives the error.",
+        "USE <database>; ALTER QUEUE <queue> WITH STATUS = ON. The error log of the instance gives the error.",
     ),
     _pattern(
         r"\b9753\b|not acknowledged",

@@ -100,7 +100,7 @@ def test_a_status_fits_its_column() -> None:
         (
             transmission_status.queue_disabled("Stock", "[dbo].[Orders]"),
             "11219",
-            "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
+            "USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
         ),
         (transmission_status.target_locked("Stock"), "9749", "lock_timeout"),
         (transmission_status.unavailable("Stock", "disk is full"), "28012", "disk is full"),

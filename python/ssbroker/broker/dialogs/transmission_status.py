@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ssbroker._text import quoted, restore_spaces
+from ssbroker._text import bracketed, quoted, restore_spaces
 from ssbroker.advice import Advice, advice
 from ssbroker.explain import Explanation
 from ssbroker.protocol.wire.frames import DropReason
@@ -90,7 +90,7 @@ def queue_disabled(database: str, queue: str) -> TransmissionStatus:
         11219,
         f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or by poison message "
         "handling (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
-        f"ALTER QUEUE {queue} WITH STATUS = ON;",
+        f"USE {bracketed(database)}; ALTER QUEUE {queue} WITH STATUS = ON;",
     )
 
 

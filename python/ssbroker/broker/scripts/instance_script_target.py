@@ -11,6 +11,7 @@ from ssbroker._text import did_you_mean
 from ssbroker.broker import database_lifecycle
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.instance_transaction import InstanceTransaction
+from ssbroker.broker.object_names import similar_queue
 from ssbroker.broker.scripts import object_comparison
 from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.scripts.object_statements import ObjectStatement, QueueStatement, change_objects
@@ -36,6 +37,20 @@ from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import BrokerEndpoint, Objects
+
+_MISSING: Final = 15151
+_NAMED_OBJECTS: Final[dict[type, str]] = {
+    statements.AlterMessageType: "message_types",
+    statements.DropMessageType: "message_types",
+    statements.DropContract: "contracts",
+    statements.AlterService: "services",
+    statements.DropService: "services",
+    statements.AlterRoute: "routes",
+    statements.DropRoute: "routes",
+    statements.AlterPriority: "priorities",
+    statements.DropPriority: "priorities",
+}
+"""The attribute of `Objects` with the objects that a statement names."""
 
 
 class InstanceScriptTarget:
@@ -79,9 +94,27 @@ class InstanceScriptTarget:
             return self._ensure(statement, annotations, self._differing)
         except BrokerError as error:
             reason = str(error).removeprefix(f"{error.number}: ")
+            if error.number == _MISSING:
+                reason += self._elsewhere(statement)
             raise RefusalError(reason, error.number) from None
         except UnknownDatabaseError as error:
             raise RefusalError(str(error), 911) from None
+
+    def _elsewhere(self, statement: Statement) -> str:
+        """Returns which other database has the object that a statement does not find."""
+        found = {
+            name: self._transaction.visible_objects(self._transaction.database(name))
+            for name in self._transaction.names
+        }
+        here = found.pop(self.current or self.only_database or "", None)
+        kind = _NAMED_OBJECTS.get(type(statement))
+        if kind is not None and (here is None or statement.name not in getattr(here, kind)):
+            having = [name for name, objects in found.items() if statement.name in getattr(objects, kind)]
+        elif isinstance(queue := getattr(statement, "queue", None), statements.QueueName):
+            having = [name for name, objects in found.items() if similar_queue(objects, queue) in objects.queues]
+        else:
+            return ""
+        return f"; there is one in the database {having[0]!r}" if having else ""
 
     def _ensure(
         self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
