@@ -65,7 +65,7 @@ def test_lint_reads_on_after_errors_and_reports_each(tmp_path: Path, capsys: pyt
     text = capsys.readouterr().out
     assert "error 911: the script creates no database 'Sale'; it creates Sales; did you mean Sales?" in text
     assert "did you mean ADDRESS?" in text
-    assert "CREATE QUEU is not a statement of T-SQL; did you mean QUEUE?" in text
+    assert "CREATE QUEU is not a statement of T-SQL; did you mean CREATE QUEUE?" in text
     assert "not executed, although it contains DROP ROUTE" in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ssbroker._text import did_you_mean
+from ssbroker._text import did_you_mean, most_similar
 from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor
 from ssbroker.ddl.parser_statements import known_statement
 from ssbroker.ddl.statements import Skipped, Statement, Tokens, Unknown
@@ -315,7 +315,8 @@ def _unknown_reason(cursor: TokenCursor) -> tuple[str, int] | None:
     token, key, noun = cursor.token, cursor.key, cursor.ahead(1)
     if key in _OBJECT_VERBS:
         if noun.kind == "word" and noun.key not in _OBJECT_WORDS:
-            hint = did_you_mean(noun.key, _OBJECT_WORDS)
+            similar = most_similar(noun.key, _OBJECT_WORDS)
+            hint = "" if similar is None else f"; did you mean {key} {similar}?"
             return f"{key} {noun.text[:_SHOWN_MAX]} is not a statement of T-SQL{hint}", 343
         return None
     if key in STATEMENT_WORDS or key in _OTHER_STARTERS or key == "(" or noun.key == ":":

@@ -257,7 +257,10 @@ class _Execution:
             except OSError as error:
                 remaining.append(f"{name} could not be removed: {error.strerror or error}")
         if removed:
-            effect += f", except that what the script created was removed again: {', '.join(removed)}"
+            effect = (
+                f"what the script created was removed again ({', '.join(removed)}); "
+                f"all other changes up to line {self._last_line} remain in effect"
+            )
         return "; ".join([effect, *remaining])
 
     def _announce(self) -> None:
