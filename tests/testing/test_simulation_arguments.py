@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -60,3 +62,11 @@ def test_the_command_rejects_negative_counts(given: list[str], capsys: pytest.Ca
         main(given)
     assert ended.value.code == 2
     assert "expected a non-negative integer" in capsys.readouterr().err
+
+
+def test_the_command_prints_only_its_result() -> None:
+    """The corrupted messages that it makes are not errors."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ssbroker.testing", "--seeds", "3"], capture_output=True, text=True, check=True
+    )
+    assert (done.stderr, done.stdout.count("\n")) == ("", 1)

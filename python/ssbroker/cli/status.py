@@ -22,6 +22,10 @@ Show the state of an instance:
 
   ssbroker status shop/
 
+Show it until Ctrl-C, as it changes:
+
+  ssbroker watch shop/
+
 List the messages that have been undelivered for more than a minute:
 
   ssbroker status shop/ --json |
