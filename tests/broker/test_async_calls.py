@@ -42,7 +42,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 @pytest.fixture
 def queue(instance: Instance) -> WorkQueue:
-    return instance.queue("Jobs")
+    return instance.queue("Jobs", retry_after=0)
 
 
 def states(instance: Instance) -> list[str]:

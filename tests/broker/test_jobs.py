@@ -446,7 +446,7 @@ def test_without_poison_message_handling_a_job_that_fails_for_good_is_given_back
     send(sales, b"one")
     with take(sales) as job:
         job.fail()
-    assert leases(instance) == [("READY", 1, 0)]
+    assert leases(instance) == [("READY", 1, 1)]
     assert received(sales) == [b"one"]
 
 

@@ -269,7 +269,7 @@ def test_an_age_is_not_negative_after_the_clock_was_set_back(sales: Database, me
 
 
 def test_leases_and_poisoned_queues_are_measured(instance: Instance, sales: Database, metrics: Metrics) -> None:
-    queue = sales.queue("Jobs")
+    queue = sales.queue("Jobs", retry_after=0)
     for number in range(3):
         queue.put(b"%d" % number)
     with pytest.raises(ZeroDivisionError), queue.take():

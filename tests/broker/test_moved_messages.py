@@ -459,7 +459,7 @@ def test_readers_of_both_queues_are_activated(instance: Instance, sales: Databas
 
 def test_who_waits_for_failed_messages_is_woken(tmp_path: Any) -> None:
     with Instance.create(tmp_path / "shop", name="shop") as instance:
-        jobs = instance.queue("Jobs", on_poison="move")
+        jobs = instance.queue("Jobs", on_poison="move", retry_after=0)
 
         def look(database: Database) -> None:
             with database.take("Jobs_failed", timeout=60) as job:
@@ -535,7 +535,7 @@ def test_options_are_checked(sales: Database) -> None:
 
 @pytest.fixture
 def jobs(instance: Instance) -> WorkQueue:
-    return instance.queue("Jobs", on_poison="move")
+    return instance.queue("Jobs", on_poison="move", retry_after=0)
 
 
 def test_a_work_queue_creates_the_queue_for_failed_messages(instance: Instance, jobs: WorkQueue) -> None:

@@ -41,7 +41,7 @@ def busy(instance: Instance, sales: Database) -> Database:
 
 @pytest.mark.parametrize("name", [*DATABASE_VIEWS, *INSTANCE_VIEWS])
 def test_every_view_has_its_columns_with_and_without_rows(instance: Instance, busy: Database, name: str) -> None:
-    poison = busy.queue("Poison")
+    poison = busy.queue("Poison", retry_after=0)
     poison.put(b"poison")
     for _ in range(5):
         with suppress(ZeroDivisionError), poison.take(timeout=0):

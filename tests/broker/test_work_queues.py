@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,125 @@ def test_jobs_of_one_queue_run_at_the_same_time(queue: WorkQueue) -> None:
         assert (first.value, second.value) == (b"one", b"two")
 
 
-def test_a_failed_job_is_repeated(instance: Instance, queue: WorkQueue) -> None:
+def test_a_failed_job_is_repeated(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
     queue.put(b"one")
     with pytest.raises(ZeroDivisionError), queue.take():
         raise ZeroDivisionError
+    clock.advance(seconds=1)
     with queue.take() as job:
         assert (job.value, job.attempt) == (b"one", 2)
     assert rows(instance) == 0
+
+
+def fail(queue: WorkQueue) -> Any:
+    """Fails in the next job, at once; returns its message, or None if there is none."""
+    with suppress(ZeroDivisionError), queue.take(timeout=0) as job:
+        if not job:
+            return None
+        raise ZeroDivisionError
+    return job.value
+
+
+def test_a_short_failure_of_another_system_does_not_stop_the_queue(
+    instance: Instance, queue: WorkQueue, clock: Clock
+) -> None:
+    """Failed jobs wait 1, 4, 16 and 64 seconds; the others are taken meanwhile."""
+    for body in (b"one", b"two"):
+        queue.put(body)
+    for wait in (1, 4, 16, 64):
+        assert [fail(queue) for _ in range(3)] == [b"one", b"two", None]
+        clock.advance(seconds=wait - 0.001)
+        queue.put(b"next")
+        assert values(queue) == [b"next"]
+        clock.advance(seconds=0.001)
+    with queue.take(timeout=0) as job:
+        assert (job.value, job.attempt) == (b"one", 5)
+    assert fail(queue) == b"two"
+    with pytest.raises(BrokerError, match=r"9617.*: ZeroDivisionError$"), queue.take(timeout=0):
+        pass
+    instance.database("Queues").alter_queue("Jobs", status=True)
+    assert values(queue) == [b"two"]
+
+
+def test_a_failed_job_waits_as_the_queue_of_its_worker_says(instance: Instance, clock: Clock) -> None:
+    failures = []
+
+    def delay(failed: int) -> float:
+        failures.append(failed)
+        return 60 * failed
+
+    queue = instance.queue("Jobs", retry_after=delay)
+    queue.put(b"one")
+    for failed in range(1, 5):
+        assert [fail(queue), fail(queue)] == [b"one", None]
+        (lease,) = instance.view("sys.dm_broker_leases").to_pylist()
+        assert (lease["state"], lease["failures"]) == ("WAITING", failed)
+        clock.advance(seconds=60 * failed)
+    assert failures == [1, 2, 3, 4]
+    with instance.queue("Jobs").take(timeout=0) as job:
+        assert job.attempt == 5
+    at_once = instance.queue("Jobs", retry_after=0)
+    at_once.put(b"two")
+    assert [fail(at_once) for _ in range(5)] == [b"two"] * 5
+
+
+def test_a_failed_job_keeps_the_order_of_its_conversation(instance: Instance, sales: Database, clock: Clock) -> None:
+    queue = sales.queue("Jobs")
+    with sales.transaction() as t:
+        dialog = t.begin_dialog("//Shop", "Jobs", contract="//ssbroker/queue")
+        t.send(dialog, b"one")
+    assert fail(queue) == b"one"
+    with sales.transaction() as t:
+        t.send(dialog, b"two")
+    assert values(queue) == []
+    clock.advance(seconds=1)
+    with queue.take(timeout=0) as job:
+        assert [message.message_body for message in job.messages] == [b"one", b"two"]
+
+
+def test_a_failed_job_that_waits_can_be_cancelled(queue: WorkQueue) -> None:
+    put = queue.put(b"one")
+    assert fail(queue) == b"one"
+    assert queue.count() == 1
+    assert queue.cancel(put)
+
+
+def test_a_queue_without_poison_message_handling_waits_longer_and_longer(
+    instance: Instance, queue: WorkQueue, clock: Clock
+) -> None:
+    instance.database("Queues").alter_queue("Jobs", poison_message_handling=False)
+    queue.put(b"one")
+    for wait in (1, 4, 16, 64, 256, 1024, 3600, 3600):
+        assert [fail(queue), fail(queue)] == [b"one", None]
+        clock.advance(seconds=wait)
+    with queue.take(timeout=0) as job:
+        job.fail()
+    assert values(queue) == []
+
+
+@pytest.mark.parametrize("result", [None, -1, "5", float("nan"), 10**9, ZeroDivisionError()])
+def test_a_wrong_delay_is_logged_and_the_default_is_used(
+    instance: Instance, clock: Clock, caplog: pytest.LogCaptureFixture, result: Any
+) -> None:
+    def delay(_: int) -> float:
+        if isinstance(result, Exception):
+            raise result
+        return result  # type: ignore[no-any-return]  # that is what is wrong
+
+    queue = instance.queue("Jobs", retry_after=delay)
+    queue.put(b"one")
+    assert [fail(queue), fail(queue)] == [b"one", None]
+    clock.advance(seconds=1)
+    assert values(queue) == [b"one"]
+    assert "retry_after failed; the messages of a failed job wait for the default time" in caplog.text
+
+
+@pytest.mark.parametrize("given", [-1, "5", True, float("nan"), float("inf"), 366 * 24 * 3600 + 1])
+def test_a_wrong_number_of_seconds_is_refused(instance: Instance, sales: Database, given: Any) -> None:
+    for queue in (instance.queue, sales.queue):
+        with pytest.raises(OptionError, match=r"^retry_after: expected seconds, a function .* from 0 to 31622400; got"):
+            queue("Jobs", retry_after=given)
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
 
 
 def test_a_message_is_put_for_later(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
@@ -205,7 +317,7 @@ def test_a_transaction_of_another_database_is_refused(sales: Database, queue: Wo
 @pytest.mark.parametrize("option", ["NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"])
 def test_jobs_survive_a_change_of_the_identity(instance: Instance, clock: Clock, option: Any) -> None:
     """Those that wait, are leased, are put for later, or have failed."""
-    queue = instance.queue("Jobs", on_poison="move")
+    queue = instance.queue("Jobs", on_poison="move", retry_after=0)
     queue.put(b"failed")
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
@@ -243,7 +355,7 @@ def test_a_job_that_was_not_delivered_ends_with_the_identity(
 def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """Those that wait, are leased, are put for later, or have failed."""
     monkeypatch.setattr(work_queue, "CLEARED_MAX", at_once)
-    queue = instance.queue("Jobs", on_poison="move")
+    queue = instance.queue("Jobs", on_poison="move", retry_after=0)
     assert (queue.count(), queue.clear()) == (0, 0)
     queue.put(b"failed")
     for _ in range(5):
@@ -348,7 +460,7 @@ def test_messages_of_others_are_not_removed(instance: Instance, sales: Database)
 
 def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     """Those that wait, have failed, or were not delivered; it can be created again."""
-    queue = instance.queue("Jobs", on_poison="move")
+    queue = instance.queue("Jobs", on_poison="move", retry_after=0)
     queue.put(b"failed")
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), queue.take(timeout=0):
@@ -466,7 +578,7 @@ def test_the_end_of_a_sender_ends_the_conversation(
     instance: Instance, sales: Database, when: str, error: tuple[int, str] | None
 ) -> None:
     """Its messages are processed nevertheless, also if an earlier attempt failed."""
-    queue = sales.queue("Jobs")
+    queue = sales.queue("Jobs", retry_after=0)
     dialog = sent_from_shop(sales, b"one", b"two")
 
     def end(now: str) -> None:

@@ -334,7 +334,7 @@ def test_status_as_json(run: Run, folder: Path) -> None:
 
 def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     with Instance.open(folder) as instance:
-        queue = instance.database("Sales").queue("Jobs")
+        queue = instance.database("Sales").queue("Jobs", retry_after=0)
         queue.put(b"poison")
         for _ in range(5):
             with pytest.raises(ZeroDivisionError), queue.take(timeout=0):

@@ -30,7 +30,7 @@ from ssbroker import Instance
 
 with Instance.open(sys.argv[1]) as instance:
     for _ in range(int(sys.argv[2])):
-        with suppress(ZeroDivisionError), instance.queue("Jobs").take():
+        with suppress(ZeroDivisionError), instance.queue("Jobs", retry_after=0).take():
             raise ZeroDivisionError
 """
 HOLD = """

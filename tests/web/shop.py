@@ -56,7 +56,7 @@ def create_shop(folder: Path, *, background: bool = True, unsafe: bool = True, c
             dialog = t.begin_dialog("//shop/Orders", service, encryption=False)
             for _ in range(messages):
                 t.send(dialog, b"one bicycle")
-    broken = sales.queue("Broken")
+    broken = sales.queue("Broken", retry_after=0)
     broken.put(b"poison")
     for _ in range(5):
         with suppress(ZeroDivisionError), broken.take(timeout=0):

@@ -59,7 +59,7 @@ def test_the_history_has_depths_and_ages(tmp_path: Path) -> None:
 
 def test_a_state_says_which_messages_were_moved(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        jobs = instance.queue("Jobs", on_poison="move")
+        jobs = instance.queue("Jobs", on_poison="move", retry_after=0)
         jobs.put(b"poison")
         for _ in range(5):
             with suppress(ZeroDivisionError), jobs.take(timeout=0):

@@ -277,7 +277,14 @@ class Database:
         """
         return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
 
-    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> WorkQueue:
+    def queue(
+        self,
+        name: str,
+        *,
+        on_poison: OnPoison | None = None,
+        poison_queue: str | None = None,
+        retry_after: float | Callable[[int], float] | None = None,
+    ) -> WorkQueue:
         """Returns a work queue of this database, and creates it with its service if it does not exist.
 
         Args:
@@ -286,6 +293,9 @@ class Database:
                 message to another queue, and this one stays enabled. None leaves an existing queue as it is; a new one gets `disable`.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.
+            retry_after: How many seconds a message waits after an exception in its job: a number, or a function of the number of failures so
+                far. None means 1, 4, 16 and 64 seconds; the fifth failure is the last. It applies to the jobs that the returned queue
+                takes, and is not stored.
 
         Returns:
             The queue.
@@ -307,7 +317,7 @@ class Database:
             [b'ship it']
         """
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
-        return WorkQueue(self._context, name, on_poison=on_poison, poison_queue=poison_queue)
+        return WorkQueue(self._context, name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after)
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.

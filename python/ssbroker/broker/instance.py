@@ -25,6 +25,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.open_databases import Databases
+from ssbroker.broker.retry_delays import check_retry_after
 from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
@@ -300,7 +301,14 @@ class Instance:
                 raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
 
-    def queue(self, name: str, *, on_poison: OnPoison | None = None, poison_queue: str | None = None) -> WorkQueue:
+    def queue(
+        self,
+        name: str,
+        *,
+        on_poison: OnPoison | None = None,
+        poison_queue: str | None = None,
+        retry_after: float | Callable[[int], float] | None = None,
+    ) -> WorkQueue:
         """Returns a work queue of the database `Queues`, and creates both if they do not exist.
 
         To commit messages together with your own tables, use `Database.queue` of the database that has the tables.
@@ -309,6 +317,7 @@ class Instance:
             name: The name of the queue.
             on_poison: What happens to a message after five failures, as in `Database.queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which messages are moved, as in `Database.queue`.
+            retry_after: How many seconds a message waits after an exception in its job, as in `Database.queue`.
 
         Returns:
             The queue.
@@ -328,7 +337,10 @@ class Instance:
             b'resize cat.png'
         """
         check_on_poison(on_poison, poison_queue)
-        return self.create_database(_QUEUES, exist_ok=True).queue(name, on_poison=on_poison, poison_queue=poison_queue)
+        check_retry_after(retry_after)
+        return self.create_database(_QUEUES, exist_ok=True).queue(
+            name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after
+        )
 
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None

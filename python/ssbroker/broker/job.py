@@ -22,6 +22,7 @@ from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
+from ssbroker.broker.retry_delays import RetryAfter, default_delay, delay_after
 from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
@@ -77,6 +78,7 @@ class Job:
         "_messages",
         "_options",
         "_queue",
+        "_retry_after",
         "_span",
         "_timeout",
     )
@@ -90,6 +92,7 @@ class Job:
         timeout: float | None,
         top: int | None,
         is_work_queue: bool = False,
+        retry_after: RetryAfter = 0.0,
     ) -> None:
         self._context: Final = context
         self._queue: Final = queue
@@ -100,6 +103,7 @@ class Job:
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
         self._is_work_queue: Final = is_work_queue
+        self._retry_after: Final = retry_after
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
@@ -376,8 +380,9 @@ class Job:
         self._check()
         if not is_utf8_text(reason):
             raise OptionError(f"reason: expected a string that can be encoded as UTF-8, got {reason!r:.80}")
+        retry_after = self._retry_microseconds()
         with database_transaction(self._context) as work:
-            leasing.fail_for_good(work, self._held_lease(), reason)
+            leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
         self._is_over = True
 
     async def afail(self, reason: str = "the job failed") -> None:
@@ -441,13 +446,26 @@ class Job:
     def _give_back(self, failed_with: str | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
         self._is_over = True
+        retry_after = 0 if failed_with is None else self._retry_microseconds()
         try:
             with database_transaction(self._context) as work:
-                leasing.release(work, self._held_lease(), error=failed_with)
+                leasing.release(work, self._held_lease(), error=failed_with, retry_after=retry_after)
         except SsbrokerError as failure:
             log_failure(
                 self._context, "a job could not be given back; it is received again when its lease ends", failure
             )
+
+    def _retry_microseconds(self) -> int:
+        """Returns how long the messages wait after a failure. An error of the application's function is logged, and the default used."""
+        failures = self._held_lease().failures + 1
+        try:
+            seconds = delay_after(self._retry_after, failures)
+        except Exception as error:  # noqa: BLE001  # the caller raises the error of the job
+            log_failure(
+                self._context, "retry_after failed; the messages of a failed job wait for the default time", error
+            )
+            seconds = default_delay(failures)
+        return round(seconds * SECOND)
 
     def _check_entered(self) -> None:
         if not self._has_entered:

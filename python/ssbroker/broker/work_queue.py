@@ -25,6 +25,7 @@ from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessa
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
+from ssbroker.broker.retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueSettings
@@ -57,7 +58,7 @@ class WorkQueue:
         cat.png
     """
 
-    __slots__ = ("_context", "_name", "_plan", "_planned_for", "_service")
+    __slots__ = ("_context", "_name", "_plan", "_planned_for", "_retry_after", "_service")
 
     def __init__(
         self,
@@ -66,9 +67,11 @@ class WorkQueue:
         *,
         on_poison: OnPoison | None = None,
         poison_queue: str | None = None,
+        retry_after: RetryAfter | None = None,
     ) -> None:
         self._context: Final = context
         self._name: Final = name
+        self._retry_after: Final = check_retry_after(retry_after)
         check_on_poison(on_poison, poison_queue)
         schema, unqualified = queue_key(name)
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
@@ -179,6 +182,9 @@ class WorkQueue:
         Conversations of other senders stay open, because they may have more messages, until the sender ends them. A worker that expects
         no more messages ends them in the transaction of the job: `t.end_conversation(job.message.conversation_handle)`.
 
+        After an exception in the block, the message waits as `retry_after` of `Instance.queue` or `Database.queue` says; meanwhile workers
+        get other messages.
+
         A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it removes DialogTimer.
 
         Args:
@@ -201,7 +207,15 @@ class WorkQueue:
             ...         bool(job)
             False
         """
-        return Job(self._context, self._name, lease=lease, timeout=timeout, top=None, is_work_queue=True)
+        return Job(
+            self._context,
+            self._name,
+            lease=lease,
+            timeout=timeout,
+            top=None,
+            is_work_queue=True,
+            retry_after=self._retry_after,
+        )
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.
@@ -219,7 +233,7 @@ class WorkQueue:
             >>> import tempfile
             >>> from ssbroker import Instance
             >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
-            ...     queue = instance.queue("Jobs", on_poison="move")
+            ...     queue = instance.queue("Jobs", on_poison="move", retry_after=0)
             ...     _ = queue.put(b"resize cat.png")
             ...     for _ in range(5):
             ...         try:

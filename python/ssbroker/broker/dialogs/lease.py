@@ -115,23 +115,24 @@ def extend(work: Work, lease: Lease, *, microseconds: int) -> Lease:
 
 def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
     """Ends a lease, and hides the messages of the group for a while."""
-    now = work.now()
     stored = _stored_lease(work, lease)
-    until = now + microseconds if microseconds else 0
-    leases.store(work.connection, stored._replace(lease_id=None, process_id=None, since=now, until=until))
     if microseconds:
-        work.effects.set_due(until)
+        _hide(work, stored, microseconds)
     else:
+        leases.store(work.connection, stored._replace(lease_id=None, process_id=None, since=work.now(), until=0))
         _announce_ready(work, stored)
 
 
-def release(work: Work, lease: Lease, *, error: str | None) -> None:
-    """Ends a lease without acknowledging its messages, unless it is over already; an error counts for poison message handling."""
+def release(work: Work, lease: Lease, *, error: str | None, retry_after: int = 0) -> None:
+    """Ends a lease without acknowledging its messages, unless it is over already; an error counts for poison message handling.
+
+    After an error, the messages are hidden for `retry_after` microseconds.
+    """
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was counted already
         return
     if error is not None:
-        fail(work, found, error)
+        fail(work, found, error, retry_after=retry_after)
     else:
         _make_available(work, found)
 
@@ -152,16 +153,23 @@ def release_ended(work: Work, *, now: int) -> None:
         leases.remove_unused(work.connection)
 
 
-def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False) -> None:
-    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue."""
+def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_after: int = 0) -> None:
+    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue.
+
+    They are hidden for `retry_after` microseconds, but not in a queue that the failure has disabled: whoever enables it wants them.
+    """
     counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
-    if counted is not None:
+    if counted is None:
+        return
+    if retry_after and counted.failures:
+        _hide(work, counted, retry_after)
+    else:
         _make_available(work, counted)
 
 
-def fail_for_good(work: Work, lease: Lease, error: str) -> None:
+def fail_for_good(work: Work, lease: Lease, error: str, *, retry_after: int = 0) -> None:
     """Ends a lease with a failure that handles the messages as poisoned."""
-    fail(work, _stored_lease(work, lease), error, is_last=True)
+    fail(work, _stored_lease(work, lease), error, is_last=True, retry_after=retry_after)
 
 
 def _stored_lease(work: Work, lease: Lease) -> Lease:
@@ -178,6 +186,14 @@ def _lease_lost_error(lease: Lease) -> LeaseLostError:
         f"the lease of conversation group {group} is lost: another receiver took its messages, or their conversation was ended. "
         "Nothing was committed. Use a longer lease, or extend it with Job.extend"
     )
+
+
+def _hide(work: Work, lease: Lease, microseconds: int) -> None:
+    """Ends a lease, and hides the messages of the group until a time."""
+    now = work.now()
+    until = now + microseconds
+    leases.store(work.connection, lease._replace(lease_id=None, process_id=None, since=now, until=until))
+    work.effects.set_due(until)
 
 
 def _make_available(work: Work, lease: Lease) -> None:

@@ -57,10 +57,12 @@ def handle_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | N
 def handle_job_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -> Lease | None:
     """Counts a failed job, and handles the poison message after too many.
 
-    Returns the lease with the new count, or None if the messages have been moved to another queue. `is_last` means that the messages are poisoned, whatever the count.
+    Returns the lease with the new count, which is 0 if the queue is disabled, or None if the messages have been moved to another queue. `is_last` means that the messages are poisoned, whatever the count.
     """
     count = lease.failures + 1
-    if count < FAILURES_UNTIL_POISONED and not is_last:
+    queue = work.objects.queues_by_id.get(lease.queue_id)
+    is_handled = queue is not None and queue.is_poison_message_handling_enabled
+    if not is_handled or (count < FAILURES_UNTIL_POISONED and not is_last):
         return lease._replace(failures=count)
     group = lease.conversation_group_id
     handle = poison_messages.first_ready_handle(work.connection, group)
