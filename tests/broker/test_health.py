@@ -9,6 +9,7 @@ import pytest
 
 from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.overview import problems
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
@@ -65,8 +66,8 @@ def test_an_unusable_file_is_a_problem(tmp_path: Path) -> None:
         assert list(problems(instance)) == ["database Sales"]
 
 
-def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
-    """Neither reads nor empty commits count as successful writes."""
+def test_a_failed_write_is_a_problem_until_one_succeeds_and_it_is_old(tmp_path: Path) -> None:
+    """Neither reads nor empty commits count as successful writes; and while a large write fails, small ones may succeed in between."""
     with (
         failing_calls("full") as disk,
         Instance.create(tmp_path / "shop", name="shop") as instance,
@@ -80,11 +81,44 @@ def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path) -> None:
         with database_context(sales).file.write():
             pass
         # Writes of the network may fail as well, in any database.
-        full = "database or disk is full"
-        assert problems(instance)["database Sales"] == f"cannot be written: {sales.path}: {full}"
+        problem = f"could not be written: {sales.path}: database or disk is full"
+        assert problems(instance)["database Sales"] == problem
         disk.fails_at = 0
         sales.create_queue("Orders")
+        assert problems(instance)["database Sales"] == problem
+        database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert "database Sales" not in problems(instance)
+
+
+def test_writes_that_fail_are_counted(tmp_path: Path) -> None:
+    """Each once, whether a statement or the commit fails, in the broker's own tables or in those of the application."""
+
+    def failures() -> dict[str, float]:
+        (family,) = (each for each in metrics.collect() if each.name == "ssbroker_database_write_failures")
+        return {sample.labels["database"]: sample.value for sample in family.samples}
+
+    with (
+        failing_calls("full") as disk,
+        Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
+    ):
+        sales = instance.create_database("Sales")
+        sales.create_queue("Orders")
+        metrics = Metrics(instance)
+        disk.asked, disk.fails_at = 0, 1
+        with pytest.raises(StorageError, match="full"):
+            sales.create_queue("Others")
+        assert failures() == {"msdb": 0, "Sales": 1}
+        with pytest.raises(StorageError, match="full"), sales.transaction() as t:
+            t.connection.execute("CREATE TABLE rows (body)")
+        assert failures()["Sales"] == 2
+        with pytest.raises(StorageError, match="full"), sales.transaction() as t:
+            t.connection.pragma("cache_size", 1)
+            t.connection.execute("CREATE TABLE rows (body)")
+            t.connection.executemany("INSERT INTO rows VALUES (randomblob(9000))", [()] * 99)
+        assert failures()["Sales"] == 3
+        disk.fails_at = 0
+        sales.queue("Jobs").put(b"one")
+        assert failures() == {"msdb": 0, "Sales": 3}
 
 
 def test_an_idle_database_is_healthy_again_some_time_after_the_disk_recovers(tmp_path: Path) -> None:

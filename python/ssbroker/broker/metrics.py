@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
+from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import DatabaseQueue, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
@@ -197,7 +198,21 @@ class Metrics:
         yield from self._forwarding()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Queue readers that are running.", value=running)
+        yield self._write_failures()
         yield from self._databases()
+
+    def _write_failures(self) -> Metric:
+        """Returns the metric of failed writes, which does not go down when the disk recovers."""
+        from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 - as above
+
+        family = CounterMetricFamily(
+            "ssbroker_database_write_failures",
+            "Transactions of this process that failed because a database could not be written, such as on a full disk.",
+            labels=["database"],
+        )
+        for database in self._instance.databases:
+            family.add_metric([database.name], database_context(database).file.write_failures)
+        return family
 
     def _forwarding(self) -> Iterator[Metric]:
         """Yields the metrics of forwarding, which keeps its own counters: there are too many messages for events."""

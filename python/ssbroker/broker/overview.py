@@ -192,12 +192,12 @@ def problems(instance: Instance) -> dict[str, str]:
                 found[f"database {row['name']}"] = "its file is missing or cannot be used"
         for database in instance.databases:
             file = database_context(database).file
-            # Otherwise the failure would be reported until something is written again.
+            # Otherwise a failure would be reported until something is written again.
             file.retry_failed_write()
             if (read_failure := file.read_failure) is not None:
                 found.setdefault(f"database {database.name}", read_failure)
-            if (failure := file.failure) is not None:
-                found.setdefault(f"database {database.name}", f"cannot be written: {failure}")
+            if (write_failure := file.write_failure) is not None:
+                found.setdefault(f"database {database.name}", write_failure)
     except SsbrokerError as error:
         found["databases"] = str(error)
     return found

@@ -596,8 +596,12 @@ class Transaction:
         self._is_broken = True
         self._session.end()
         self._roll_back_and_release()
-        with storage_errors(self._context.file.path, is_internal=True):
-            raise error
+        try:
+            with storage_errors(self._context.file.path, is_internal=True):
+                raise error
+        except StorageError as failure:
+            self._context.file.record_write_error(failure)
+            raise
 
     def _roll_back_and_release(self) -> None:
         """Rolls back what was not committed, and releases the lock."""
@@ -615,7 +619,11 @@ class Transaction:
         """Commits, or rolls back because of the error that left the block, and announces what was done."""
         if error is not None:
             self._roll_back(error)
-            raise_storage_error(error, self._context.file.path)
+            try:
+                raise_storage_error(error, self._context.file.path)
+            except StorageError as failure:
+                self._context.file.record_write_error(failure)
+                raise
         else:
             self._session.end()
             try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WRITE_RETRY_AFTER: Final = 120.0
-"""Seconds after a failed write until `retry_failed_write` tries again, longer than any wait of P17; a failed read is reported for as long."""
+"""Seconds for which a failed read or write is reported, and until `retry_failed_write` tries again; longer than any wait of P17."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
 """Suffix of the file beside a database file that contains the memory shared by the processes that have it open."""
 LOCK_TIMEOUT: Final = 10.0
@@ -50,7 +50,8 @@ class DatabaseFile:
         path: The file.
         lock_timeout: Seconds to wait for the write lock.
         failure: Why the last write of this process failed; None if it succeeded.
-        failed_at: The time of that failure, by `time.monotonic`.
+        failed_at: The time of the last failure, by `time.monotonic`.
+        write_failures: The number of writes of this process that have failed.
         has_deferred_sync: Whether a commit since then succeeded without a sync, so that the next sync ends the failure.
         write_lock: The write lock within this process.
         connections: The connections of this process.
@@ -61,6 +62,8 @@ class DatabaseFile:
         self.lock_timeout = timeout_seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
+        self.write_failures = 0
+        self._last_failure = ""
         self.has_deferred_sync = False
         self._read_error = ""
         self._read_failed_at = -math.inf
@@ -177,13 +180,15 @@ class DatabaseFile:
         """Runs a write transaction: commits at the end of the block as `Session.commit` does, or rolls back if the block raises."""
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
         session = self.session(lock_timeout=wait)
+        recorded = self.write_failures
         try:
             with storage_errors(self.path, waited=wait):
                 yield session.begin()
+            recorded = self.write_failures
             session.commit(is_durable=is_durable)
         except StorageError as error:
-            if self._is_own_failure(error):
-                self.record_commit_result(str(error))
+            if self.write_failures == recorded:  # the session records a commit that fails
+                self.record_write_error(error)
             raise
         finally:
             session.close()
@@ -200,8 +205,7 @@ class DatabaseFile:
             if self.has_deferred_sync:
                 self.record_commit_result(None)
         except StorageError as error:
-            if self._is_own_failure(error):
-                self.record_commit_result(str(error))
+            self.record_write_error(error)
             raise
 
     @contextmanager
@@ -289,6 +293,15 @@ class DatabaseFile:
                 self.record_commit_result(None)
 
     @property
+    def write_failure(self) -> str | None:
+        """Why the file could not be written recently; None if no failure is known.
+
+        A later write that succeeds ends a failure only after a while, because it may be smaller than the one that failed, which is retried.
+        """
+        is_recent = time.monotonic() - self.failed_at < WRITE_RETRY_AFTER
+        return f"could not be written: {self._last_failure}" if is_recent or self.failure is not None else None
+
+    @property
     def read_failure(self) -> str | None:
         """Why the file could not be read recently; None if no failure is known.
 
@@ -323,6 +336,13 @@ class DatabaseFile:
         self.write_lock.set_failing(failure is not None)
         if failure is not None:
             self.failed_at = time.monotonic()
+            self._last_failure = failure
+            self.write_failures += 1
+
+    def record_write_error(self, error: BaseException) -> None:
+        """Records the error that ended a transaction, if this file has failed."""
+        if isinstance(error, StorageError) and self._is_own_failure(error):
+            self.record_commit_result(str(error))
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others are closed when they are returned."""
