@@ -17,6 +17,7 @@ from ssbroker.protocol.events import (
     LOG_LINES_MAX,
     LOG_WINDOW,
     LOGGER,
+    WARNED_AGAIN_AFTER,
     ConnectionEvent,
     ConnectionStep,
     CorruptedMessage,
@@ -123,20 +124,88 @@ def test_events_of_the_instance_itself_are_always_logged(lines: list[logging.Log
     assert len(lines) == 3 * LOG_LINES_MAX
 
 
-def test_a_repeated_dial_failure_is_logged_at_debug_level(lines: list[logging.LogRecord]) -> None:
+def test_a_failed_dial_is_a_warning_once(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
-    for step, is_repeated in (
-        (ConnectionStep.CONNECTING, False),
-        (ConnectionStep.CONNECT_FAILED, False),
-        (ConnectionStep.CONNECT_FAILED, True),
-        (ConnectionStep.CONNECTED, False),
+    for step, error, is_repeated in (
+        (ConnectionStep.CONNECTING, 0, False),
+        (ConnectionStep.CONNECT_FAILED, 9736, False),
+        (ConnectionStep.CONNECT_FAILED, 9736, True),
+        (ConnectionStep.CONNECTED, 0, False),
+        (ConnectionStep.CONNECT_FAILED, 0, False),
     ):
         log.emit(
             ConnectionEvent(
-                at=0, connection_id=CONVERSATION, step=step, address="TCP://bank:4022", is_repeated=is_repeated
+                at=0,
+                connection_id=CONVERSATION,
+                step=step,
+                address="TCP://bank:4022",
+                error=error,
+                is_repeated=is_repeated,
             )
         )
-    assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
+    assert [line.levelno for line in lines] == [
+        logging.DEBUG,
+        logging.WARNING,
+        logging.DEBUG,
+        logging.INFO,
+        logging.INFO,  # the instance is stopping
+    ]
+
+
+def test_a_refused_peer_is_a_warning_once_for_each_reason(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    untrusted, unknown = "the peer's certificate is not trusted", "bank is not allowed to connect"
+    now = 0
+    for after, port, text in (
+        (0, 1, untrusted),
+        (1, 2, untrusted),
+        (1, 3, unknown),
+        (WARNED_AGAIN_AFTER - 1, 4, unknown),
+        (0, 5, untrusted),
+        (WARNED_AGAIN_AFTER, 6, unknown),
+    ):
+        now += after
+        log.emit(
+            ConnectionEvent(
+                at=now,
+                connection_id=CONVERSATION,
+                step=ConnectionStep.RECEIVE_IO_ERROR,
+                address=f"TCP://192.0.2.1:{port}",
+                error=9757,
+                text=text,
+            )
+        )
+    warning, debug = logging.WARNING, logging.DEBUG
+    assert [line.levelno for line in lines] == [warning, debug, warning, debug, warning, warning]
+
+
+def test_an_undeliverable_message_is_a_warning_once_for_each_peer_and_reason(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for peer, text, is_sequenced in (
+        (b"bank", "no service; received from 192.0.2.1:1", True),
+        (b"bank", "no service; received from 192.0.2.1:2", True),
+        (b"shop", "no service; received from 192.0.2.1:1", True),
+        (b"bank", "no route; received from 192.0.2.1:1", True),
+        (b"bank", "no conversation", False),
+    ):
+        log.emit(
+            MessageUndeliverable(
+                at=0, conversation_id=CONVERSATION, is_sequenced=is_sequenced, peer=peer, error=9796, text=text
+            )
+        )
+    warning, debug, info = logging.WARNING, logging.DEBUG, logging.INFO
+    assert [line.levelno for line in lines] == [warning, debug, warning, warning, info]
+
+
+def test_the_reasons_that_are_remembered_are_limited(
+    lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "LOG_SOURCES_MAX", 3)
+    log = EventLog()
+    for peer in (b"a", b"b", b"c", b"d", b"d", b"a"):
+        log.emit(MessageUndeliverable(at=0, conversation_id=CONVERSATION, peer=peer))
+    warning, debug = logging.WARNING, logging.DEBUG
+    assert [line.levelno for line in lines] == [warning] * 4 + [debug, warning]
 
 
 def test_connections_of_one_host_are_counted_together(lines: list[logging.LogRecord]) -> None:
@@ -146,7 +215,7 @@ def test_connections_of_one_host_are_counted_together(lines: list[logging.LogRec
         log.emit(
             ConnectionEvent(at=0, connection_id=CONVERSATION, step=step, address=f"TCP://192.0.2.1:{port}", error=9752)
         )
-    assert len(lines) == LOG_LINES_MAX
+    assert len(lines) == 1 + LOG_LINES_MAX, "a warning, and lines at debug level"
 
 
 @given(

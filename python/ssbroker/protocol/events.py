@@ -8,7 +8,7 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -45,6 +45,11 @@ class Event:
     @property
     def source(self) -> str | None:
         """The peer or cause whose log lines are rate-limited together; None if the event is never rate-limited."""
+        return None
+
+    @property
+    def warned_about(self) -> str | None:
+        """What a warning is about, if it is written once and repeated events are logged at DEBUG; None if every event is a warning."""
         return None
 
     @property
@@ -116,6 +121,11 @@ class ConnectionStep(StrEnum):
     RECEIVE_IO_ERROR = "Receive IO Error"
 
 
+_FAILURES: Final = frozenset(
+    {ConnectionStep.CONNECT_FAILED, ConnectionStep.SEND_IO_ERROR, ConnectionStep.RECEIVE_IO_ERROR}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionEvent(Event):
     """A connection to another instance was opened, accepted or closed, or failed.
@@ -131,7 +141,7 @@ class ConnectionEvent(Event):
 
     NAME: ClassVar[str] = "Broker:Connection"
     TRACE_ID: ClassVar[int] = 138
-    LEVEL: ClassVar[int] = logging.INFO
+    LEVEL: ClassVar[int] = logging.WARNING
 
     connection_id: uuid.UUID
     step: ConnectionStep
@@ -142,14 +152,20 @@ class ConnectionEvent(Event):
 
     @property
     def level(self) -> int:
-        """DEBUG for the start of a connection attempt and for a repeated failure, else INFO."""
-        is_told = not self.is_repeated and self.step is not ConnectionStep.CONNECTING
-        return self.LEVEL if is_told else logging.DEBUG
+        """WARNING for a failure, DEBUG for a repeated failure and for the start of a connection attempt, else INFO."""
+        if self.is_repeated or self.step is ConnectionStep.CONNECTING:
+            return logging.DEBUG
+        return self.LEVEL if self.error and self.step in _FAILURES else logging.INFO
 
     @property
     def source(self) -> str:
         """The peer's host, without its port, and the step."""
         return f"{self.address.rpartition(':')[0]}, {self.step}"
+
+    @property
+    def warned_about(self) -> str | None:
+        """The host and the reason, if the peer has connected; `is_repeated` tells this of a connection to the peer."""
+        return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +335,7 @@ class MessageUndeliverable(Event):
 
     NAME: ClassVar[str] = "Broker:Message Undeliverable"
     TRACE_ID: ClassVar[int] = 160
-    LEVEL: ClassVar[int] = logging.INFO
+    LEVEL: ClassVar[int] = logging.WARNING
 
     conversation_id: uuid.UUID
     is_sequenced: bool = True
@@ -331,9 +347,19 @@ class MessageUndeliverable(Event):
     text: str = ""
 
     @property
+    def level(self) -> int:
+        """WARNING for a message, INFO for an acknowledgement or an error, which may follow the end of its conversation."""
+        return self.LEVEL if self.is_sequenced else logging.INFO
+
+    @property
     def source(self) -> str:
         """The peer that delivered the message."""
         return _peer_name(self.peer)
+
+    @property
+    def warned_about(self) -> str:
+        """The peer and the reason, without the port from which the peer has connected."""
+        return f"{self.source}, {self.error}, {self.text.partition('; received from ')[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,6 +529,8 @@ LOG_WINDOW: Final = 60_000_000
 """The length of a window: a minute, in microseconds."""
 LOG_SOURCES_MAX: Final = 1000
 """How many sources are counted separately; all others share one count."""
+WARNED_AGAIN_AFTER: Final = 3_600_000_000
+"""The time without an event after which it is a warning again: an hour, in microseconds."""
 
 Source = TypeVar("Source", bound=Hashable)
 
@@ -580,6 +608,7 @@ class EventLog:
 
     Every event goes to the logger `ssbroker.events`, with the event itself as the record's attribute `event`. Subscribers receive all events. In the
     log, events that a peer can trigger at will are limited to 20 lines a minute for each kind and peer; one more line counts the suppressed ones.
+    Failures of connections and undeliverable messages are warnings once for each peer and reason, and then logged at DEBUG, until there was none for an hour.
 
     Exceptions in a subscriber are logged and do not affect other subscribers. Exceptions in a `logging` handler or filter are printed to stderr.
     Events may be emitted from several threads; a subscriber is called in the emitting thread.
@@ -597,12 +626,13 @@ class EventLog:
         >>> stop()
     """
 
-    __slots__ = ("_rate", "_subscribers", "counts")
+    __slots__ = ("_rate", "_subscribers", "_warned_at", "counts")
 
     def __init__(self) -> None:
         # Copy on write: a thread that is emitting keeps iterating over the tuple it started with.
         self._subscribers: tuple[tuple[Callable[..., None], tuple[type[Event], ...]], ...] = ()
         self._rate: Final[LogRate[tuple[str, int, str]]] = LogRate(others=lambda key: (*key[:2], "others"))
+        self._warned_at: Final[dict[str, int]] = {}
         self.counts: Counter[str] = Counter()
 
     @overload
@@ -667,8 +697,9 @@ class EventLog:
         self.counts[event.NAME] += 1
         if LOGGER.isEnabledFor(event.level):
             with print_logging_errors():
-                if self._may_be_logged(event):
-                    LOGGER.log(event.level, "%s: %s", event.NAME, _format_event(event), extra={"event": event})
+                level = self._level(event)
+                if LOGGER.isEnabledFor(level) and self._may_be_logged(event, level):
+                    LOGGER.log(level, "%s: %s", event.NAME, _format_event(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:
@@ -702,9 +733,23 @@ class EventLog:
         self.log_suppressed(now=now)
         return self._rate.allows((kind, level, source), now=now)
 
-    def _may_be_logged(self, event: Event) -> bool:
+    def _may_be_logged(self, event: Event, level: int) -> bool:
         source = event.source
-        return source is None or self.allows_line(event.NAME, level=event.level, source=source, now=event.at)
+        return source is None or self.allows_line(event.NAME, level=level, source=source, now=event.at)
+
+    def _level(self, event: Event) -> int:
+        """Returns the level of an event: DEBUG for a warning that repeats an earlier one."""
+        level, about = event.level, event.warned_about
+        if level < logging.WARNING or about is None:
+            return level
+        key = f"{event.NAME}: {about}"
+        before = self._warned_at.pop(key, None)
+        while len(self._warned_at) >= LOG_SOURCES_MAX:
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread may have removed it
+                del self._warned_at[next(iter(self._warned_at))]
+        self._warned_at[key] = event.at
+        is_repeated = before is not None and 0 <= event.at - before < WARNED_AGAIN_AFTER
+        return logging.DEBUG if is_repeated else level
 
 
 def _check_kind(kind: object) -> None:
