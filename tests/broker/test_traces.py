@@ -18,7 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import ssbroker
-from ssbroker import Database, Instance, LeaseLostError, MissingDependencyError, OptionError
+from ssbroker import Database, Instance, Job, LeaseLostError, MissingDependencyError, OptionError
+from ssbroker.broker.database import database_context
 from tests.broker.conftest import QUEUE, TARGET, Clock
 
 Spans = Callable[[], list[ReadableSpan]]
@@ -73,6 +74,11 @@ def parent(span: ReadableSpan) -> tuple[int, int] | None:
     return None if span.parent is None else (span.parent.trace_id, span.parent.span_id)
 
 
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    assert span.context is not None
+    return span.context.trace_id, span.context.span_id
+
+
 def links(span: ReadableSpan) -> list[tuple[int, int]]:
     return [(link.context.trace_id, link.context.span_id) for link in span.links]
 
@@ -86,35 +92,39 @@ def test_send_receive_and_work_of_a_message_are_one_trace(instance: Instance, sa
     with sales.transaction() as t:
         assert t.receive_one(QUEUE)
     sent, processed, received = spans()
-    assert [one.name for one in (sent, processed, received)] == ["send DEFAULT", f"process {QUEUE}", f"receive {QUEUE}"]
+    assert [one.name for one in (sent, processed, received)] == [f"send {TARGET}", f"process {QUEUE}", f"receive {QUEUE}"]
     assert [one.kind for one in (sent, processed, received)] == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.CLIENT]
     assert {trace_id(one) for one in (sent, processed, received)} == {int.from_bytes(conversation)}
-    assert parent(sent) == parent(processed) == parent(received) == links(sent)[0]
-    assert links(sent) == links(processed) == links(received)
+    assert (parent(sent), links(sent)) == (None, [])
+    assert parent(processed) == parent(received) == ids(sent)
+    assert links(processed) == links(received) == [ids(sent)]
 
 
 def test_each_message_of_both_directions_has_its_own_context(sales: Database, spans: Spans) -> None:
     send(sales, b"one", b"two")
     with sales.take(QUEUE) as job, job.transaction() as t:
         t.send(job.messages[0].conversation_handle, b"reply")
-    first, second, reply, processed = spans()
-    assert links(processed) == [*links(first), *links(second)]
-    assert len({links(one)[0] for one in (first, second, reply)}) == 3
-    assert len({links(one)[0][0] for one in (first, second, reply)}) == 1
+    first, second, reply, created, processed = spans()
+    assert links(processed) == [ids(first), ids(second)]
+    assert links(created) == [ids(reply)]
+    assert links(reply) == [ids(created)]
+    assert len({ids(one) for one in (first, second, created)}) == 3
+    assert {trace_id(one) for one in (first, second, created, processed)} == {trace_id(first)}
 
 
 def test_within_a_span_of_the_application(sales: Database, spans: Spans, provider: TracerProvider) -> None:
-    """Spans stay in its trace; links lead from one trace to the other."""
+    """Spans stay in its trace; a span in the trace of the conversation links to the send, and is the parent of the job."""
     tracer = provider.get_tracer("shop")
     with tracer.start_as_current_span("order") as order:
         send(sales, b"one")
     with sales.take(QUEUE), tracer.start_as_current_span("reserve"):
         pass
-    sent, ordered, reserved, processed = spans()
+    created, sent, ordered, reserved, processed = spans()
     assert ordered.context == order.get_span_context()
     assert parent(sent) == (trace_id(ordered), order.get_span_context().span_id)
-    assert links(sent) == links(processed)
-    assert parent(processed) == links(sent)[0]
+    assert (created.name, parent(created), links(created)) == (f"create {TARGET}", None, [ids(sent)])
+    assert parent(processed) == ids(created)
+    assert links(sent) == links(processed) == [ids(created)]
     assert processed.context is not None
     assert parent(reserved) == (trace_id(processed), processed.context.span_id)
 
@@ -123,10 +133,11 @@ def test_what_a_job_sends_belongs_to_its_trace(sales: Database, spans: Spans) ->
     send(sales, b"one")
     with sales.take(QUEUE) as job, job.transaction() as t:
         t.send(t.begin_dialog(TARGET, "//Shop"), b"another conversation")
-    _, sent, processed = spans()
+    _, created, sent, processed = spans()
     assert processed.context is not None
     assert parent(sent) == (trace_id(processed), processed.context.span_id)
-    assert links(sent)[0][0] != trace_id(processed)
+    assert links(sent) == [ids(created)]
+    assert trace_id(created) != trace_id(processed)
 
 
 def test_attributes(instance: Instance, sales: Database, spans: Spans) -> None:
@@ -144,7 +155,12 @@ def test_attributes(instance: Instance, sales: Database, spans: Spans) -> None:
         "ssbroker.database": "Sales",
     }
     operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
-    assert sent == {**common, **operation, "ssbroker.message_type": "DEFAULT"}
+    assert sent == {
+        **common,
+        **operation,
+        "messaging.destination.name": TARGET,
+        "ssbroker.message_type": "DEFAULT",
+    }
     assert processed == {
         **common,
         "messaging.operation.name": "process",
@@ -152,7 +168,36 @@ def test_attributes(instance: Instance, sales: Database, spans: Spans) -> None:
         "messaging.destination.name": QUEUE,
         "messaging.batch.message_count": 1,
         "ssbroker.attempt": 1,
+        "ssbroker.outcome": "acknowledge",
     }
+
+
+@pytest.mark.parametrize("is_traced_by_sdk", [True, False])
+def test_how_a_job_ended(
+    sales: Database, spans: Spans, monkeypatch: pytest.MonkeyPatch, *, is_traced_by_sdk: bool
+) -> None:
+    if not is_traced_by_sdk:
+        monkeypatch.setattr(database_context(sales).instance.tracing, "_ids", None)
+    ends: dict[str, Callable[[Job], object]] = {
+        "acknowledge": lambda _: None,
+        "retry": lambda job: job.retry(),
+        "fail": lambda job: job.fail("no such planet"),
+    }
+    found = []
+    send(sales, b"one")
+    send(sales, b"two")
+    (sent, _) = spans()
+    for end in ("retry", "acknowledge", "fail"):
+        with sales.take(QUEUE) as job:
+            ends[end](job)
+        (span,) = spans()
+        found.append((dict(span.attributes or {})["ssbroker.outcome"], span.status.status_code, span.status.description))
+    assert (parent(sent) is None) == is_traced_by_sdk
+    assert found == [
+        ("retry", StatusCode.UNSET, None),
+        ("acknowledge", StatusCode.UNSET, None),
+        ("fail", StatusCode.ERROR, "no such planet"),
+    ]
 
 
 def test_a_rolled_back_send_has_no_span(sales: Database, spans: Spans) -> None:
@@ -177,6 +222,7 @@ def test_the_error_of_a_job_is_that_of_its_span(sales: Database, spans: Spans) -
         raise ZeroDivisionError("no price")
     _, processed = spans()
     assert processed.status.status_code is StatusCode.ERROR
+    assert dict(processed.attributes or {})["ssbroker.outcome"] == "give back"
     assert [event.name for event in processed.events] == ["exception"]
 
 
@@ -274,7 +320,7 @@ def test_spans_of_two_processes_are_one_trace(instance: Instance, spans: Spans) 
         "    ssbroker.traces(instance, tracer_provider=provider)\n"
         "    instance.queue('Jobs').put(b'one')\n"
         "    (span,) = exporter.get_finished_spans()\n"
-        "    print(json.dumps([span.context.trace_id, span.parent.span_id]))\n"
+        "    print(json.dumps([span.context.trace_id, span.context.span_id]))\n"
     )
     child = subprocess.run([sys.executable, "-c", program, str(instance.folder)], capture_output=True, check=True)
     with instance.queue("Jobs").take():
@@ -310,12 +356,20 @@ def test_spans_of_two_instances_are_one_trace(
             for each in traced:
                 each.close()
     found = exporter.get_finished_spans()
-    assert [one.name for one in found] == ["send DEFAULT", "send DEFAULT", "process Orders", "process Replies"]
+    assert [one.name for one in found] == [
+        "send //Stock",
+        "create //Shop",
+        "send //Shop",
+        "process Orders",
+        "process Replies",
+    ]
     assert len({trace_id(one) for one in found}) == 1
-    order, reply, ordered, replied = found
-    assert links(order) == links(ordered)
-    assert links(reply) == links(replied)
-    assert [dict(one.attributes or {})["ssbroker.instance"] for one in found] == ["shop", "stock", "stock", "shop"]
+    order, created, reply, ordered, replied = found
+    assert parent(ordered) == ids(order)
+    assert parent(reply) == ids(ordered)
+    assert parent(replied) == ids(created)
+    owners = [dict(one.attributes or {})["ssbroker.instance"] for one in found]
+    assert owners == ["shop", "stock", "stock", "stock", "shop"]
 
 
 def test_an_instance_is_traced_once_until_it_is_closed(

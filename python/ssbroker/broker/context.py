@@ -119,6 +119,13 @@ class MessageIdentity(NamedTuple):
         return f"{self.conversation}/{sender}/{self.message_sequence_number}"
 
 
+class JobOutcome(Protocol):
+    """Records how a job ended."""
+
+    def __call__(self, outcome: str, failed_with: str | None = None) -> None:
+        """Is called at the end of a job, with the reason if it has failed."""
+
+
 class Tracing(Protocol):
     """Observes receives and jobs."""
 
@@ -127,8 +134,8 @@ class Tracing(Protocol):
 
     def job(
         self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int
-    ) -> AbstractContextManager[None]:
-        """Returns a context manager for the time in which a job runs."""
+    ) -> AbstractContextManager[JobOutcome]:
+        """Returns a context manager for the time in which a job runs; it yields a function that records how the job ended."""
 
 
 class InstanceContext:

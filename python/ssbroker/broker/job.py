@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, Self
 from ssbroker._arguments import EPOCH, integer_argument, is_utf8_text, timeout_seconds
 from ssbroker._text import count_of, exception_text
 from ssbroker.broker import async_calls
-from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
 from ssbroker.broker.dialogs import job_conversations
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
@@ -77,6 +77,7 @@ class Job:
         "_lease",
         "_messages",
         "_options",
+        "_outcome",
         "_queue",
         "_retry_after",
         "_span",
@@ -107,7 +108,8 @@ class Job:
         self._lease: Lease | None = None
         self._has_entered = False
         self._is_over = True
-        self._span: AbstractContextManager[None] | None = None
+        self._span: AbstractContextManager[JobOutcome] | None = None
+        self._outcome: JobOutcome | None = None
         self._messages: tuple[Message, ...] = ()
 
     def __enter__(self) -> Self:
@@ -327,7 +329,7 @@ class Job:
         microseconds = _microseconds(after, name="after", may_be_zero=True)
         with database_transaction(self._context) as work:
             leasing.retry(work, self._held_lease(), microseconds=microseconds)
-        self._is_over = True
+        self._ended_with("retry")
 
     async def aretry(self, *, after: float = 0.0) -> None:
         """Returns the messages to the queue and ends the job as `retry` does, without blocking the event loop.
@@ -383,7 +385,7 @@ class Job:
         retry_after = self._retry_microseconds()
         with database_transaction(self._context) as work:
             leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
-        self._is_over = True
+        self._ended_with("fail", reason)
 
     async def afail(self, reason: str = "the job failed") -> None:
         """Ends the job as if it had failed five times, as `fail` does, without blocking the event loop.
@@ -438,14 +440,14 @@ class Job:
             if tracing is not None:
                 identities, attempt = identities_of(self._messages), claimed.lease.attempts
                 self._span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
-                self._span.__enter__()
+                self._outcome = self._span.__enter__()
 
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
     def _give_back(self, failed_with: str | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
-        self._is_over = True
+        self._ended_with("give back")
         retry_after = 0 if failed_with is None else self._retry_microseconds()
         try:
             with database_transaction(self._context) as work:
@@ -454,6 +456,12 @@ class Job:
             log_failure(
                 self._context, "a job could not be given back; it is received again when its lease ends", failure
             )
+
+    def _ended_with(self, outcome: str, failed_with: str | None = None) -> None:
+        self._is_over = True
+        if self._outcome is not None:
+            with suppress(Exception):  # a failure of tracing does not change how the job ends
+                self._outcome(outcome, failed_with)
 
     def _retry_microseconds(self) -> int:
         """Returns how long the messages wait after a failure. An error of the application's function is logged, and the default used."""
@@ -530,7 +538,7 @@ class _JobTransaction(Transaction):
                 raise
         super().__exit__(exc_type, error, trace)
         if error is None:
-            self._job._is_over = True  # noqa: SLF001
+            self._job._ended_with("acknowledge")  # noqa: SLF001
         elif isinstance(error, LeaseLostError):
             self._job._give_back()  # noqa: SLF001  # other messages of the group
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker.broker.context import MessageIdentity
+from ssbroker.broker.context import JobOutcome, MessageIdentity
 from ssbroker.broker.instance import instance_context
 from ssbroker.exceptions import MissingDependencyError, OptionError
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
@@ -24,16 +25,17 @@ _SYSTEM: Final = "ssbroker"
 def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None) -> Traces:
     """Traces an instance with OpenTelemetry: a span for each SEND, each RECEIVE that returned messages, and each job.
 
-    The span of a job is the current one while the job runs. A span whose thread or task has no current span belongs to the trace of its
-    conversation, whose id is the conversation id; each span links to that trace. So the spans of both sides are connected, in all
-    processes and instances, and nothing about traces is transmitted. While an instance is traced, sends take the slower path in Python.
+    The span of a job is the current one while the job runs. Without a current span, a span belongs to the trace of its conversation; the
+    trace id is the conversation id. The spans of both sides are therefore connected, in all processes and instances, and nothing about
+    traces is transmitted. A send within another trace adds a span `create` to the trace of the conversation, which links to the send.
+    While an instance is traced, sends take the slower path in Python.
 
     Args:
         instance: An open instance.
         tracer_provider: The provider of the tracer; None means the global one.
 
     Returns:
-        The tracing; call `close` to stop it.
+        A handle; call its `close` to stop tracing.
 
     Raises:
         MissingDependencyError: The library `opentelemetry-api` is not installed.
@@ -55,7 +57,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
         ...         pass
         ...     traces.close()
         >>> [span.name for span in exporter.get_finished_spans()], len({span.context.trace_id for span in exporter.get_finished_spans()})
-        (['send DEFAULT', 'process Jobs'], 1)
+        (['send Jobs', 'process Jobs'], 1)
     """
     context = instance_context(instance)
     if context.tracing is not None:
@@ -77,11 +79,12 @@ class Traces:
         self._trace: Final = trace
         self._instance: Final = instance
         self._tracer: Final = trace.get_tracer(_SYSTEM, tracer_provider=tracer_provider)
+        self._ids: Final = _ids_of(self._tracer)
         self._stop: Callable[[], None] | None = instance.events.subscribe(self._sent, ConversationEvent)
         instance.tracing = self
 
     def close(self) -> None:
-        """Ends the traces."""
+        """Stops tracing."""
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -95,46 +98,88 @@ class Traces:
             self._start("receive", queue, kind, identities, {"ssbroker.database": database}).end()
 
     @contextmanager
-    def job(self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int) -> Iterator[None]:
-        """Makes the span of a job the current one while it runs."""
+    def job(
+        self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int
+    ) -> Iterator[JobOutcome]:
+        """Makes the span of a job the current one while it runs; the function that it yields records how the job ended."""
         attributes: dict[str, str | int] = {"ssbroker.database": database, "ssbroker.attempt": attempt}
         span = self._start("process", queue, self._trace.SpanKind.CONSUMER, [*messages], attributes)
+
+        def record(outcome: str, failed_with: str | None = None) -> None:
+            span.set_attribute("ssbroker.outcome", outcome)
+            if failed_with is not None:
+                span.set_status(self._trace.StatusCode.ERROR, failed_with)
+
         with self._trace.use_span(span, end_on_exit=True):
-            yield
+            yield record
 
     def _sent(self, event: Event) -> None:
-        """Adds the span of a SEND, when it is committed, in the thread that has sent."""
+        """Adds the span of a SEND, when it is committed, in the thread that has sent.
+
+        In the trace of the conversation, a span stands for the message, so that the parent of those that receive it exists: this one, or
+        if it belongs to another trace, a span `create` that links to it.
+        """
         if not isinstance(event, ConversationEvent) or event.step is not ConversationStep.SEND_MESSAGE:
             return
         number = event.message_sequence_number or 0
         identity = MessageIdentity(event.conversation_id.bytes, event.is_initiator, number)
-        name = event.message_type_name or ""
-        attributes: dict[str, str | int] = {"ssbroker.database": event.database or "", "ssbroker.message_type": name}
-        self._start("send", name, self._trace.SpanKind.PRODUCER, [identity], attributes).end()
+        name, producer = event.far_service_name, self._trace.SpanKind.PRODUCER
+        attributes: dict[str, str | int] = {
+            "ssbroker.database": event.database or "",
+            "ssbroker.message_type": event.message_type_name or "",
+        }
+        if not self._has_current_span and self._ids is not None:
+            self._start_message("send", name, identity, attributes).end()
+            return
+        span = self._start("send", name, producer, [identity], attributes)
+        if self._ids is not None:
+            self._start_message("create", name, identity, attributes, self._trace.Link(span.get_span_context())).end()
+        span.end()
+
+    @property
+    def _has_current_span(self) -> bool:
+        return self._trace.get_current_span().get_span_context().is_valid
 
     def _start(
         self, operation: str, name: str, kind: Any, messages: list[MessageIdentity], attributes: dict[str, str | int]
     ) -> Span:
         """Starts a span that belongs to the current trace with links to the messages; or else to the trace of the conversation."""
+        described = self._described(operation, name, messages, attributes)
+        context = None
+        if not self._has_current_span:
+            context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(self._context_of(messages[0])))
+        links: list[Link] = [self._trace.Link(self._context_of(one)) for one in messages]
+        return self._tracer.start_span(f"{operation} {name}", context, kind, attributes=described, links=links)
+
+    def _start_message(
+        self, operation: str, name: str, message: MessageIdentity, attributes: dict[str, str | int], *links: Link
+    ) -> Span:
+        """Starts the span that has the ids of a message, and no parent."""
+        described = self._described(operation, name, [message], attributes)
+        no_parent = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
+        with self._ids.replaced(self._context_of(message)) if self._ids is not None else nullcontext():
+            return self._tracer.start_span(
+                f"{operation} {name}", no_parent, self._trace.SpanKind.PRODUCER, attributes=described, links=links
+            )
+
+    def _described(
+        self, operation: str, name: str, messages: list[MessageIdentity], attributes: dict[str, str | int]
+    ) -> dict[str, str | int]:
         first = messages[0]
         described: dict[str, str | int] = {
             "messaging.system": _SYSTEM,
             "messaging.operation.name": operation,
             "messaging.operation.type": operation,
+            "messaging.destination.name": name,
             "messaging.message.conversation_id": first.conversation,
             "ssbroker.instance": self._instance.name,
             **attributes,
         }
-        if operation != "send":
-            described["messaging.destination.name"] = name
+        if operation in ("receive", "process"):
             described["messaging.batch.message_count"] = len(messages)
         if len(messages) == 1:
             described["messaging.message.id"] = str(first)
-        context = None
-        if not self._trace.get_current_span().get_span_context().is_valid:
-            context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(self._context_of(first)))
-        links: list[Link] = [self._trace.Link(self._context_of(one)) for one in messages]
-        return self._tracer.start_span(f"{operation} {name}", context, kind, attributes=described, links=links)
+        return described
 
     def _context_of(self, message: MessageIdentity) -> SpanContext:
         """Returns the context that stands for a message: both sides know its ids, so that nothing has to be transmitted."""
@@ -145,3 +190,42 @@ class Traces:
             is_remote=True,
             trace_flags=self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED),
         )
+
+
+class _MessageIds:
+    """The generator of ids of an SDK's tracer, which can be replaced by the ids of a message: the API has no way to choose them."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator: Final = generator
+        self._thread: Final = threading.local()
+
+    @contextmanager
+    def replaced(self, context: SpanContext) -> Iterator[None]:
+        """Gives a span that this thread starts in the block the ids of a context."""
+        self._thread.context = context
+        try:
+            yield
+        finally:
+            self._thread.context = None
+
+    def generate_trace_id(self) -> int:
+        """Returns the trace id of a new root span; the SDK calls it."""
+        context: SpanContext | None = getattr(self._thread, "context", None)
+        return int(self._generator.generate_trace_id() if context is None else context.trace_id)
+
+    def generate_span_id(self) -> int:
+        """Returns the id of a new span; the SDK calls it."""
+        context: SpanContext | None = getattr(self._thread, "context", None)
+        return int(self._generator.generate_span_id() if context is None else context.span_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+def _ids_of(tracer: Any) -> _MessageIds | None:
+    """Makes the ids of a tracer replaceable; None if it does not come from an SDK that has such a generator."""
+    generator = getattr(tracer, "id_generator", None)
+    if generator is None or isinstance(generator, _MessageIds):
+        return generator
+    tracer.id_generator = _MessageIds(generator)
+    return tracer.id_generator  # type: ignore[no-any-return]  # it is what was assigned

@@ -124,6 +124,7 @@ def emit_conversation_event(
             error=error,
             text=text,
             priority=endpoint.priority,
+            far_service_name=endpoint.far_service,
         )
     )
 

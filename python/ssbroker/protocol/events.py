@@ -402,6 +402,7 @@ class ConversationEvent(Event):
         error: The error code, if the step concerns an error.
         text: The error's text.
         priority: The conversation's priority.
+        far_service_name: The service at the other end of the conversation.
     """
 
     NAME: ClassVar[str] = "Broker:Conversation"
@@ -418,6 +419,7 @@ class ConversationEvent(Event):
     error: int = 0
     text: str = ""
     priority: int = 5
+    far_service_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
