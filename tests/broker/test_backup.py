@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -9,7 +11,9 @@ import pytest
 
 from ssbroker import Database, Instance, OutputError, StorageError
 from ssbroker.broker.database import database_context
+from ssbroker.broker.health import problems
 from tests.broker.dialog_calls import begin, contents_of, receive
+from tests.store.failing_calls import Kind, failing_calls
 
 
 def test_a_backup_has_the_last_commit(instance: Instance, sales: Database, tmp_path: Path) -> None:
@@ -86,6 +90,82 @@ def test_an_existing_file_is_not_replaced(sales: Database, tmp_path: Path) -> No
     assert path.read_text() == "important"
     with pytest.raises(OutputError, match="cannot be created: No such file or directory"):
         sales.backup(tmp_path / "missing" / "copy")
+
+
+def storage_error_of(what: Callable[[], object]) -> StorageError | None:
+    """The only error that a failing disk may cause."""
+    try:
+        what()
+    except StorageError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("full", "database or disk is full"), ("write", "could not be written: disk I/O error")]
+)
+def test_a_backup_to_a_disk_that_is_full_or_fails_names_the_copy(tmp_path: Path, kind: Kind, reason: str) -> None:
+    """Nothing of it is left, and the database is not reported as unreadable."""
+    with (
+        failing_calls(kind) as disk,
+        Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
+    ):
+        queue = instance.queue("Jobs")
+        for _ in range(10):
+            queue.put(bytes(50_000))
+        database, path = instance.database("Queues"), tmp_path / "backup" / "copy"
+        path.parent.mkdir()
+        for lasts in (True, False):
+            for attempt in count(1):
+                disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
+                error = storage_error_of(lambda: database.backup(path))
+                disk.fails_at = 0
+                if error is None:
+                    assert attempt > 1
+                    path.unlink()
+                    break
+                assert (str(error), error.file) == (f"{path}: {reason}", str(path))
+                assert [*path.parent.iterdir()] == []
+        assert list(problems(instance)) == ["endpoint"]
+
+
+class Unreadable(Inverted):
+    """A file system of which reads of a database fail, once that is asked for."""
+
+    is_failing = False
+
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> InvertedFile:  # noqa: N802
+        return UnreadableFile(self, name, flags)
+
+
+class UnreadableFile(InvertedFile):
+    def __init__(self, vfs: Unreadable, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
+        super().__init__(name, flags)
+        self.vfs = vfs
+        self.is_source = name is not None and "Queues.sqlite" in (name if isinstance(name, str) else name.filename())
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        if self.vfs.is_failing and self.is_source:
+            error = apsw.IOError()
+            error.extendedresult = apsw.SQLITE_IOERR_READ  # type: ignore[attr-defined]  # the stub lacks it
+            raise error
+        return super().xRead(amount, offset)
+
+
+def test_a_backup_of_a_file_that_cannot_be_read_names_the_source(tmp_path: Path) -> None:
+    vfs = Unreadable()
+    with Instance.create(tmp_path / "shop", name="shop", background=False, vfs="inverted") as instance:
+        queue = instance.queue("Jobs")
+        for _ in range(500):
+            queue.put(bytes(50_000))
+        source = instance.database("Queues").path
+        vfs.is_failing = True
+        with pytest.raises(StorageError, match=r"Queues\.sqlite: could not be read: disk I/O error$") as failed:
+            instance.database("Queues").backup(tmp_path / "copy")
+        vfs.is_failing = False
+        assert failed.value.file == str(source)
+        assert not (tmp_path / "copy").exists()
+    vfs.unregister()
 
 
 def test_a_failed_backup_leaves_no_file(instance: Instance, sales: Database, tmp_path: Path) -> None:

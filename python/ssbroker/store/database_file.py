@@ -235,14 +235,16 @@ class DatabaseFile:
         try:
             with (
                 storage_errors(path),
-                self.read() as source,
                 closing(apsw.Connection(str(path), vfs=self.connections.vfs)) as target,
+                self.read() as source,
+                _copy_errors(self.path, path),
                 target.backup("main", source, "main") as running,
             ):
                 while not running.done:
                     running.step(_PAGES_COPIED)
         except BaseException:
-            path.unlink(missing_ok=True)
+            for suffix in ("", "-journal"):  # SQLite leaves the journal on a full disk
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
             raise
 
     def damage(self) -> str | None:
@@ -358,6 +360,21 @@ def _refused_writes() -> Iterator[None]:
         yield
     except apsw.ReadOnlyError as error:
         raise BrokerError("a read transaction cannot write; write in database.transaction()") from error
+
+
+@contextmanager
+def _copy_errors(source: Path, target: Path) -> Iterator[None]:
+    """Converts errors of a copy, which name neither the file nor the cause: only reads concern the source."""
+    import apsw  # noqa: PLC0415  # an extra, loaded by now
+
+    try:
+        yield
+    except apsw.FullError as error:
+        raise StorageError(f"{target}: database or disk is full", file=str(target)) from error
+    except apsw.IOError as error:
+        is_read = getattr(error, "extendedresult", None) in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ)
+        path, what = (source, "read") if is_read else (target, "written")
+        raise StorageError(f"{path}: could not be {what}: disk I/O error", file=str(path)) from error
 
 
 def _reject_version(file: DatabaseFile, version: int, migrations: tuple[str, ...]) -> NoReturn:
