@@ -25,6 +25,7 @@ from ssbroker import (
     LockTimeoutError,
     OptionError,
     SchemaError,
+    UnknownDatabaseError,
     WorkQueue,
 )
 from ssbroker.broker import work_queue
@@ -215,6 +216,33 @@ def test_a_wrong_number_of_seconds_is_refused(instance: Instance, sales: Databas
         with pytest.raises(OptionError, match=r"^retry_after: expected seconds, a function .* from 0 to 31622400; got"):
             queue("Jobs", retry_after=given)
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+def test_a_name_that_differs_only_in_case_is_refused(instance: Instance, sales: Database) -> None:
+    """Otherwise producers and workers would use different queues."""
+    instance.queue("Jobs")
+    for name in ("jobs", "DBO.Jobs", "[dbo].[JOBS]"):
+        with pytest.raises(BrokerError, match=r"^2714: queue 'dbo.Jobs' already exists, and .* differs .* only in case"):
+            instance.queue(name)
+    with pytest.raises(BrokerError, match="2714: queue 'dbo.Jobs' already exists, and 'jobs'"):
+        instance.queue("Mails", on_poison="move", poison_queue="jobs")
+    sales.create_queue("jobs")
+    sales.create_queue("Jobs")
+    assert {sales.queue("jobs").name, sales.queue("Jobs").name} == {"jobs", "Jobs"}, "both exist already"
+
+
+def test_a_queue_that_does_not_exist_is_not_created(instance: Instance, sales: Database) -> None:
+    with pytest.raises(UnknownDatabaseError, match="Queues"):
+        instance.queue("Jobs", create=False)
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+    put = instance.queue("Jobs").put(b"one")
+    for name in ("jobs", "Job"):
+        with pytest.raises(BrokerError, match=r"^15151: queue .* 'Queues'; did you mean 'dbo.Jobs'\?$"):
+            instance.queue(name, create=False)
+    assert instance.queue("Jobs", create=False).cancel(put)
+    with pytest.raises(BrokerError, match="queue 'Orders' is not a work queue: it has no service 'Orders'"):
+        sales.queue("Orders", create=False)
+    assert "Orders" not in instance.view("sys.services", "Sales")["name"].to_pylist()
 
 
 def test_a_message_is_put_for_later(instance: Instance, queue: WorkQueue, clock: Clock) -> None:

@@ -284,6 +284,7 @@ class Database:
         on_poison: OnPoison | None = None,
         poison_queue: str | None = None,
         retry_after: float | Callable[[int], float] | None = None,
+        create: bool = True,
     ) -> WorkQueue:
         """Returns a work queue of this database, and creates it with its service if it does not exist.
 
@@ -296,12 +297,14 @@ class Database:
             retry_after: How many seconds a message waits after an exception in its job: a number, or a function of the number of failures so
                 far. None means 1, 4, 16 and 64 seconds; the fifth failure is the last. It applies to the jobs that the returned queue
                 takes, and is not stored.
+            create: Whether a queue that does not exist is created. With False, a wrong name is an error, which names a similar queue.
 
         Returns:
             The queue.
 
         Raises:
-            BrokerError: The name is not valid, or the service with this name belongs to another queue.
+            BrokerError: The name is not valid, the service with this name belongs to another queue, a new name differs only in case from
+                that of an existing queue (2714), or the queue does not exist and `create` is False (15151).
             OptionError: An option has an invalid value.
 
         Examples:
@@ -317,7 +320,14 @@ class Database:
             [b'ship it']
         """
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
-        return WorkQueue(self._context, name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after)
+        return WorkQueue(
+            self._context,
+            name,
+            on_poison=on_poison,
+            poison_queue=poison_queue,
+            retry_after=retry_after,
+            create=create,
+        )
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.

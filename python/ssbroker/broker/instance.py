@@ -308,6 +308,7 @@ class Instance:
         on_poison: OnPoison | None = None,
         poison_queue: str | None = None,
         retry_after: float | Callable[[int], float] | None = None,
+        create: bool = True,
     ) -> WorkQueue:
         """Returns a work queue of the database `Queues`, and creates both if they do not exist.
 
@@ -318,12 +319,14 @@ class Instance:
             on_poison: What happens to a message after five failures, as in `Database.queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which messages are moved, as in `Database.queue`.
             retry_after: How many seconds a message waits after an exception in its job, as in `Database.queue`.
+            create: Whether a queue that does not exist is created, as in `Database.queue`.
 
         Returns:
             The queue.
 
         Raises:
-            BrokerError: The name is not valid, or the service with this name belongs to another queue.
+            BrokerError: The queue cannot be created, or does not exist, as in `Database.queue`.
+            UnknownDatabaseError: The database `Queues` does not exist, and `create` is False.
             OptionError: An option has an invalid value.
 
         Examples:
@@ -338,8 +341,9 @@ class Instance:
         """
         check_on_poison(on_poison, poison_queue)
         check_retry_after(retry_after)
-        return self.create_database(_QUEUES, exist_ok=True).queue(
-            name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after
+        database = self.create_database(_QUEUES, exist_ok=True) if create else self.database(_QUEUES)
+        return database.queue(
+            name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after, create=create
         )
 
     def attach_database(

@@ -24,12 +24,13 @@ from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
-from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key
+from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key, similar_queue
 from ssbroker.broker.retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.ddl.statements import QueueSettings
+from ssbroker.ddl.statements import QueueName, QueueSettings
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, SchemaError
+from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import conversation_endpoints, queues
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
@@ -68,6 +69,7 @@ class WorkQueue:
         on_poison: OnPoison | None = None,
         poison_queue: str | None = None,
         retry_after: RetryAfter | None = None,
+        create: bool = True,
     ) -> None:
         self._context: Final = context
         self._name: Final = name
@@ -80,6 +82,11 @@ class WorkQueue:
         if on_poison == "move" and poison_queue is None:
             poison_queue = bracketed_queue_name(schema, f"{unqualified}_failed")
         objects = context.objects()
+        if not create and not self._is_complete(objects):
+            existing(objects.queues, queue_key(name), kind="queue", database=context.name)
+            raise BrokerError(
+                f"the queue {name!r} is not a work queue: it has no service {self._service!r}. create=True makes it one"
+            )
         if not (self._is_complete(objects) and self._handles_poison(objects, on_poison, poison_queue)):
             context.change(self._create, on_poison=on_poison, poison_queue=poison_queue)
 
@@ -364,6 +371,7 @@ class WorkQueue:
     ) -> None:
         """Creates the queue for failed messages if it is missing, and alters this queue if it differs."""
         if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
+            _check_case(objects, poison_queue)
             object_ddl.create_queue(
                 connection,
                 objects,
@@ -413,6 +421,7 @@ class WorkQueue:
             object_ddl.create_contract(connection, objects, name=WORK_QUEUE_CONTRACT, messages=messages)
             objects = self._context.objects(connection)
         if queue_key(self._name) not in objects.queues:
+            _check_case(objects, self._name)
             settings = QueueSettings(status=True, poison_message_handling=True)
             object_ddl.create_queue(connection, objects, name=self._name, settings=settings)
             objects = self._context.objects(connection)
@@ -474,6 +483,17 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
+
+
+def _check_case(objects: Objects, name: str) -> None:
+    """Raises if a new queue would differ only in case from another one: a typo, with which producers and workers never meet."""
+    schema, unqualified = queue_key(name)
+    similar = similar_queue(objects, QueueName(None, schema, unqualified))
+    if similar in objects.queues:
+        raise refusal(
+            f"queue {'.'.join(similar)!r} already exists, and {name!r} differs from it only in case; use the existing name",
+            2714,
+        )
 
 
 def _due(at: object, *, now: int) -> int:
