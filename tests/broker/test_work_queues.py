@@ -231,6 +231,26 @@ def test_a_name_that_differs_only_in_case_is_refused(instance: Instance, sales: 
     assert {sales.queue("jobs").name, sales.queue("Jobs").name} == {"jobs", "Jobs"}, "both exist already"
 
 
+def test_a_change_of_the_poison_handling_is_logged(instance: Instance, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a queue that exists, by programs that disagree; without the option, nothing changes."""
+    instance.queue("Jobs", on_poison="move")
+    instance.queue("Jobs")
+    instance.queue("Jobs", on_poison="move")
+    assert caplog.messages == []
+    text = "Queues: on_poison of the work queue 'Jobs' changes from {} to {}, for all programs"
+    moving, other = "'move' to dbo.Jobs_failed", "'move' to dbo.Other"
+    instance.queue("Jobs", on_poison="disable")
+    instance.queue("Jobs")
+    instance.queue("Jobs", on_poison="move")
+    instance.queue("Jobs", on_poison="move", poison_queue="Other")
+    instance.queue("Jobs")
+    assert caplog.messages == [
+        text.format(moving, "'disable'"),
+        text.format("'disable'", moving),
+        text.format(moving, other),
+    ]
+
+
 def test_a_queue_that_does_not_exist_is_not_created(instance: Instance, sales: Database) -> None:
     with pytest.raises(UnknownDatabaseError, match="Queues"):
         instance.queue("Jobs", create=False)

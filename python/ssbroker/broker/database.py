@@ -291,7 +291,8 @@ class Database:
         Args:
             name: The name of the queue; the default schema is `dbo`.
             on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
-                message to another queue, and this one stays enabled. None leaves an existing queue as it is; a new one gets `disable`.
+                message to another queue, and this one stays enabled. It is stored with the queue and applies to all programs. None leaves
+                an existing queue as it is; a new one gets `disable`. A change of an existing queue is logged as a warning.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.
             retry_after: How many seconds a message waits after an exception in its job: a number, or a function of the number of failures so

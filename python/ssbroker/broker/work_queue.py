@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,18 +25,20 @@ from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
-from ssbroker.broker.object_names import bracketed_queue_name, existing, queue_key, similar_queue
+from ssbroker.broker.object_names import bracketed_queue_name, existing, plain_queue_name, queue_key, similar_queue
 from ssbroker.broker.retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueName, QueueSettings
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, SchemaError
 from ssbroker.protocol.broker_errors import refusal
+from ssbroker.protocol.events import print_logging_errors
 from ssbroker.store import conversation_endpoints, queues
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
 from ssbroker.store.sqlite import Connection
 
 Codec = Literal["json"]
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
 CLEARED_MAX: Final = 10_000
 """The number of messages that `WorkQueue.clear` removes in one transaction."""
 
@@ -367,9 +370,18 @@ class WorkQueue:
         self._context.instance.listener.changed(self._context)
 
     def _set_poison_handling(
-        self, connection: Connection, objects: Objects, on_poison: OnPoison | None, poison_queue: str | None
+        self,
+        connection: Connection,
+        objects: Objects,
+        on_poison: OnPoison | None,
+        poison_queue: str | None,
+        *,
+        is_new: bool,
     ) -> None:
-        """Creates the queue for failed messages if it is missing, and alters this queue if it differs."""
+        """Creates the queue for failed messages if it is missing, and alters this queue if it differs.
+
+        A change is a warning, because two programs with different options would change the queue back and forth.
+        """
         if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             _check_case(objects, poison_queue)
             object_ddl.create_queue(
@@ -380,6 +392,7 @@ class WorkQueue:
             )
             objects = self._context.objects(connection)
         if not self._handles_poison(objects, on_poison, poison_queue):
+            before = _poison_handling(objects, self._queue(objects))
             object_ddl.alter_queue(
                 connection,
                 objects,
@@ -388,6 +401,16 @@ class WorkQueue:
                 on_poison=on_poison,
                 poison_queue=poison_queue,
             )
+            objects = self._context.objects(connection)
+            if not is_new:
+                with print_logging_errors():
+                    _LOGGER.warning(
+                        "%s: on_poison of the work queue %r changes from %s to %s, for all programs",
+                        self._context.name,
+                        self._name,
+                        before,
+                        _poison_handling(objects, self._queue(objects)),
+                    )
 
     def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
         """Whether the poison message handling of the queue already matches the options; None matches any."""
@@ -420,7 +443,8 @@ class WorkQueue:
             messages = {DEFAULT: "INITIATOR", JSON: "INITIATOR"}
             object_ddl.create_contract(connection, objects, name=WORK_QUEUE_CONTRACT, messages=messages)
             objects = self._context.objects(connection)
-        if queue_key(self._name) not in objects.queues:
+        is_new = queue_key(self._name) not in objects.queues
+        if is_new:
             _check_case(objects, self._name)
             settings = QueueSettings(status=True, poison_message_handling=True)
             object_ddl.create_queue(connection, objects, name=self._name, settings=settings)
@@ -434,7 +458,9 @@ class WorkQueue:
             raise BrokerError(
                 f"the service {self._service!r} exists on another queue; choose another name for the work queue"
             )
-        self._set_poison_handling(connection, self._context.objects(connection), on_poison, poison_queue)
+        self._set_poison_handling(
+            connection, self._context.objects(connection), on_poison, poison_queue, is_new=is_new
+        )
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:
@@ -483,6 +509,13 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
+
+
+def _poison_handling(objects: Objects, queue: Queue) -> str:
+    """Returns what becomes of messages that fail five times, for the log."""
+    if queue.poison_queue_id is None:
+        return "'disable'"
+    return f"'move' to {plain_queue_name(objects.queues_by_id[queue.poison_queue_id])}"
 
 
 def _check_case(objects: Objects, name: str) -> None:
