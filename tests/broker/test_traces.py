@@ -92,7 +92,11 @@ def test_send_receive_and_work_of_a_message_are_one_trace(instance: Instance, sa
     with sales.transaction() as t:
         assert t.receive_one(QUEUE)
     sent, processed, received = spans()
-    assert [one.name for one in (sent, processed, received)] == [f"send {TARGET}", f"process {QUEUE}", f"receive {QUEUE}"]
+    assert [one.name for one in (sent, processed, received)] == [
+        f"send {TARGET}",
+        f"process {QUEUE}",
+        f"receive {QUEUE}",
+    ]
     assert [one.kind for one in (sent, processed, received)] == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.CLIENT]
     assert {trace_id(one) for one in (sent, processed, received)} == {int.from_bytes(conversation)}
     assert (parent(sent), links(sent)) == (None, [])
@@ -191,7 +195,9 @@ def test_how_a_job_ended(
         with sales.take(QUEUE) as job:
             ends[end](job)
         (span,) = spans()
-        found.append((dict(span.attributes or {})["ssbroker.outcome"], span.status.status_code, span.status.description))
+        found.append(
+            (dict(span.attributes or {})["ssbroker.outcome"], span.status.status_code, span.status.description)
+        )
     assert (parent(sent) is None) == is_traced_by_sdk
     assert found == [
         ("retry", StatusCode.UNSET, None),

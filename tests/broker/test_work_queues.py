@@ -222,7 +222,9 @@ def test_a_name_that_differs_only_in_case_is_refused(instance: Instance, sales: 
     """Otherwise producers and workers would use different queues."""
     instance.queue("Jobs")
     for name in ("jobs", "DBO.Jobs", "[dbo].[JOBS]"):
-        with pytest.raises(BrokerError, match=r"^2714: queue 'dbo.Jobs' already exists, and .* differs .* only in case"):
+        with pytest.raises(
+            BrokerError, match=r"^2714: queue 'dbo.Jobs' already exists, and .* differs .* only in case"
+        ):
             instance.queue(name)
     with pytest.raises(BrokerError, match="2714: queue 'dbo.Jobs' already exists, and 'jobs'"):
         instance.queue("Mails", on_poison="move", poison_queue="jobs")

@@ -197,6 +197,12 @@ def test_an_undeliverable_message_is_a_warning_once_for_each_peer_and_reason(lin
     assert [line.levelno for line in lines] == [warning, debug, warning, warning, info]
 
 
+def test_the_peer_of_an_event_is_logged_as_text(lines: list[logging.LogRecord]) -> None:
+    EventLog().emit(MessageUndeliverable(at=0, conversation_id=CONVERSATION, peer="caf\xe9".encode(), error=9796))
+    assert ", peer=caf\xe9, error=9796, " in lines[0].getMessage()
+    assert json.loads(JsonLines().format(lines[0]))["peer"] == "caf\xe9"
+
+
 def test_the_reasons_that_are_remembered_are_limited(
     lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:

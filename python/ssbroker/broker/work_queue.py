@@ -458,9 +458,7 @@ class WorkQueue:
             raise BrokerError(
                 f"the service {self._service!r} exists on another queue; choose another name for the work queue"
             )
-        self._set_poison_handling(
-            connection, self._context.objects(connection), on_poison, poison_queue, is_new=is_new
-        )
+        self._set_poison_handling(connection, self._context.objects(connection), on_poison, poison_queue, is_new=is_new)
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Literal, TextIO
 
-from ssbroker.protocol.events import Event
+from ssbroker.protocol.events import Event, readable_value
 
 LogFormat = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -68,7 +68,7 @@ class JsonLines(logging.Formatter):
         if isinstance(event, Event):
             line["event"] = event.NAME
             line |= {
-                field.name: value
+                field.name: readable_value(value)
                 for field in fields(event)
                 if (value := getattr(event, field.name)) is not None and field.name != "at"
             }

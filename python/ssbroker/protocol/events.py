@@ -772,8 +772,13 @@ def print_logging_errors() -> Iterator[None]:
 def _format_event(event: Event) -> str:
     values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
     # Names may come from peers and contain line breaks, which could forge log lines.
-    text = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    text = ", ".join(f"{name}={readable_value(value)}" for name, value in values if value is not None)
     return _escape(text)
+
+
+def readable_value(value: object) -> object:
+    """Returns the value of an attribute of an event as logs show it: the name of a peer is text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _escape(text: str) -> str:

@@ -200,12 +200,12 @@ def test_a_protocol_error_of_an_authenticated_peer_names_its_principal(tmp_path:
     ):
         secured.sendall(HELLO)
         bank.wait_for(lambda: bank.steps(ConnectionStep.ACCEPT))
-        assert bank.events[-1].text == "stranger, shop.example.com"
+        assert bank.events[-1].text == "the peer is stranger, authenticated as shop.example.com"
         secured.sendall(header(kind=99))
         bank.wait_for(lambda: bank.steps(ConnectionStep.CLOSED))
         (event,) = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
         assert event.error == 9757
-        assert event.text.startswith("stranger, shop.example.com: ")
+        assert event.text.startswith("stranger, authenticated as shop.example.com: ")
 
 
 def test_the_connections_of_one_peer_are_limited(bank: RecordingEndpoint) -> None:

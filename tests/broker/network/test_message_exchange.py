@@ -239,7 +239,7 @@ def test_rows_without_a_route_are_dropped_and_reported(shop_and_bank: ShopAndBan
     (event,) = shop_and_bank.network.emitted("bank", MessageUndeliverable)
     assert event.error == 11210
     assert event.text.startswith(
-        'service_not_found: the service "//Nobody": no enabled database that the message may go to has it; received from '
+        'service_not_found: the service "//Nobody": no enabled database has it; received from '
     )
     assert len(waiting(shop_and_bank.sales)) == 1
 

@@ -82,7 +82,10 @@ def test_route_with_a_stale_broker_id_delivers_nothing_until_it_is_corrected(ins
     dropped = EventRecorder(far, kinds=(MessageUndeliverable,))
     order(sales, b"two chairs")
     dropped.wait_for(bool)
-    assert "service_not_found" in dropped.events[0].text  # type: ignore[attr-defined]
+    assert (
+        f'service_not_found: the service "{STOCK}": no enabled database that has it has the broker id {uuid.UUID(int=7)}, '
+        "which the message or its route names; received from "
+    ) in dropped.events[0].text  # type: ignore[attr-defined]
     near.instance.execute(f"USE Sales; ALTER ROUTE [to {STOCK}] WITH BROKER_INSTANCE = '{stock.service_broker_guid}'")
     assert receive_count(stock, 1) == [b"two chairs"]
     wait_until_sent(sales)

@@ -198,7 +198,8 @@ class ConnectionManager:
             return
         self._by_peer.setdefault(peer_key, []).append(connection)
         step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
-        self._context.emit_step(connection, step, text=_peer_label(connection))
+        label = _peer_label(connection)
+        self._context.emit_step(connection, step, text=label and f"the peer is {label}")
         if self._is_paused:
             connection.pause()
         if is_self:

@@ -38,8 +38,8 @@ class Peer:
 
     @property
     def label(self) -> str:
-        """Its name and principal, for messages."""
-        return self.name if self.principal is None else f"{self.name}, {self.principal}"
+        """The name that it states, and the one that its certificate proves, for messages."""
+        return self.name if self.principal is None else f"{self.name}, authenticated as {self.principal}"
 
 
 class EndpointListener(Protocol):

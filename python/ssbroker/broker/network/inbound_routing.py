@@ -46,7 +46,7 @@ _DROP_EXPLANATIONS: Final = {
     "route_requested": (9770, "no route of msdb leads to it; one has been requested"),
     "routing_loop": (28017, "its route leads back to this instance"),
     "sender_disabled": (9791, "the broker of msdb is disabled"),
-    "service_not_found": (11210, "no enabled database that the message may go to has it"),
+    "service_not_found": (11210, "no enabled database has it"),
 }
 """Service Broker's error number and its explanation for each `reason` to drop a received row (R26)."""
 _REQUEST_STEP: Final = 4
@@ -177,6 +177,9 @@ class InboundRouter:
                 DropReason.FORWARDING_DISABLED if reason == "forwarding_disabled" else DropReason.NOT_ACCEPTED
             )
             error, why = _DROP_EXPLANATIONS[reason]
+            broker = unrouted["to_broker_instance"][number].as_py()
+            if reason == "service_not_found" and broker is not None:
+                why = f"no enabled database that has it has the broker id {uuid.UUID(bytes=broker)}, which the message or its route names"
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
                 unrouted,
