@@ -69,6 +69,31 @@ def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
         assert bank.batches[0][0].principal == "the shop"
 
 
+def test_a_certificate_that_the_authority_has_not_signed_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and when the files have changed. Peers that trust the same authority refuse it."""
+    own, other = Authority(tmp_path / "own"), Authority(tmp_path / "other")
+    trust = own.trust("bank", "shop")
+    credentials = TlsCredentials(trust)
+    assert caplog.messages == []
+    foreign = other.trust("bank", "shop")
+    mixed = Trust(certificate=foreign.certificate, key=foreign.key, authority=trust.authority, names=["shop"])
+    text = (
+        f"{foreign.certificate}: the certificate is not signed by {trust.authority}: unable to get local issuer certificate; "
+        "peers that trust only this authority refuse it"
+    )
+    TlsCredentials(mixed).reload()
+    assert caplog.messages == [text]
+    trust.certificate.write_bytes(foreign.certificate.read_bytes())
+    trust.key.write_bytes(foreign.key.read_bytes())
+    credentials.reload()
+    assert [text.replace("other", "own", 1)] == caplog.messages[1:]
+    pinned = Trust(certificate=foreign.certificate, key=foreign.key, pinned={"shop": [own.certify("shop")[0]]})
+    TlsCredentials(pinned)
+    assert len(caplog.messages) == 2, "there is no authority"
+
+
 def test_changed_files_are_read_once_they_are_stable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
     credentials = TlsCredentials(trust)

@@ -168,6 +168,7 @@ class TlsContexts:
         principals: The principals of certificates.
         valid_from: Start of the validity period of the instance's own certificate.
         valid_until: End of that period.
+        signature_problem: Why that certificate does not lead to the authority; None if it does, or if there is no authority.
     """
 
     accept: ssl.SSLContext
@@ -175,6 +176,7 @@ class TlsContexts:
     principals: Principals
     valid_from: datetime
     valid_until: datetime
+    signature_problem: str | None
 
     @classmethod
     def load(cls, trust: Trust) -> TlsContexts:
@@ -194,7 +196,7 @@ class TlsContexts:
             valid_from, valid_until = validity_period(own)
         except InputError as error:  # OpenSSL accepts some certificates that the other library rejects
             raise InputError(f"{trust.certificate}: {error}") from error
-        return cls(accept, dial, principals, valid_from, valid_until)
+        return cls(accept, dial, principals, valid_from, valid_until, _signature_problem(accept, trust))
 
 
 def _read(file: Path) -> bytes:
@@ -228,6 +230,33 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
         except OSError as error:
             raise InputError(f"{trust.authority}: cannot be read: {error.strerror}") from error
     return context
+
+
+def _signature_problem(accept: ssl.SSLContext, trust: Trust) -> str | None:
+    """Returns why a peer that trusts only the authority would refuse the own certificate, with the start of a handshake in memory."""
+    if trust.authority is None:
+        return None
+    peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    peer.check_hostname = False
+    peer.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    peer.load_verify_locations(cafile=trust.authority)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = peer.wrap_bio(to_client, to_server)
+    server = accept.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return None if error.verify_code in _TIME_PROBLEMS else error.verify_message
+        except ssl.SSLError:
+            break
+    return None
+
+
+_TIME_PROBLEMS: Final = (9, 10)
+"""The codes of OpenSSL for certificates that are not valid yet, or not any more."""
 
 
 def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
@@ -497,9 +526,9 @@ class TlsCredentials:
         self._read: _FileStates = self._file_states()
         self._seen: _FileStates = self._read
         self._failed: tuple[_FileStates, str] | None = None
-        self._reported_problem: str | None = None
+        self._reported: set[str] = set()
         self.contexts: TlsContexts = TlsContexts.load(trust)
-        self._log_validity_problem()
+        self._log_problems()
 
     def reload(self) -> None:
         """Reads the files again; if one is invalid, the previous contexts remain in use.
@@ -515,7 +544,7 @@ class TlsCredentials:
             self._failed = self._seen, str(error)
             raise
         self._read, self._failed = self._seen, None
-        self._log_validity_problem()
+        self._log_problems()
 
     def validity_problem(self) -> str | None:
         """Returns the message that the own certificate is not valid yet or has expired; None if it is valid now."""
@@ -528,13 +557,22 @@ class TlsCredentials:
             problem = f"the certificate expired at {contexts.valid_until:%Y-%m-%d %H:%M:%S} UTC"
         return f"{self._trust.certificate}: {problem}; peers refuse it"
 
+    def _signature_problem(self) -> str | None:
+        problem, trust = self.contexts.signature_problem, self._trust
+        if problem is None:
+            return None
+        return (
+            f"{trust.certificate}: the certificate is not signed by {trust.authority}: {problem}; peers that trust only this authority "
+            "refuse it"
+        )
+
     def reload_if_changed(self) -> None:
         """Reads the files again if they have changed, but not since the previous call: then nobody is still writing them.
 
         An invalid file is logged once for each change. It is read again on each call, because the cause may lie outside of it, such as its
-        permissions. An expired certificate is logged once.
+        permissions. A certificate that peers refuse is logged once.
         """
-        self._log_validity_problem()
+        self._log_problems()
         previous, self._seen = self._seen, self._file_states()
         if self._seen == self._read or self._seen != previous:
             return
@@ -547,10 +585,14 @@ class TlsCredentials:
         else:
             _LOGGER.info("changed certificates were loaded; new connections use them")
 
-    def _log_validity_problem(self) -> None:
-        previous, self._reported_problem = self._reported_problem, self.validity_problem()
-        if self._reported_problem is not None and self._reported_problem != previous:
-            _LOGGER.warning("%s", self._reported_problem)
+    def _log_problems(self) -> None:
+        """Logs what peers refuse about the own certificate, once."""
+        previous = self._reported
+        problems = [self.validity_problem(), self._signature_problem()]
+        self._reported = {problem for problem in problems if problem is not None}
+        for problem in problems:
+            if problem is not None and problem not in previous:
+                _LOGGER.warning("%s", problem)
 
     def _file_states(self) -> _FileStates:
         return tuple(_file_state(file) for file in self._files)
