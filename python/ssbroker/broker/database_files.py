@@ -85,7 +85,7 @@ def create_msdb(
 def _reject_lost_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> None:
     """Raises if the folder holds databases of an instance whose msdb is missing."""
     try:
-        others = sorted(name for name in os.listdir(path.parent) if name.endswith(".sqlite") and name != path.name)
+        others = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".sqlite" and each != path)
     except OSError:  # missing, or inaccessible, which creating msdb reports
         return
     attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
