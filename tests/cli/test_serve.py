@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -216,9 +217,10 @@ def test_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
 def test_port_in_use_has_the_retryable_exit_status(folder: Path, run: Run, option: str) -> None:
     """The port may become free; systemd retries unless the status is 2."""
     with socket.create_server(("127.0.0.1", 0)) as other:
-        result = run("serve", folder, *UNENCRYPTED, option, f"127.0.0.1:{other.getsockname()[1]}")
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        result = run("serve", folder, *UNENCRYPTED, option, address)
     assert (result.status, result.out) == (1, "")
-    assert result.err.splitlines()[-1].startswith("ssbroker: cannot listen on 127.0.0.1:")
+    assert re.fullmatch(rf"ssbroker: {option}: cannot listen on {address}: [^(]*in use", result.err.splitlines()[-1])
 
 
 def test_options_override_the_settings_file(folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from ssbroker.cli import serve_config
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve_config import HTTP_PORT, PROTOCOL_LIMITS, Address, ServeSettings, TlsSettings
 from ssbroker.cli.serve_logging import LEVELS, start_logging, stop_logging
-from ssbroker.exceptions import InputError, MissingDependencyError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.exceptions import (
+    EndpointError,
+    InputError,
+    MissingDependencyError,
+    OptionError,
+    SsbrokerError,
+    UnknownDatabaseError,
+)
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -283,7 +290,8 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         for file, text in scripts:
             for change in instance.ensure(text, file=str(file)):
                 _LOGGER.info("%s: %s", file, change)
-        server = stack.enter_context(instance.serve(**options))
+        with _option_in_errors("--listen"):
+            server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
             _install_configuration_service(instance, settings)
         http = _start_http(instance, settings, http_token, stack)
@@ -294,6 +302,15 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
             if reload_requested.wait(0.0):
                 _reload(server)
         _LOGGER.info("stopping %s", instance.name, extra={"details": {"instance": instance.name}})
+
+
+@contextmanager
+def _option_in_errors(option: str) -> Iterator[None]:
+    """Names the option of an address on which the process cannot listen."""
+    try:
+        yield
+    except EndpointError as error:
+        raise EndpointError(f"{option}: {error}") from error
 
 
 def _reload(server: Server) -> None:
@@ -314,7 +331,8 @@ def _start_http(instance: Instance, settings: ServeSettings, token: str | None, 
     from ssbroker.web.server import HttpServer  # noqa: PLC0415 - optional
 
     server = HttpServer(instance, settings.http.host, settings.http.port, token=token)
-    address = server.start()
+    with _option_in_errors("--http"):
+        address = server.start()
     stack.callback(server.close)
     return host_and_port(*address)
 

@@ -144,7 +144,8 @@ class HttpServer:
             self._listener = socket.create_server((self._host, self._port), family=family)
         except OSError as error:
             where = host_and_port(self._host, self._port)
-            raise EndpointError(f"cannot listen on {where}: {error.strerror or error}") from error
+            reason = str(error.strerror or error).partition(" (while attempting")[0]  # Python appends the address
+            raise EndpointError(f"cannot listen on {where}: {reason}") from error
         fork_safety.close_after_fork(self)
         host, port, *_ = self._listener.getsockname()
         self._server = uvicorn.Server(self._config)
