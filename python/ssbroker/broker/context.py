@@ -65,8 +65,8 @@ class DatabaseList(Protocol):
     def readable(self) -> list[tuple[DatabaseContext, Objects]]:
         """Returns the readable databases with their objects."""
 
-    def unavailable(self) -> list[str]:
-        """Returns the names of databases whose files cannot be used."""
+    def unavailable(self) -> dict[str, StorageError]:
+        """Returns why the files of databases cannot be used, by name."""
 
     def reconcile(self, database: DatabaseContext) -> None:
         """Waits until an attach or detach of a database in another process has finished."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ from ssbroker.ddl.system_objects import (
     canonical_name,
     name_is_taken,
 )
-from ssbroker.exceptions import BrokerError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
@@ -102,14 +103,14 @@ class InstanceScriptTarget:
 
     def _elsewhere(self, statement: Statement) -> str:
         """Returns which other database has the object that a statement does not find."""
-        found = {
-            name: self._transaction.visible_objects(self._transaction.database(name))
-            for name in self._transaction.names
-        }
+        found: dict[str, Objects] = {}
+        for name in self._transaction.names:
+            with suppress(StorageError):  # it may be unreadable; the error is about another one
+                found[name] = self._transaction.visible_objects(self._transaction.database(name))
         here = found.pop(self.current or self.only_database or "", None)
-        kind = _NAMED_OBJECTS.get(type(statement))
-        if kind is not None and (here is None or statement.name not in getattr(here, kind)):
-            having = [name for name, objects in found.items() if statement.name in getattr(objects, kind)]
+        kind, wanted = _NAMED_OBJECTS.get(type(statement)), getattr(statement, "name", None)
+        if kind is not None and (here is None or wanted not in getattr(here, kind)):
+            having = [name for name, objects in found.items() if wanted in getattr(objects, kind)]
         elif isinstance(queue := getattr(statement, "queue", None), statements.QueueName):
             having = [name for name, objects in found.items() if similar_queue(objects, queue) in objects.queues]
         else:
