@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
@@ -88,6 +89,18 @@ def test_a_failed_write_is_a_problem_until_one_succeeds_and_it_is_old(tmp_path: 
         assert problems(instance)["database Sales"] == problem
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
         assert "database Sales" not in problems(instance)
+
+
+def test_a_registry_has_one_collector(tmp_path: Path) -> None:
+    """Otherwise it would have each sample twice."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        registry = CollectorRegistry()
+        first = Metrics(instance)
+        registry.register(first)
+        with pytest.raises(ValueError, match="Duplicated timeseries in CollectorRegistry"):
+            registry.register(Metrics(instance))
+        registry.unregister(first)
+        registry.register(Metrics(instance))
 
 
 def test_writes_that_fail_are_counted(tmp_path: Path) -> None:

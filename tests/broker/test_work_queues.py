@@ -226,7 +226,7 @@ def test_a_name_that_differs_only_in_case_is_refused(instance: Instance, sales: 
             BrokerError, match=r"^2714: queue 'dbo.Jobs' already exists, and .* differs .* only in case"
         ):
             instance.queue(name)
-    with pytest.raises(BrokerError, match="2714: queue 'dbo.Jobs' already exists, and 'jobs'"):
+    with pytest.raises(BrokerError, match=r"2714: queue 'dbo\.Jobs' already exists, and 'jobs'"):
         instance.queue("Mails", on_poison="move", poison_queue="jobs")
     sales.create_queue("jobs")
     sales.create_queue("Jobs")
@@ -363,6 +363,17 @@ def test_a_transaction_of_another_database_is_refused(sales: Database, queue: Wo
         queue.put(b"one", transaction=t)
 
 
+def test_a_transaction_of_another_instance_object_is_refused(instance: Instance, queue: WorkQueue) -> None:
+    with (
+        Instance.open(instance.folder, background=False) as other,
+        other.database("Queues").transaction() as t,
+        pytest.raises(
+            OptionError, match=r"got one of the same database, opened by another Instance object; use the queue"
+        ),
+    ):
+        queue.put(b"one", transaction=t)
+
+
 @pytest.mark.rule("I5", "I6")
 @pytest.mark.parametrize("option", ["NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"])
 def test_jobs_survive_a_change_of_the_identity(instance: Instance, clock: Clock, option: Any) -> None:
@@ -415,7 +426,10 @@ def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytes
     assert (queue.count(), failed.count()) == (0, 1)
     for number in range(3):
         queue.put(b"x", at=START + timedelta(hours=number))
-    with pytest.raises(LeaseLostError), queue.take(timeout=0) as job:
+    with (
+        pytest.raises(LeaseLostError, match=r"the messages were removed, such as by WorkQueue.clear"),
+        queue.take() as job,
+    ):
         assert (bool(job), queue.count()) == (True, 3)
         assert queue.clear() == 3
         assert queue.count() == 0

@@ -552,5 +552,5 @@ def _microseconds(seconds: object, *, name: str, may_be_zero: bool = False) -> i
         or not (seconds or may_be_zero)
     ):
         least = "at least 0" if may_be_zero else "more than 0"
-        raise OptionError(f"{name}: expected {least} and at most 366 days, in seconds; got {seconds!r:.80}")
+        raise OptionError(f"{name}: expected {least} seconds and at most 366 days; got {seconds!r:.80}")
     return max(0 if may_be_zero else 1, round(seconds * SECOND))

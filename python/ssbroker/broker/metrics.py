@@ -78,7 +78,7 @@ def metrics(instance: Instance) -> Metrics:
             names and labels, so each instance needs a registry of its own.
 
     Returns:
-        The collector. `close` stops counting events.
+        The collector. `close` stops counting events. A registry that has one already raises ValueError when another one is registered.
 
     Raises:
         MissingDependencyError: The library `prometheus_client` is not installed.
@@ -143,8 +143,10 @@ class Metrics:
         self._stop()
 
     def describe(self) -> list[Metric]:
-        """Returns nothing, so that Prometheus does not collect the metrics on registration."""
-        return []
+        """Returns one metric, so that a registry refuses a second collector, and does not collect the metrics on registration."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        return [GaugeMetricFamily("ssbroker_open_connections", "Open connections with other instances.")]
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current metrics; called by Prometheus."""

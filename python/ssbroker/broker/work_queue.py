@@ -110,7 +110,7 @@ class WorkQueue:
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
-            codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
+            codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
                 UTC.
             transaction: An open transaction of the same database, such as that of another job: the message is put when it commits. None
@@ -123,7 +123,7 @@ class WorkQueue:
             SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
             LockTimeoutError: `transaction` is None, and this thread is in the block of a transaction of the same database; pass that one.
-            BrokerError: The message cannot be sent; see the number.
+            BrokerError: The message cannot be sent; see its `number`.
 
         Examples:
             >>> import tempfile
@@ -149,18 +149,21 @@ class WorkQueue:
             with Transaction(self._context) as t:
                 return self._send(t, message_type, content, due)
         if transaction_database_context(transaction) is not self._context:
-            other = transaction_database_context(transaction).name
+            other = transaction_database_context(transaction)
+            got = repr(other.name)
+            if other.file.path == self._context.file.path:
+                got = "the same database, opened by another Instance object; use the queue of that one"
             raise OptionError(
-                f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {other!r}"
+                f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {got}"
             )
         return self._send(transaction, message_type, content, due)
 
     async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | timedelta | None = None) -> uuid.UUID:
-        """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still put.
+        """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still added.
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
-            codec: `json` encodes the object as JSON; `Job.value` decodes it. None expects bytes.
+            codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
                 UTC.
 
@@ -170,7 +173,7 @@ class WorkQueue:
         Raises:
             SchemaError: Without codec, `body` is not bytes.
             OptionError: `body` cannot be encoded.
-            BrokerError: The message cannot be sent; see the number.
+            BrokerError: The message cannot be sent; see its `number`.
 
         Examples:
             >>> import asyncio, tempfile

@@ -137,7 +137,7 @@ class HttpServer:
         """Starts listening; returns the host and port.
 
         Raises:
-            EndpointError: The address or port cannot be listened on.
+            EndpointError: The server cannot listen on the address or port.
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:

@@ -114,3 +114,27 @@ def test_delivery_failures_have_numbers_too(
 ) -> None:
     assert str(text).startswith(f"{number}: ")
     assert reason in str(text)
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("the dial failed: connection refused", "If the address is wrong: ALTER ROUTE "),
+        ("the peer's certificate is not trusted: certificate has expired", "Renew the certificate of the peer"),
+        ("the peer's certificate is not trusted: unable to get local issuer certificate", "with the option authority"),
+        (
+            "the peer's certificate is valid, but bank is not allowed to connect",
+            "add its name to the option names here",
+        ),
+        (
+            "the peer's certificate is valid, but is not pinned and has no DNS name",
+            "with the option authority, or pinned",
+        ),
+        ("the peer rejects the certificate of this instance: unknown ca", "let the peer accept it with its options"),
+    ],
+)
+def test_the_advice_of_a_failed_connection_fits_its_cause(why: str, advice: str) -> None:
+    text = str(transmission_status.unreachable("TCP://bank:4022", why))
+    assert text.startswith(f"9754: the next hop TCP://bank:4022 cannot be reached: {why}. ")
+    assert advice in text
+    assert ("ALTER ROUTE" in text) == ("certificate" not in why)

@@ -96,7 +96,7 @@ def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     queue = work.objects.queues_by_id.get(lease.queue_id)
     is_retained = queue is not None and queue.is_retention_enabled
     if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
-        raise _lease_lost_error(lease)
+        raise _lease_lost_error(lease, now=work.now())
     leases.remove(work.connection, lease.conversation_group_id)
     work.connection.statements.reset_rollback_count(lease.queue_id)
     work.effects.received.append(ReceiveCall(lease.queue_id, is_empty=False, is_named=True, is_leased=True))
@@ -176,14 +176,19 @@ def _stored_lease(work: Work, lease: Lease) -> Lease:
     """Returns a lease as it is stored, also after its end; raises `LeaseLostError` if another holder has replaced it."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id:
-        raise _lease_lost_error(lease)
+        raise _lease_lost_error(lease, now=work.now())
     return found
 
 
-def _lease_lost_error(lease: Lease) -> LeaseLostError:
-    group = uuid.UUID(bytes=lease.conversation_group_id)
+def _lease_lost_error(lease: Lease, *, now: int) -> LeaseLostError:
+    lost = f"the lease of conversation group {uuid.UUID(bytes=lease.conversation_group_id)} is lost:"
+    if lease.is_held(now):  # no other receiver could take the messages
+        return LeaseLostError(
+            f"{lost} the messages were removed, such as by WorkQueue.clear, or the conversation of the messages was ended or moved. "
+            "Nothing was committed"
+        )
     return LeaseLostError(
-        f"the lease of conversation group {group} is lost: another receiver took its messages, or their conversation was ended. "
+        f"{lost} it ended, and another receiver took the messages, or the conversation of the messages was ended. "
         "Nothing was committed. Use a longer lease, or extend it with Job.extend"
     )
 

@@ -98,9 +98,27 @@ def unreachable(address: str, why: str) -> TransmissionStatus:
     """Returns the status of messages whose next hop cannot be reached."""
     return TransmissionStatus(
         9754,
-        f"the next hop {address} cannot be reached: {why}. The connection is retried automatically. If the address is wrong: "
-        "ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
+        f"the next hop {address} cannot be reached: {why}. The connection is retried automatically. {_connection_advice(why)}",
     )
+
+
+def _connection_advice(why: str) -> str:
+    """Returns how to fix a connection; the reasons are those of `tls.py`."""
+    if "the peer rejects the certificate of this instance" in why:
+        return (
+            "If the certificate of this instance has expired, renew it. Otherwise, let the peer accept it with its options authority and "
+            "names, or pinned."
+        )
+    if "certificate has expired" in why or "certificate is not yet valid" in why:
+        return "Renew the certificate of the peer, and compare the clocks of the two machines."
+    if "is not allowed to connect" in why:
+        return "If this is the intended peer, add its name to the option names here. Otherwise, correct the address of the route."
+    if "certificate" in why:
+        return (
+            "If this is the intended peer, let this instance trust its certificate: with the option authority, or pinned. Otherwise, correct "
+            "the address of the route."
+        )
+    return "If the address is wrong: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';"
 
 
 def unacknowledged(address: str) -> TransmissionStatus:
@@ -108,7 +126,8 @@ def unacknowledged(address: str) -> TransmissionStatus:
     return TransmissionStatus(
         9753,
         f"sent to {address}, but not acknowledged yet. The message is retransmitted automatically. If this status persists, check the "
-        "target's events (Message Undeliverable, Message Classify), its route back to this instance's service, and the forwarders between.",
+        "target's events (Message Undeliverable, Message Classify), its route back to the service of this instance, and the forwarders between "
+        "the two instances.",
     )
 
 

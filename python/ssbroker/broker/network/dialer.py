@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections import deque
@@ -398,4 +399,12 @@ class Dialer:
                 )
             )
         except OSError as error:
-            connection.lost(CloseReason(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))
+            connection.lost(CloseReason(f"the dial failed: {_reason(error)}", CONNECT_FAILED))
+
+
+def _reason(error: OSError) -> str:
+    """Returns why a connection failed; asyncio replaces the text of the system, such as "Connection refused"."""
+    text = error.strerror or str(error)
+    if error.errno and text.startswith("Connect call failed"):
+        return os.strerror(error.errno).lower()
+    return text

@@ -194,8 +194,8 @@ class Server:
 
         Raises:
             StorageError: Another process serves the instance, or this process was forked from one that has it open.
-            EndpointError: The address or port cannot be listened on.
-            ProtocolError: It was started before. A server starts only once, even if it has been closed or could not listen.
+            EndpointError: The server cannot listen on the address or port.
+            ProtocolError: The server was already started. It can be started only once, even if it was closed or failed to listen.
         """
         self._instance.databases_list.check()
         if self._is_open:

@@ -96,11 +96,11 @@ class LinkLimits:
         hello_bytes_max: The maximum frame body before the peer's HELLO.
         hello_timeout: How long HELLO may take after the link was created.
         ping_after: PING is sent after this time without data, while an answer is outstanding.
-        silence_timeout: The peer counts as gone after this time without data, while an answer is outstanding.
+        silence_timeout: The peer is considered lost after this time without data, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
         idle_timeout: A connection without traffic is closed after this time.
-        goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end; after twelve times
-            that, the link ends in any case.
+        goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end; after 12 times this
+            limit, the link ends regardless.
 
     Raises:
         OptionError: A value is invalid.
