@@ -218,6 +218,7 @@ def test_the_number_of_learned_own_addresses_is_limited(tmp_path: Path, monkeypa
         shop_exchange = shop_and_bank.network.servers["shop"].exchange
         for number in (1, 2, 2, 3, 4):
             shop_exchange.own_address_reached(f"TCP://127.0.0.{number}:4022")
+        shop_exchange.turn()
         own = shop_and_bank.shop.catalog().addresses
         assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]
 
