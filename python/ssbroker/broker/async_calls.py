@@ -128,7 +128,7 @@ class _Acquisition(Generic[Result]):
 
 
 class _Completion(Generic[Result]):
-    """A call that one thread makes, for which others wait."""
+    """A call made by one thread and awaited by others."""
 
     def __init__(self, function: Callable[[], Result]) -> None:
         self._function: Final = function

@@ -147,7 +147,7 @@ class DialogCache:
                     yield dialog
 
     def restore(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], now: int) -> None:
-        """Makes dialogs ready again whose turns failed because something could not be read.
+        """Makes dialogs ready again after a read error ended their turns.
 
         Args:
             turns: The dialogs, and the retransmissions of each.

@@ -107,7 +107,7 @@ class NetworkEndpoint(Protocol):
         """Connects to an address unless it is connected; `connected`, `connection_failed` or `own_address_reached` follows."""
 
     def progress(self, address: str) -> tuple[int, int]:
-        """Returns how many rows `send` has accepted for an address, and how many of the first of these were written or lost.
+        """Returns how many rows `send` has accepted for an address, and how many of them, counted from the first, were written or lost.
 
         Both numbers only grow. If the address was forgotten after a time without rows, both are higher than before.
         """

@@ -108,7 +108,7 @@ class InboundWriter:
             raise StalePlanError(wrong)
 
     def _is_as_planned(self, key: EndpointKey) -> bool:
-        """Whether an endpoint is still as planned, as far as the changes depend on it."""
+        """Whether an endpoint is unchanged in what the planned changes depend on."""
         row = self._rows.get(key)
         if (row is None) != (key in self._created):
             return False

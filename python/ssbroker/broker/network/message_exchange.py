@@ -447,7 +447,7 @@ class MessageExchange:
 
     @property
     def _needs_turn(self) -> bool:
-        """Whether something is left to do immediately."""
+        """Whether a turn must run immediately."""
         has_new = self._in_transit.has_new and not self._sender.is_delaying
         return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._callbacks)
 

@@ -67,7 +67,7 @@ class SharedOutbox:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The number of rows that it has accepted, and how many of these are finished; both only grow."""
+        """The number of rows that it has accepted, and how many of these are finished; neither number decreases."""
         with self._lock:
             return self._accepted, self._finished
 

@@ -198,7 +198,7 @@ class LinkDeadlines:
         self._last_carried = self._last_progress = now
 
     def await_answer(self, now: int) -> None:
-        """Records that something was sent that the peer answers."""
+        """Records that a frame was sent that the peer must answer."""
         if self._awaiting_since is None:
             self._awaiting_since = now
 
