@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import Database, Instance, OutputError, StorageError
 from ssbroker.broker.database import database_context
-from ssbroker.broker.health import problems
+from ssbroker.broker.overview import problems
 from tests.broker.dialog_calls import begin, contents_of, receive
 from tests.store.failing_calls import Kind, failing_calls
 

@@ -115,7 +115,7 @@ def test_only_messages_that_can_be_received_now_are_ready(instance: Instance, sa
 
 def test_the_age_of_a_scheduled_message_counts_from_its_time(instance: Instance, sales: Database, clock: Clock) -> None:
     """Before and after the wait is freed, and still after a failure."""
-    queue = sales.queue("Jobs")
+    queue = sales.queue("Jobs", retry_after=0)
     queue.put(b"tomorrow", at=clock.now + timedelta(days=1))
     clock.advance(seconds=60)
     assert counts(instance, "Jobs") == (0, 1, 0, None)

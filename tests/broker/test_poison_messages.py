@@ -141,7 +141,7 @@ def test_the_reason_names_the_conversation_that_was_received(
 
 
 def test_the_statement_that_turns_a_queue_on_escapes_its_name(instance: Instance, stock: Database) -> None:
-    queue = stock.queue("[Odd]]Name]")
+    queue = stock.queue("[Odd]]Name]", retry_after=0)
     queue.put(b"poison")
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), queue.take():
@@ -162,7 +162,7 @@ def test_a_queue_that_a_statement_turned_off_has_no_reason(instance: Instance, s
 
 def test_a_queue_keeps_its_reason_without_the_conversation(instance: Instance, stock: Database) -> None:
     for name in ("Jobs", "Others"):
-        queue = stock.queue(name)
+        queue = stock.queue(name, retry_after=0)
         queue.put(b"poison")
         for _ in range(5):
             with pytest.raises(ZeroDivisionError), queue.take():
@@ -175,7 +175,7 @@ def test_a_queue_keeps_its_reason_without_the_conversation(instance: Instance, s
 
 def test_a_new_queue_does_not_have_the_reason_of_a_dropped_one(instance: Instance, stock: Database) -> None:
     """Although it gets the number of the dropped queue."""
-    queue = stock.queue("Jobs")
+    queue = stock.queue("Jobs", retry_after=0)
     queue.put(b"poison")
     for _ in range(5):
         with pytest.raises(ZeroDivisionError), queue.take():

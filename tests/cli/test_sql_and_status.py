@@ -357,7 +357,7 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
 def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     with Instance.create(folder, name="shop", background=False) as instance:
-        queue = instance.create_database("Sales").queue("Jobs", on_poison="move")
+        queue = instance.create_database("Sales").queue("Jobs", on_poison="move", retry_after=0)
         for body in (b"one", b"two"):
             queue.put(body)
         for _ in range(10):

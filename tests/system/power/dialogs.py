@@ -74,6 +74,9 @@ def weaken(database: Database, synchronous: str) -> None:
     for transaction in (file.read(), file.write()):  # each has a connection of its own
         with transaction as connection:
             pass
+        connection.exec_trace = (
+            None  # outside of its block, a connection that an application has had refuses statements
+        )
         connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
         connection.pragma("synchronous", synchronous)
 
