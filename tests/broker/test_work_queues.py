@@ -9,6 +9,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,9 @@ def test_a_message_is_not_put_beside_the_open_transaction(sales: Database, *, ha
             t.connection.execute("CREATE TABLE orders (id)")
         with pytest.raises(LockTimeoutError, match=r"put\(\.\.\., transaction=t\)"):
             queue.put(b"ship order 1")
+        for call in (queue.clear, queue.drop, partial(queue.cancel, uuid.uuid4())):
+            with pytest.raises(LockTimeoutError, match="before or after the block"):
+                call()
         queue.put(b"ship order 2", transaction=t)
     queue.put(b"ship order 3")
     assert queue.count() == 2

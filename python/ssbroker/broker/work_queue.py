@@ -140,12 +140,7 @@ class WorkQueue:
         message_type, content = _encoded(body, codec)
         due = None if at is None else _due(at, now=self._context.instance.microseconds())
         if transaction is None:
-            if get_ident() in self._context.threads_in_transactions:
-                raise LockTimeoutError(
-                    f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; "
-                    "put the message in it, with `put(..., transaction=t)`, or after the block",
-                    file=str(self._context.file.path),
-                )
+            self._reject_open_block("put the message in it, with `put(..., transaction=t)`, or after the block")
             with Transaction(self._context) as t:
                 return self._send(t, message_type, content, due)
         if transaction_database_context(transaction) is not self._context:
@@ -285,6 +280,7 @@ class WorkQueue:
             (True, False)
         """
         wanted = guid_bytes(conversation_id, name="conversation_id")
+        self._reject_open_block("cancel the message before or after the block")
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             initiator = conversation_endpoints.by_conversation(work.connection, wanted, is_initiator=True)
             service = work.objects.services.get(self._service)
@@ -333,6 +329,7 @@ class WorkQueue:
             ...     queue.clear(), queue.count()
             (1, 0)
         """
+        self._reject_open_block("clear the queue before or after the block")
         removed = last = 0
         end: int | None = None  # of the messages that are there now
         while True:
@@ -363,6 +360,7 @@ class WorkQueue:
             ...     instance.view("sys.service_queues").num_rows
             0
         """
+        self._reject_open_block("drop the queue before or after the block")
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
@@ -371,6 +369,14 @@ class WorkQueue:
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
         self._context.instance.listener.changed(self._context)
+
+    def _reject_open_block(self, remedy: str) -> None:
+        """Raises in the block of a transaction of this thread: a rollback would not undo what is committed beside it."""
+        if get_ident() in self._context.threads_in_transactions:
+            raise LockTimeoutError(
+                f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; {remedy}",
+                file=str(self._context.file.path),
+            )
 
     def _set_poison_handling(
         self,
