@@ -404,7 +404,10 @@ def restored(instance: Instance, sales: Database, tmp_path: Path) -> Iterator[In
 
 
 def test_a_copy_of_an_instance_does_not_use_files_outside_of_its_folder(instance: Instance, restored: Instance) -> None:
-    with pytest.raises(StorageError, match="or to the one from which this msdb was copied; detach 'Sales' here"):
+    with pytest.raises(
+        StorageError,
+        match="belongs to another instance, or to the one from which this msdb was copied; detach 'Sales' here",
+    ):
         restored.database("Sales")
     assert instance.database("Sales").is_broker_enabled
 
@@ -442,14 +445,43 @@ def test_a_copy_of_an_instance_does_not_attach_the_files_in_the_folder_of_the_or
     assert sales.is_broker_enabled
 
 
-def test_a_copy_replaces_a_file_of_an_instance_that_no_longer_exists(
-    instance: Instance, restored: Instance, tmp_path: Path
+@pytest.mark.parametrize("how", ["detached", "replaced"])
+def test_a_copy_of_an_instance_does_not_take_a_file_that_the_original_has_released(
+    instance: Instance, restored: Instance, tmp_path: Path, how: str
 ) -> None:
-    elsewhere = tmp_path / "elsewhere.sqlite"
-    instance.close()
-    shutil.copy(elsewhere, tmp_path / "copy.sqlite")
-    (tmp_path / "copy.sqlite").replace(elsewhere)
-    assert restored.database("Sales").is_broker_enabled
+    """Until the original attaches it again, or opens a backup that was put in its place."""
+    path = tmp_path / "elsewhere.sqlite"
+    if how == "detached":
+        instance.detach_database("Sales")
+    else:
+        folder = instance.msdb.path.parent
+        instance.close()
+        shutil.copy(restored.msdb.path.with_name("elsewhere.sqlite"), tmp_path / "backup.sqlite")
+        (tmp_path / "backup.sqlite").replace(path)
+    with pytest.raises(StorageError, match="belongs to another instance"):
+        restored.database("Sales")
+    if how == "detached":
+        assert instance.attach_database("Sales", path).is_broker_enabled
+    else:
+        with Instance.open(folder, background=False) as again:
+            assert again.database("Sales").is_broker_enabled
+    with pytest.raises(StorageError, match="belongs to another instance"):
+        restored.database("Sales")
+
+
+def test_a_copy_of_an_instance_keeps_the_files_that_it_has_attached(restored: Instance, tmp_path: Path) -> None:
+    """Also after it was closed, and after a backup was put in the place of the file."""
+    copy, folder = tmp_path / "own.sqlite", restored.msdb.path.parent
+    restored.detach_database("Sales")
+    shutil.copy(folder / "elsewhere.sqlite", copy)
+    assert restored.attach_database("Sales", copy).is_broker_enabled
+    restored.database("Sales").backup(tmp_path / "backup.sqlite")
+    restored.close()
+    for _ in range(2):
+        with Instance.open(folder, background=False) as again:
+            assert again.database("Sales").is_broker_enabled
+        (tmp_path / "backup.sqlite").replace(copy)
+        shutil.copy(copy, tmp_path / "backup.sqlite")
 
 
 def test_an_instance_keeps_the_files_that_an_earlier_version_attached(
@@ -470,14 +502,20 @@ def test_an_instance_keeps_the_files_that_an_earlier_version_attached(
             assert again.database("Sales").is_broker_enabled
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
 @pytest.mark.parametrize("is_opened", [True, False])
-def test_an_instance_without_msdb_is_not_created_again(instance: Instance, sales: Database, *, is_opened: bool) -> None:
+def test_an_instance_without_msdb_is_not_created_again(
+    instance: Instance, sales: Database, *, is_opened: bool, is_empty: bool
+) -> None:
     folder = sales.path.parent
     instance.close()
     (folder / "msdb.sqlite").unlink()
+    if is_empty:
+        (folder / "msdb.sqlite").touch()
     with pytest.raises(BrokerError, match=r"has databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
         if is_opened:
             Instance.open(folder, create=True)
         else:
             Instance.create(folder, name="again")
-    assert not (folder / "msdb.sqlite").exists()
+    assert (folder / "msdb.sqlite").exists() == is_empty
+    assert not is_empty or (folder / "msdb.sqlite").stat().st_size == 0

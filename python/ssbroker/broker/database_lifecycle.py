@@ -194,7 +194,10 @@ def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Raises if the file is attached to another instance; a copy is a different file."""
     if instance.ownership.is_foreign(path, database_registry.read_owner(connection)):
-        raise refusal(f"{path} is attached to another instance; detach it there, or attach a copy", 5120)
+        raise refusal(
+            f"{path} is attached to another instance, perhaps one of which this is a copy; detach it there, or attach a backup of it",
+            5120,
+        )
 
 
 def _open(instance: InstanceContext, path: Path) -> DatabaseFile:

@@ -32,10 +32,10 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
         if row is None or _is_consistent(connection, row, expected_owner):
             return
         owner, broker = database_registry.read_owner(connection), stored.load(connection).broker
-        if ownership.is_foreign(file.path, owner):
+        if not ownership.may_use(file.path, owner):
             raise StorageError(
-                f"{file.path}: is attached to another instance, or to the one from which this msdb was copied; detach {row.name!r} "
-                "here, and attach a copy of the file; or, if the other instance no longer exists, replace the file with a copy of it",
+                f"{file.path}: belongs to another instance, or to the one from which this msdb was copied; detach {row.name!r} here, "
+                "and attach a backup of the file (Database.backup of that instance, or VACUUM INTO of sqlite3)",
                 file=str(file.path),
             )
         guid = broker.service_broker_guid

@@ -47,7 +47,7 @@ class FileOwnership:
 
     A file in the folder of the instance records the instance id as its owner; it is copied and moved with the folder. A file elsewhere is
     not, so it records an id that is also derived from the inode of msdb: a restored or copied msdb does not own the files that its original
-    has attached from other folders.
+    has attached from other folders, even if they are detached meanwhile or replaced with a backup.
 
     Attributes:
         instance_id: The id of the instance.
@@ -69,6 +69,12 @@ class FileOwnership:
     def owner(self, path: Path) -> FileOwner:
         """Returns the owner and identity that a file of the instance records."""
         return FileOwner(self.owner_id(path), stored_file_identity(path))
+
+    def may_use(self, path: Path, found: FileOwner) -> bool:
+        """Whether the instance may use a file that it lists and that records `found`."""
+        if path.is_relative_to(self._folder) or self._is_msdb_original:
+            return not self.is_foreign(path, found)
+        return found.attached_to == self.owner_id(path)
 
     def is_foreign(self, path: Path, found: FileOwner) -> bool:
         """Whether a file that records `found` is attached to another instance. A copy is a new file, and belongs to nobody."""
