@@ -249,7 +249,7 @@ from ssbroker import Instance
 
 with Instance.create(sys.argv[1], name="shop", background=False) as instance:
     instance.subscribe(lambda event: 1 / 0)
-    queue = instance.queue("Jobs")
+    queue = instance.queue("Jobs", retry_after=0)
     queue.put(b"poison")
     for _ in range(5):
         try:
