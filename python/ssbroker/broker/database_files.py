@@ -48,7 +48,7 @@ def create_msdb(
     if not is_utf8_text(name):
         raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
-    if not existed or _is_empty(path):
+    if _is_lost(path):
         _reject_lost_msdb(path, lock_timeout=lock_timeout, vfs=vfs)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,18 +89,19 @@ def _reject_lost_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> No
     except OSError:  # missing, or inaccessible, which creating msdb reports
         return
     attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
-    if attached and (
-        is_missing(path) or _is_empty(path)
-    ):  # otherwise another process has created the instance meanwhile
+    if attached and _is_lost(path):  # otherwise another process has created the instance meanwhile
         raise refusal(
             f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
             "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
         )
 
 
-def _is_empty(path: Path) -> bool:
+def _is_lost(path: Path) -> bool:
+    """Whether a file is missing or empty; False if its folder is not accessible."""
     try:
         return path.stat().st_size == 0
+    except (FileNotFoundError, NotADirectoryError):
+        return True
     except OSError:
         return False
 
@@ -126,7 +127,7 @@ def create_msdb_if_missing(
     try:
         return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
     except BrokerError:
-        if is_missing(path) or _is_empty(path):
+        if _is_lost(path):
             raise
         return None  # if the file is damaged, opening it reports that
 

@@ -195,7 +195,7 @@ def _check_not_attached(instance: InstanceContext, connection: Connection, path:
     """Raises if the file is attached to another instance; a copy is a different file."""
     if instance.ownership.is_foreign(path, database_registry.read_owner(connection)):
         raise refusal(
-            f"{path} is attached to another instance, perhaps one of which this is a copy; detach it there, or attach a backup of it",
+            f"{path} is attached to another instance, possibly the one from which this instance was copied; detach it there, or attach a backup of the file",
             5120,
         )
 

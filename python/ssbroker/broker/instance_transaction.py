@@ -97,10 +97,10 @@ class InstanceTransaction:
 
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
         """Records the instance as owner again if a crash left the database half detached."""
-        owner = self._instance.ownership.owner(database.file.path)
-        if database_registry.read_owner(connection).attached_to != owner.attached_to:
+        ownership, path = self._instance.ownership, database.file.path
+        if database_registry.read_owner(connection).attached_to != ownership.owner_id(path):
             self.row(database)
-            database_registry.record_owner(connection, owner)
+            database_registry.record_owner(connection, ownership.owner(path))
 
     def work(self, database: DatabaseContext) -> Work:
         """Returns the work of a database, whose effects are announced after the commit."""

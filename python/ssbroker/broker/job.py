@@ -22,7 +22,7 @@ from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
-from ssbroker.broker.retry_delays import RetryAfter, default_delay, delay_after
+from ssbroker.broker.retry_delays import DELAY_MAX, RetryAfter, default_delay, delay_after
 from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
@@ -31,7 +31,6 @@ from ssbroker.store.leases import Lease
 
 JSON: Final = "application/json"
 """The message type of bodies that `Job.value` decodes."""
-_LEASE_MAX: Final = 366 * 24 * 3600.0
 
 _NO_MESSAGES: Final = "the job has no messages; check `if job:` first"
 
@@ -548,7 +547,7 @@ def _microseconds(seconds: object, *, name: str, may_be_zero: bool = False) -> i
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
-        or not 0 <= seconds <= _LEASE_MAX
+        or not 0 <= seconds <= DELAY_MAX
         or not (seconds or may_be_zero)
     ):
         least = "at least 0" if may_be_zero else "more than 0"

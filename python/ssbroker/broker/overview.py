@@ -16,7 +16,6 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import overview_counts, poison_messages
-from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.overview_counts import QueueCounts
 from ssbroker.store.sqlite import Connection
 
@@ -37,11 +36,9 @@ def overview_of(instance: Instance) -> dict[str, Any]:
     A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
     """
     counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
-    unread: dict[str, str] = {}
+    listed = database_context(instance.msdb).instance.databases_list
+    unread = {name: str(error) for name, error in listed.unavailable().items()}
     for database in instance.databases:
-        if database.name == MSDB_NAME:
-            listed = database_context(database).instance.databases_list
-            unread |= {name: str(error) for name, error in listed.unavailable().items()}
         try:
             for name, rows in _count_rows(database).items():
                 counted[name] += rows
@@ -163,10 +160,6 @@ def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> 
     name = bracketed_queue_name(queue.schema_name, queue.name)
     command = f"USE {bracketed(database)}; ALTER QUEUE {name} WITH STATUS = ON;"
     return f"{describe_failure(failure)}. To enable it again: {command}"
-
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
 
 
 def problems(instance: Instance) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -10,7 +9,8 @@ from ssbroker.exceptions import OptionError
 
 RetryAfter = float | Callable[[int], float]
 """Seconds, or a function of the number of failures so far that returns seconds."""
-DELAY_MAX: Final = 366 * 24 * 3600.0
+DELAY_MAX: Final = 366 * 24 * 3600
+"""The longest wait or lease, in seconds."""
 _DEFAULT_MAX: Final = 3600.0
 
 
@@ -46,5 +46,5 @@ def delay_after(retry_after: RetryAfter, failures: int) -> float:
 
 def _checked(seconds: object, expected: str) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= DELAY_MAX:
-        raise OptionError(f"retry_after: expected {expected}, from 0 to {math.floor(DELAY_MAX)}; got {seconds!r:.80}")
+        raise OptionError(f"retry_after: expected {expected}, from 0 to {DELAY_MAX}; got {seconds!r:.80}")
     return float(seconds)

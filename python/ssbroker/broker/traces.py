@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker.context import JobOutcome, MessageIdentity
@@ -123,17 +123,18 @@ class Traces:
             return
         number = event.message_sequence_number or 0
         identity = MessageIdentity(event.conversation_id.bytes, event.is_initiator, number)
-        name, producer = event.far_service_name, self._trace.SpanKind.PRODUCER
+        name, ids = event.far_service_name, self._ids
         attributes: dict[str, str | int] = {
             "ssbroker.database": event.database or "",
             "ssbroker.message_type": event.message_type_name or "",
         }
-        if not self._has_current_span and self._ids is not None:
-            self._start_message("send", name, identity, attributes).end()
+        if not self._has_current_span and ids is not None:
+            self._start_message(ids, "send", name, identity, attributes).end()
             return
-        span = self._start("send", name, producer, [identity], attributes)
-        if self._ids is not None:
-            self._start_message("create", name, identity, attributes, self._trace.Link(span.get_span_context())).end()
+        span = self._start("send", name, self._trace.SpanKind.PRODUCER, [identity], attributes)
+        if ids is not None:
+            link = self._trace.Link(span.get_span_context())
+            self._start_message(ids, "create", name, identity, attributes, link).end()
         span.end()
 
     @property
@@ -152,12 +153,18 @@ class Traces:
         return self._tracer.start_span(f"{operation} {name}", context, kind, attributes=described, links=links)
 
     def _start_message(
-        self, operation: str, name: str, message: MessageIdentity, attributes: dict[str, str | int], *links: Link
+        self,
+        ids: _MessageIds,
+        operation: str,
+        name: str,
+        message: MessageIdentity,
+        attributes: dict[str, str | int],
+        *links: Link,
     ) -> Span:
         """Starts the span that has the ids of a message, and no parent."""
         described = self._described(operation, name, [message], attributes)
         no_parent = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
-        with self._ids.replaced(self._context_of(message)) if self._ids is not None else nullcontext():
+        with ids.replaced(self._context_of(message)):
             return self._tracer.start_span(
                 f"{operation} {name}", no_parent, self._trace.SpanKind.PRODUCER, attributes=described, links=links
             )

@@ -545,7 +545,7 @@ class Transaction:
         return None if instance.has_system_clock else instance.microseconds()
 
     def _leave_thread(self) -> None:
-        """Ends that the transaction counts as the one of the thread that has entered it."""
+        """Stops counting the transaction as open in the thread that entered it."""
         if self._entered_by is not None:
             self._context.threads_in_transactions.remove(self._entered_by)
             self._entered_by = None

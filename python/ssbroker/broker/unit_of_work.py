@@ -55,7 +55,10 @@ class Work:
 
     @property
     def local_router(self) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
-        """Returns for each endpoint of this database whether its messages are for this database, by the routes at its first use."""
+        """A function that returns for each endpoint of this database whether its messages are for this database.
+
+        It uses the routes as they were at its first use.
+        """
         if self._local_router is None:
             self._local_router = self._database.instance.routes.local_router(self.database)
         return self._local_router

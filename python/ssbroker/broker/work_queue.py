@@ -526,7 +526,7 @@ def _poison_handling(objects: Objects, queue: Queue) -> str:
 
 
 def _check_case(objects: Objects, name: str) -> None:
-    """Raises if a new queue would differ only in case from another one: a typo, with which producers and workers never meet."""
+    """Raises if the name of a new queue differs only in case: after a typo, producers and workers would use different queues."""
     schema, unqualified = queue_key(name)
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:

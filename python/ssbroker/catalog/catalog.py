@@ -238,9 +238,7 @@ class Catalog:
             ['msdb', 'Sales']
         """
         path = path_argument(folder, name="folder")
-        catalog = cls._from_contents(read_contents(path))
-        served = served_addresses(path)
-        return catalog._with_addresses(served) if served else catalog  # noqa: SLF001 - an object of this class
+        return cls._from_contents(read_contents(path), addresses=served_addresses(path))
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
@@ -264,12 +262,13 @@ class Catalog:
         return cls._from_contents(replace(source, addresses=(*source.addresses, *more_addresses)))
 
     @classmethod
-    def _from_contents(cls, contents: Contents) -> Self:
+    def _from_contents(cls, contents: Contents, *, addresses: Sequence[str] = ()) -> Self:
+        """Returns the catalog of some contents; `addresses` replace those of the contents."""
         return cls(
             contents.routes,
             contents.databases,
             contents.services,
-            addresses=contents.addresses,
+            addresses=addresses or contents.addresses,
             message_forwarding=contents.message_forwarding,
             pending_requests=contents.pending_requests,
         ).with_details(getattr(contents, "details", None))
@@ -405,14 +404,11 @@ class Catalog:
             ('TCP://stock:4022',)
         """
         more = string_list(addresses, name="addresses")
-        return self._with_addresses(tuple(dict.fromkeys([*self.addresses, *more])))
-
-    def _with_addresses(self, addresses: Sequence[str]) -> Self:
         copied = type(self)(
             self.routes,
             self.databases,
             self.services,
-            addresses=addresses,
+            addresses=tuple(dict.fromkeys([*self.addresses, *more])),
             message_forwarding=self.message_forwarding,
             pending_requests=self.pending_requests,
         )

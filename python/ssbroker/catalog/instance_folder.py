@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STATUS_FILE: Final = "serving.json"
+STATUS_FILE: Final = "serving.json"
+"""The file in which the serving process states its addresses and connections."""
 _MSDB_FILE: Final = "msdb.sqlite"
 _CACHED_INSTANCES: Final = 4
 _SHARED_MEMORY_SUFFIX: Final = "-shm"
@@ -90,7 +91,7 @@ def read_contents(folder: Path) -> Contents:
 def served_addresses(folder: Path) -> tuple[str, ...]:
     """Returns the addresses with which an instance is or was last served; empty if unknown."""
     try:
-        found = json.loads((folder / _STATUS_FILE).read_text(encoding="utf-8"))
+        found = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
     addresses = found.get("addresses") if isinstance(found, dict) else None

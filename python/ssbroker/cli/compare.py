@@ -20,7 +20,7 @@ from ssbroker.cli.diagnose_options import (
     database_names,
     instance_paths,
     load_fleet,
-    parse_addresses,
+    parse_instance_addresses,
     write_text,
 )
 from ssbroker.cli.errors import error_in_file
@@ -107,7 +107,7 @@ def compare(
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
     options = parse_options(variable, encoding, lenient=lenient)
-    addresses = parse_addresses(address)
+    addresses = parse_instance_addresses(address)
     old, new = (
         load_fleet([side], is_fleet=fleet, now=current_time, options=options, addresses=addresses)
         for side in (before, after)

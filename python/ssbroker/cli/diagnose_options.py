@@ -89,11 +89,11 @@ def load_fleet(
     return Fleet(with_addresses(found, addresses))
 
 
-def parse_addresses(texts: Sequence[str] | None) -> dict[str, list[str]]:
+def parse_instance_addresses(texts: Sequence[str] | None) -> dict[str, list[str]]:
     """Parses the values of `--address`.
 
     Examples:
-        >>> parse_addresses(["NORTH=TCP://north", "NORTH=TCP://10.0.0.1:4022"])
+        >>> parse_instance_addresses(["NORTH=TCP://north", "NORTH=TCP://10.0.0.1:4022"])
         {'NORTH': ['TCP://north', 'TCP://10.0.0.1:4022']}
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -118,7 +118,7 @@ def check_instances(addresses: Mapping[str, Sequence[str]], *fleets: Mapping[str
     known = list(dict.fromkeys(name for fleet in fleets for name in fleet))
     for name in addresses:
         if find_name(name, known) is None:
-            expected = ", ".join(shortened_list(known, _SHOWN_STARTS_MAX))
+            expected = ", ".join(shortened_list(known, SHOWN_NAMES_MAX))
             raise OptionError(f"--address: there is no instance {name!r:.80}; expected one of {expected}")
 
 
@@ -162,10 +162,11 @@ def require_start(
         if database in (None, each) and each not in SYSTEM_DATABASES
     ]
     if len(starts) > 1:
-        raise InputError(f"--from: specify {subject}: {', '.join(shortened_list(starts, _SHOWN_STARTS_MAX))}")
+        raise InputError(f"--from: specify {subject}: {', '.join(shortened_list(starts, SHOWN_NAMES_MAX))}")
 
 
-_SHOWN_STARTS_MAX: Final = 10
+SHOWN_NAMES_MAX: Final = 10
+"""The most names that an error lists."""
 
 
 def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:

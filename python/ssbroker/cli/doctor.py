@@ -54,8 +54,6 @@ _LIBRARIES: Final = {
 }
 """Libraries, each with what needs it and what to install."""
 _OF_INSTANCES: Final = ("apsw", "cryptography")
-_OPTIONAL_SUFFIX: Final = "-notify"
-"""The suffix of files without which an instance works, only more slowly."""
 _SHOWN_DATABASES_MAX: Final = 10
 _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
 """Vector instructions that the native module uses where the processor has them."""
@@ -201,6 +199,8 @@ def _java() -> str | None:
 
 def _problem(folder: Path) -> str | None:
     """Returns why an instance cannot be opened or created in a folder; None if it can."""
+    from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX  # noqa: PLC0415 - keeps --help fast
+
     missing = [name for name in _OF_INSTANCES if _of_library(name) is None]
     if missing:
         return f"an instance needs {' and '.join(missing)}: pip install '{_LIBRARIES[missing[0]][1]}'"
@@ -215,6 +215,7 @@ def _problem(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot write to {place}: {error.strerror}"
     for existing in sorted(folder.glob("*.sqlite*")) if folder.is_dir() else ():
-        if not existing.name.endswith(_OPTIONAL_SUFFIX) and not os.access(existing, os.R_OK | os.W_OK):
+        # Without shared memory an instance only works more slowly.
+        if not existing.name.endswith(SHARED_MEMORY_SUFFIX) and not os.access(existing, os.R_OK | os.W_OK):
             return f"cannot read and write {existing}"
     return None

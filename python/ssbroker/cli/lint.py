@@ -25,7 +25,7 @@ from ssbroker.cli.diagnose_options import (
     HtmlOption,
     check_instances,
     instance_paths,
-    parse_addresses,
+    parse_instance_addresses,
     with_addresses,
     write_text,
 )
@@ -105,7 +105,7 @@ def lint(
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient, collects=True)
-    addresses = parse_addresses(address)
+    addresses = parse_instance_addresses(address)
     instances, uris, duplicate_id_findings = _load_instances(
         paths, now=current_time, options=options, addresses=addresses
     )

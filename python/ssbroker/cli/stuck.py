@@ -22,13 +22,14 @@ from ssbroker._text import count_of, one_line, shortened_list
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.chunks import all_chunks
 from ssbroker.cli.diagnose_options import (
+    SHOWN_NAMES_MAX,
     AddressOption,
     CatalogsArgument,
     FleetOption,
     check_instances,
     instance_paths,
     load_fleet,
-    parse_addresses,
+    parse_instance_addresses,
     parse_start,
     require_start,
 )
@@ -130,7 +131,7 @@ def stuck(
     formats = [output_format(path, format) for path in outputs]
     refuse_overwriting(outputs, inputs=files, catalogs=[*paths.values()])
     options = parse_options(variable, encoding, lenient=lenient)
-    addresses = parse_addresses(address)
+    addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
     check_instances(addresses, instances)
     instance, messages = _read_folder(own, start, instances) if own else _read(files, start, instances)
@@ -165,6 +166,17 @@ def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Pat
     return found
 
 
+_ALL_MESSAGES: Final = (0, 2**63 - 1)
+_VIEW_COLUMNS: Final = (
+    "to_service_name",
+    "to_broker_instance",
+    "from_service_name",
+    "is_initiator",
+    "transmission_status",
+    "enqueue_time",
+)
+
+
 def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
     """Returns the instance of which the messages wait, and the rows of its queue, without the bodies."""
     from ssbroker.broker.instance import Instance, instance_context  # noqa: PLC0415 - only for instance folders
@@ -173,7 +185,9 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
 
     instance, database = parse_start(start, fleet)
     if instance is None and len(folders) > 1:
-        raise InputError(f"--from: specify where the messages wait: {', '.join(shortened_list(folders, _SHOWN_MAX))}")
+        raise InputError(
+            f"--from: specify where the messages wait: {', '.join(shortened_list(folders, SHOWN_NAMES_MAX))}"
+        )
     instance = instance or next(iter(folders))
     if database is not None or instance not in fleet:
         with as_options(instance="--from", database="--from"):
@@ -188,18 +202,6 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
             for each in instance_context(opened).databases
             if database in (None, each.name)
         )
-
-
-_SHOWN_MAX: Final = 10
-_ALL_MESSAGES: Final = (0, 2**63 - 1)
-_VIEW_COLUMNS: Final = (
-    "to_service_name",
-    "to_broker_instance",
-    "from_service_name",
-    "is_initiator",
-    "transmission_status",
-    "enqueue_time",
-)
 
 
 def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:

@@ -18,7 +18,7 @@ from ssbroker.cli.diagnose_options import (
     check_instances,
     instance_paths,
     load_fleet,
-    parse_addresses,
+    parse_instance_addresses,
     parse_start,
     require_start,
     write_text,
@@ -93,7 +93,7 @@ def trace(
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
     options = parse_options(variable, encoding, lenient=lenient)
-    addresses = parse_addresses(address)
+    addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
     check_instances(addresses, instances)
     instance, database = parse_start(start, instances)

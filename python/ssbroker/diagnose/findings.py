@@ -576,7 +576,7 @@ def severity_count(severity: str, number: int) -> str:
 
 
 _CONSEQUENCES: Final = frozenset({"SSB017"})
-"""The codes of findings that may be consequences of others, which are shown first."""
+"""The codes of findings that may be consequences of others; they are sorted after the others of their severity."""
 
 
 def _sort_key(finding: Finding) -> tuple[int, bool, str, str, str, int, str]:

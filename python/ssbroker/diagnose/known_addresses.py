@@ -59,7 +59,7 @@ class KnownAddresses:
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 
     def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
-        """Returns the other instances that may have an address, one more than are listed: of theirs at most the port is known."""
+        """Returns other instances that may have an address, because at most the port of theirs is known; one more than messages list."""
         port = address.rpartition(":")[2]
         if port not in self._unstated_at:
             self._unstated_at[port] = tuple(

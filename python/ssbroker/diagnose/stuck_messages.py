@@ -67,7 +67,7 @@ def stuck(
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
     the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are
-    correct, the cause and the remedy are those of `transmission_status`. So are they if only another of several equal routes has a
+    correct, the cause and the remedy are those of `transmission_status`. The same applies if only another of several equal routes has a
     fault, and the status names a cause other than routing.
 
     Args:

@@ -164,7 +164,7 @@ class ConnectionEvent(Event):
 
     @property
     def warned_about(self) -> str | None:
-        """The host and the reason, if the peer has connected; `is_repeated` tells this of a connection to the peer."""
+        """The host and the reason, if the peer has connected. None for a failed dial: `is_repeated` says whether the previous one failed, too."""
         return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 
@@ -359,7 +359,7 @@ class MessageUndeliverable(Event):
     @property
     def warned_about(self) -> str:
         """The peer and the reason, without the port from which the peer has connected."""
-        return f"{self.source}, {self.error}, {self.text.partition('; received from ')[0]}"
+        return f"{self.source}, {self.error}, {self.text.partition(RECEIVED_FROM)[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,6 +525,8 @@ __all__ = [
 ]
 
 
+RECEIVED_FROM: Final = "; received from "
+"""Separates the reason from the address in the text of `MessageUndeliverable`; the address has a port, which differs each time."""
 LOG_LINES_MAX: Final = 20
 """The maximum number of log lines of one kind and source in a window."""
 LOG_WINDOW: Final = 60_000_000

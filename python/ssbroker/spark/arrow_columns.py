@@ -70,7 +70,7 @@ def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
 
 
 def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
-    """Joins some columns into one column of bytes, in which the same rows are equal as in these columns.
+    """Joins some columns into one column of bytes, whose values are equal exactly if the rows are equal in these columns.
 
     Examples:
         >>> row_keys(pa.table({"a": [b"x", b"x"], "b": [True, False]}), ("a", "b")).to_pylist()

@@ -251,8 +251,10 @@ class ConnectionPool:
     def _refuse_if_idle(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         """Raises for a statement on a connection that nobody has taken."""
         connection = getattr(cursor, "connection", cursor)
+        if connection in self._used:
+            return True
         in_use = self._write_lock.connection_in_use()
-        if connection in self._used or (in_use is not None and in_use[0] is connection):
+        if in_use is not None and in_use[0] is connection:
             return True
         raise BrokerError(
             f"{sql.strip()!r:.80} cannot be executed: the `with` block that the connection belongs to has ended; "

@@ -341,9 +341,9 @@ class DatabaseFile:
             self._last_failure = failure
             self.write_failures += 1
 
-    def record_write_error(self, error: BaseException) -> None:
+    def record_write_error(self, error: StorageError) -> None:
         """Records the error that ended a transaction, if this file has failed."""
-        if isinstance(error, StorageError) and self._is_own_failure(error):
+        if self._is_own_failure(error):
             self.record_commit_result(str(error))
 
     def close(self) -> None:

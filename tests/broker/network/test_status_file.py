@@ -10,9 +10,10 @@ import pytest
 from ssbroker import Catalog
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.forwarding import ForwardedRows
-from ssbroker.broker.network.status_file import STATUS_FILE, StatusFile, read_status
+from ssbroker.broker.network.status_file import StatusFile, read_status
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.catalog.instance_folder import STATUS_FILE
 from tests.broker import sample_databases
 from tests.broker.network.forwarded_rows import forward_to, peer, row, wire
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK

@@ -156,7 +156,7 @@ def release_ended(work: Work, *, now: int) -> None:
 def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_after: int = 0) -> None:
     """Gives messages back after a failure, unless it was one too many and they have been moved to another queue.
 
-    They are hidden for `retry_after` microseconds, but not in a queue that the failure has disabled: whoever enables it wants them.
+    They are hidden for `retry_after` microseconds, unless the failure has disabled the queue: once it is enabled, they are available.
     """
     counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
     if counted is None:

@@ -16,9 +16,9 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.live_routes import Decision
-from ssbroker.broker.network.dialog_keys import DialogKeys, PendingKeyExchanges
+from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT, DialogKeys, PendingKeyExchanges
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.engine import DialogEngine
@@ -168,7 +168,7 @@ class DatabaseDialogs:
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[SenderKey, tuple[RouteQuery, Decision]] = {}
-        self._route_requester: Final = RouteRequester(database, background, mirrors, lock_timeout=LOCK_TIMEOUT)
+        self._route_requester: Final = RouteRequester(database, background, mirrors, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
 
     def prepare_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
@@ -185,7 +185,7 @@ class DatabaseDialogs:
         peer: bytes | None,
         session_keys: SessionKeys,
         now: int,
-        lock_timeout: float = LOCK_TIMEOUT,
+        lock_timeout: float = EXCHANGE_LOCK_TIMEOUT,
     ) -> BatchChanges:
         """Receives rows and commits the result; waits up to `lock_timeout` seconds for other writers.
 

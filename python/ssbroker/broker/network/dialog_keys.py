@@ -15,7 +15,6 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.envelope import Protection, sender_keys
@@ -28,10 +27,11 @@ from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import Binding, Certificate
 
 if TYPE_CHECKING:
-    from ssbroker.protocol.storage import DialogEndpoint
     from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
+EXCHANGE_LOCK_TIMEOUT: Final = 0.25
+"""Seconds that the exchange waits for the write lock of a database; it sends nothing meanwhile."""
 _NO_SESSION_KEY: Final = 28050
 _NO_CONTEXT: Final = 11229
 _NOT_VALID: Final = 11230
@@ -177,7 +177,7 @@ class DialogKeys:
             or not objects.security.may_send(service.service_id, sender.fingerprint, owner=service.principal_id)
         ):
             return False
-        with database.file.write(lock_timeout=LOCK_TIMEOUT) as connection:
+        with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
             stored.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
         return True
 
@@ -202,7 +202,7 @@ class DialogKeys:
                 return _key_wait(_own_certificate(database, objects, service))
         key = endpoint.session_key
         if key is None:
-            with database.file.write(lock_timeout=LOCK_TIMEOUT) as connection:
+            with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
                 key = stored.set_session_key_if_missing(connection, endpoint.endpoint_id, keys.new_master_key())
         return KeyOffer() if key is None else self._blob(database, service, endpoint, key, receiver, sender_certificate)
 
@@ -382,10 +382,6 @@ def _own_certificate(database: DatabaseContext, objects: Objects, service: Servi
 
 def _key_wait(why: str) -> TransmissionStatus:
     return TransmissionStatus(_NO_SESSION_KEY, f"the dialog cannot be secured: {why}")
-
-
-if TYPE_CHECKING:
-    from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
 class PendingKeyExchanges:

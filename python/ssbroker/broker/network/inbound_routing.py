@@ -19,15 +19,15 @@ from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogRegistry
-from ssbroker.broker.network.dialog_keys import DialogKeys, FirstRow, RefusedDirection
-from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT, StalePlanError
+from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT, DialogKeys, FirstRow, RefusedDirection
+from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.envelope import receiver_keys
-from ssbroker.protocol.events import EventLog, MessageUndeliverable
+from ssbroker.protocol.events import RECEIVED_FROM, EventLog, MessageUndeliverable
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
@@ -177,15 +177,14 @@ class InboundRouter:
                 DropReason.FORWARDING_DISABLED if reason == "forwarding_disabled" else DropReason.NOT_ACCEPTED
             )
             error, why = _DROP_EXPLANATIONS[reason]
-            broker = unrouted["to_broker_instance"][number].as_py()
-            if reason == "service_not_found" and broker is not None:
+            if reason == "service_not_found" and (broker := unrouted["to_broker_instance"][number].as_py()) is not None:
                 why = f"no enabled database that has it has the broker id {uuid.UUID(bytes=broker)}, which the message or its route names"
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
                 unrouted,
                 number,
                 error=error,
-                text=f"{reason}: the service {service}: {why}; received from {peer.address}",
+                text=f"{reason}: the service {service}: {why}{RECEIVED_FROM}{peer.address}",
                 principal=peer.principal,
             )
         if reasons:
@@ -400,7 +399,9 @@ class InboundProcessor:
         self._in_transit: Final = in_transit
         self._events: Final = events
 
-    def process(self, batches: Sequence[Batch], *, now: int, lock_timeout: float = LOCK_TIMEOUT) -> list[Batch]:
+    def process(
+        self, batches: Sequence[Batch], *, now: int, lock_timeout: float = EXCHANGE_LOCK_TIMEOUT
+    ) -> list[Batch]:
         """Processes batches; returns those that could not be written because the database was locked for `lock_timeout` seconds.
 
         Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
@@ -458,7 +459,7 @@ class InboundProcessor:
             text = "dropped %d rows from %s, %s, after an unexpected error"
             _LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
-            text = f"unexpected error {type(error).__name__}; received from {peer.address}"
+            text = f"unexpected error {type(error).__name__}{RECEIVED_FROM}{peer.address}"
             with suppress(Exception):  # emitting the event may be what fails
                 self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 

@@ -28,8 +28,6 @@ from ssbroker.store import conversation_endpoints, fragments
 from ssbroker.store.codes import ENDED_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
-LOCK_TIMEOUT: Final = 0.25
-"""Seconds to wait for the write lock of a database; the exchange sends nothing meanwhile."""
 _HEADER: Final = ("conversation_id", "is_initiator", "message_sequence_number", "message_type_name")
 _FLAGS: Final = ("is_end_of_dialog", "is_conversation_error")
 

@@ -15,9 +15,9 @@ from ssbroker._text import host_and_port
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.worker_thread import wait_limit
+from ssbroker.catalog.instance_folder import STATUS_FILE
 from ssbroker.exceptions import StorageError
 
-STATUS_FILE: Final = "serving.json"
 WRITE_INTERVAL: Final = 2.0
 _COLUMNS: Final = (
     "remote_user_name",

@@ -9,7 +9,7 @@ from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusUpdate
 from ssbroker.broker.network.database_dialogs import FAILED_DATABASE_RETRY_INTERVAL
-from ssbroker.broker.network.inbound_writer import LOCK_TIMEOUT
+from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.exceptions import SsbrokerError
 
 UPDATES_MAX: Final = 1000
@@ -64,7 +64,7 @@ class StatusWriter:
             senders = {each.sender.endpoint_id: each.sender for each in group}
             status_text = {each.sender.endpoint_id: each.status_text for each in group}
             try:
-                delivery.write_statuses(database, senders, status_text, lock_timeout=LOCK_TIMEOUT)
+                delivery.write_statuses(database, senders, status_text, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
             except SsbrokerError as error:
                 log_failure(database, "transmission_status could not be written", error)
                 is_written = False
