@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker import Database, Instance, OutputError, StorageError
 from ssbroker.broker.database import database_context
-from ssbroker.broker.overview import problems
+from ssbroker.broker.overview import health_problems
 from tests.broker.dialog_calls import begin, contents_of, receive
 from tests.store.failing_calls import Kind, failing_calls
 
@@ -126,7 +126,7 @@ def test_a_backup_to_a_disk_that_is_full_or_fails_names_the_copy(tmp_path: Path,
                     break
                 assert (str(error), error.file) == (f"{path}: {reason}", str(path))
                 assert [*path.parent.iterdir()] == []
-        assert list(problems(instance)) == ["endpoint"]
+        assert list(health_problems(instance)) == ["endpoint"]
 
 
 class Unreadable(Inverted):

@@ -354,7 +354,7 @@ def test_an_existing_file_in_place_of_a_new_database_is_not_changed(instance: In
 
 @pytest.mark.parametrize(
     "step",
-    ["database_registry.add", "changes.set_broker", "database_registry.set_broker", "database_registry.record_owner"],
+    ["database_registry.add", "changes.set_broker", "database_registry.set_broker", "file_ownership.record_owner"],
 )
 def test_a_full_disk_during_a_change_leaves_no_partial_change(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
-from ssbroker.broker.overview import problems
+from ssbroker.broker.overview import health_problems
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
 from ssbroker.store.database_file import WRITE_RETRY_AFTER
@@ -22,8 +22,8 @@ from tests.store.failing_calls import failing_calls
 def test_a_served_instance_is_healthy(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop") as instance:
         with instance.serve(port=0, allow_unencrypted=True):
-            assert problems(instance) == {}
-        assert list(problems(instance)) == ["endpoint"]
+            assert health_problems(instance) == {}
+        assert list(health_problems(instance)) == ["endpoint"]
 
 
 def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
@@ -35,7 +35,7 @@ def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
     now = datetime.now(UTC)
     authority.certify("shop", validity=Validity(now - timedelta(days=2), now - timedelta(days=1)))
     with Instance.create(tmp_path / "shop", name="shop") as instance, instance.serve(port=0, trust=trust) as server:
-        (problem,) = problems(instance).items()
+        (problem,) = health_problems(instance).items()
         assert problem[0] == "certificate"
         assert "shop.pem: the certificate expired at " in problem[1]
         assert server.credentials is not None
@@ -43,10 +43,10 @@ def test_an_expired_certificate_is_a_problem_until_it_is_renewed(
         assert [record.getMessage() for record in caplog.records if "expired at" in record.getMessage()] == [problem[1]]
         authority.certify("shop", validity=Validity(now + timedelta(days=1), now + timedelta(days=2)))
         server.reload_certificates()
-        assert "the certificate is not valid before " in problems(instance)["certificate"]
+        assert "the certificate is not valid before " in health_problems(instance)["certificate"]
         authority.certify("shop")
         server.reload_certificates()
-        assert problems(instance) == {}
+        assert health_problems(instance) == {}
 
 
 def test_an_endpoint_whose_thread_has_ended_is_a_problem(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_an_endpoint_whose_thread_has_ended_is_a_problem(tmp_path: Path) -> None
         instance.serve(port=0, allow_unencrypted=True) as server,
     ):
         server.endpoint.close(0)
-        assert list(problems(instance)) == ["endpoint"]
+        assert list(health_problems(instance)) == ["endpoint"]
 
 
 def test_an_unusable_file_is_a_problem(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_an_unusable_file_is_a_problem(tmp_path: Path) -> None:
         instance.create_database("Sales")
     (folder / "Sales.sqlite").write_bytes(b"no database")
     with Instance.open(folder) as instance, instance.serve(port=0, allow_unencrypted=True):
-        assert list(problems(instance)) == ["database Sales"]
+        assert list(health_problems(instance)) == ["database Sales"]
 
 
 def test_a_failed_write_is_a_problem_until_one_succeeds_and_it_is_old(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_a_failed_write_is_a_problem_until_one_succeeds_and_it_is_old(tmp_path: 
             pass
         # Writes of the network may fail as well, in any database.
         problem = f"could not be written: {sales.path}: database or disk is full"
-        assert problems(instance)["database Sales"] == problem
+        assert health_problems(instance)["database Sales"] == problem
         disk.fails_at = 0
         sales.create_queue("Orders")
-        assert problems(instance)["database Sales"] == problem
+        assert health_problems(instance)["database Sales"] == problem
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
-        assert "database Sales" not in problems(instance)
+        assert "database Sales" not in health_problems(instance)
 
 
 def test_a_registry_has_one_collector(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_an_idle_database_is_healthy_again_some_time_after_the_disk_recovers(tmp
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Orders")
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
-        assert list(problems(instance)) == ["endpoint", "database Sales"]
+        assert list(health_problems(instance)) == ["endpoint", "database Sales"]
         disk.fails_at = 0
-        assert list(problems(instance)) == ["endpoint", "database Sales"], "the test write has just failed"
+        assert list(health_problems(instance)) == ["endpoint", "database Sales"], "the test write has just failed"
         database_context(sales).file.failed_at -= WRITE_RETRY_AFTER
-        assert list(problems(instance)) == ["endpoint"]
+        assert list(health_problems(instance)) == ["endpoint"]
         disk.asked = 0
-        assert list(problems(instance)) == ["endpoint"]
+        assert list(health_problems(instance)) == ["endpoint"]
         assert disk.asked == 0, "there is no test write without an earlier failure"

@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance, instance_context
-from ssbroker.broker.overview import overview_of, problems
+from ssbroker.broker.overview import health_problems, overview_of
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import sample_databases
@@ -88,7 +88,7 @@ def test_the_unreadable_database_is_shown_as_such(instance: Instance, sales: Dat
     assert states_of(instance) == {"msdb": "ONLINE", "Sales": "ONLINE", "Ledger": "RECOVERY_PENDING"}
     assert instance.view("sys.transmission_queue").num_rows == 0
     assert {row["database"] for row in overview_of(instance)["queues"]} == {"Sales"}
-    assert list(problems(instance)) == ["endpoint", "database Ledger"]
+    assert list(health_problems(instance)) == ["endpoint", "database Ledger"]
     with pytest.raises(StorageError, match="was moved or deleted"):
         instance.database("Ledger")
     assert instance.database("Sales") is sales
@@ -170,10 +170,10 @@ def test_monitoring_reports_a_partly_damaged_file(
     ]
     assert {row["database"] for row in found["queues"]} == {"Sales"}
     assert [row["messages"] for row in found["transmission_queue"]] == [1]
-    emitted = problems(instance)
+    emitted = health_problems(instance)
     assert emitted["database Stock"] == f"could not be read: {stock.path}: database disk image is malformed"
     assert database_context(stock).objects().broker.is_broker_enabled, "this page can be read"
-    assert problems(instance) == emitted, "a successful read of another page does not clear the problem"
+    assert health_problems(instance) == emitted, "a successful read of another page does not clear the problem"
     assert "database Sales" not in emitted
 
 
@@ -185,9 +185,9 @@ def test_a_file_removed_from_its_folder_accepts_no_commits(instance: Instance, s
     with pytest.raises(StorageError, match="was moved or deleted"), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
     assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
-    assert "is missing or cannot be used" in problems(instance)["database Sales"]
+    assert "is missing or cannot be used" in health_problems(instance)["database Sales"]
     hidden.rename(sales.path)
-    assert "database Sales" not in problems(instance)
+    assert "database Sales" not in health_problems(instance)
     assert instance.database("Sales") is sales
     with sales.transaction() as t:
         assert t.connection.execute("SELECT count(*) FROM kept").get == 0

@@ -14,11 +14,11 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.delivery_retries import Retries, SenderId
 from ssbroker.broker.dialogs import poison_message_handling
+from ssbroker.broker.due_work import enter_queues, run_due
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.broker.timers import enter_queues, run_due
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.backoff import Backoff

@@ -24,7 +24,8 @@ from ssbroker.protocol.events import EventLog, print_logging_errors
 from ssbroker.store import objects as stored
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.database_file import DatabaseFile
-from ssbroker.store.database_registry import MSDB_NAME, FileOwnership
+from ssbroker.store.database_registry import MSDB_NAME
+from ssbroker.store.file_ownership import FileOwnership
 from ssbroker.store.objects import NativeSnapshot, Objects, lazy_objects, native_snapshot
 from ssbroker.store.route_requests import SYSTEM_QUEUE_ID
 from ssbroker.store.session import SessionContext

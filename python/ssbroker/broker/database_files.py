@@ -16,7 +16,7 @@ from ssbroker.broker import object_ddl
 from ssbroker.broker.context import InstanceContext, random_guid
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import refusal
-from ssbroker.store import database_registry
+from ssbroker.store import database_registry, file_ownership
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX, DatabaseFile
@@ -113,11 +113,11 @@ def _is_attached(path: Path, *, lock_timeout: float, vfs: str | None) -> bool:
         return False
     try:
         with file.read() as connection:
-            owner = database_registry.read_owner(connection)
+            owner = file_ownership.read_owner(connection)
     finally:
         file.close()
-    is_owned = owner.attached_to not in (None, database_registry.DROPPED)
-    return is_owned and owner.identity == database_registry.stored_file_identity(path)
+    is_owned = owner.attached_to not in (None, file_ownership.DROPPED)
+    return is_owned and owner.identity == file_ownership.stored_file_identity(path)
 
 
 def create_msdb_if_missing(
@@ -214,8 +214,8 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         return False
     try:
         with file.read() as connection:
-            owner = database_registry.read_owner(connection)
-            return owner.attached_to == database_registry.DROPPED or (
+            owner = file_ownership.read_owner(connection)
+            return owner.attached_to == file_ownership.DROPPED or (
                 owner == instance.ownership.owner(path)
                 and not stored.load(connection).queues
                 and database_registry.has_only_broker_tables(connection)
@@ -228,6 +228,6 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, own
     changes.create_database_row(
         connection, service_broker_guid=service_broker_guid, attached_to=owner_id, is_broker_enabled=True
     )
-    owner = database_registry.FileOwner(owner_id, database_registry.stored_file_identity(path))
-    database_registry.record_owner(connection, owner)
+    owner = file_ownership.FileOwner(owner_id, file_ownership.stored_file_identity(path))
+    file_ownership.record_owner(connection, owner)
     object_ddl.create_default_objects(connection)

@@ -18,7 +18,7 @@ from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import refusal
-from ssbroker.store import database_registry
+from ssbroker.store import database_registry, file_ownership
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store.database_file import DatabaseFile
@@ -72,7 +72,7 @@ def attach(
     transaction.add(database, created=False)
     connection = transaction.connection(database)
     _check_not_attached(instance, connection, path)
-    database_registry.record_owner(connection, instance.ownership.owner(path))
+    file_ownership.record_owner(connection, instance.ownership.owner(path))
     changes.set_honor_broker_priority(connection, is_on=False)
     forget_route_requests(transaction.work(database))
     effective = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
@@ -101,8 +101,8 @@ def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = Fa
     database = transaction.database(name)
     connection = transaction.connection(database)
     transaction.objects(database)  # raises if another process has detached it meanwhile
-    owner = database_registry.DROPPED if is_dropped else None
-    database_registry.record_owner(connection, database_registry.FileOwner(owner, identity=None))
+    owner = file_ownership.DROPPED if is_dropped else None
+    file_ownership.record_owner(connection, file_ownership.FileOwner(owner, identity=None))
     database_registry.remove(transaction.listing(), name=transaction.row(database).name)
     transaction.remove(database, is_dropped=is_dropped)
 
@@ -184,16 +184,16 @@ def _check_free(listing: Connection, name: str) -> None:
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
     """Raises if the instance already has the file, by any path."""
-    identity = database_registry.stored_file_identity(path)
+    identity = file_ownership.stored_file_identity(path)
     for row in database_registry.load(listing):
         listed = instance.folder / row.file
-        if listed == path or (identity is not None and database_registry.stored_file_identity(listed) == identity):
+        if listed == path or (identity is not None and file_ownership.stored_file_identity(listed) == identity):
             raise refusal(f"{path} is already attached as the database {row.name!r}", 5120)
 
 
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Raises if the file is attached to another instance; a copy is a different file."""
-    if instance.ownership.is_foreign(path, database_registry.read_owner(connection)):
+    if instance.ownership.is_foreign(path, file_ownership.read_owner(connection)):
         raise refusal(
             f"{path} is attached to another instance, possibly the one from which this instance was copied; detach it there, or attach a backup of the file",
             5120,

@@ -23,9 +23,9 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance_transaction import InstanceTransaction
+from ssbroker.broker.job_retry_delays import check_retry_after
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.open_databases import Databases
-from ssbroker.broker.retry_delays import check_retry_after
 from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
@@ -37,7 +37,7 @@ from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaErro
 from ssbroker.protocol.broker_errors import DATABASE_EXISTS
 from ssbroker.protocol.events import Event, First, Second, Subscriber, Third
 from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.store import database_registry
+from ssbroker.store import database_registry, file_ownership
 from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.sqlite import check_vfs
@@ -81,8 +81,8 @@ class Instance:
     ) -> None:
         with file.read() as connection:
             name, instance_id = database_registry.instance_row(connection)
-            ownership = database_registry.FileOwnership(
-                instance_id, folder=folder, msdb_path=file.path, msdb_owner=database_registry.read_owner(connection)
+            ownership = file_ownership.FileOwnership(
+                instance_id, folder=folder, msdb_path=file.path, msdb_owner=file_ownership.read_owner(connection)
             )
         context = InstanceContext(
             folder,

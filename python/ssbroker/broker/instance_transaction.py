@@ -15,7 +15,7 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.open_databases import unknown_database
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
-from ssbroker.store import database_registry
+from ssbroker.store import database_registry, file_ownership
 from ssbroker.store.database_registry import MSDB_NAME, RegisteredDatabase
 from ssbroker.store.objects import Objects
 from ssbroker.store.session import Session
@@ -98,9 +98,9 @@ class InstanceTransaction:
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
         """Records the instance as owner again if a crash left the database half detached."""
         ownership, path = self._instance.ownership, database.file.path
-        if database_registry.read_owner(connection).attached_to != ownership.owner_id(path):
+        if file_ownership.read_owner(connection).attached_to != ownership.owner_id(path):
             self.row(database)
-            database_registry.record_owner(connection, ownership.owner(path))
+            file_ownership.record_owner(connection, ownership.owner(path))
 
     def work(self, database: DatabaseContext) -> Work:
         """Returns the work of a database, whose effects are announced after the commit."""

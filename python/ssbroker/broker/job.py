@@ -19,10 +19,10 @@ from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
 from ssbroker.broker.dialogs import job_conversations
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
+from ssbroker.broker.job_retry_delays import DELAY_MAX, RetryAfter, default_delay, delay_after
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
-from ssbroker.broker.retry_delays import DELAY_MAX, RetryAfter, default_delay, delay_after
 from ssbroker.broker.transaction import COUNT_MAX, Transaction, work_of
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError

@@ -10,11 +10,12 @@ from typing import Final
 from ssbroker._text import did_you_mean
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.exceptions import StorageError, UnknownDatabaseError
-from ssbroker.store import database_registry
+from ssbroker.store import database_registry, file_ownership
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store.database_file import DatabaseFile
-from ssbroker.store.database_registry import MSDB_NAME, FileOwner, FileOwnership, RegisteredDatabase
+from ssbroker.store.database_registry import MSDB_NAME, RegisteredDatabase
+from ssbroker.store.file_ownership import FileOwner, FileOwnership
 from ssbroker.store.objects import Objects
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
@@ -31,7 +32,7 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
         row = _row(listing, database_id)
         if row is None or _is_consistent(connection, row, expected_owner):
             return
-        owner, broker = database_registry.read_owner(connection), stored.load(connection).broker
+        owner, broker = file_ownership.read_owner(connection), stored.load(connection).broker
         if not ownership.may_use(file.path, owner):
             raise StorageError(
                 f"{file.path}: belongs to another instance, or to the one from which this msdb was copied; detach {row.name!r} here, "
@@ -41,7 +42,7 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
         guid = broker.service_broker_guid
         duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=row.name)
         is_enabled = broker.is_broker_enabled and row.is_broker_enabled and duplicate is None
-        database_registry.record_owner(connection, expected_owner)
+        file_ownership.record_owner(connection, expected_owner)
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
         database_registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
@@ -53,7 +54,7 @@ def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
 
 def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expected_owner: FileOwner) -> bool:
     broker = stored.load(connection).broker  # raises for a foreign file before anything is written to it
-    if row is None or database_registry.read_owner(connection) != expected_owner:
+    if row is None or file_ownership.read_owner(connection) != expected_owner:
         return False
     return (broker.service_broker_guid, broker.is_broker_enabled) == (row.service_broker_guid, row.is_broker_enabled)
 

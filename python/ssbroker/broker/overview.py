@@ -162,14 +162,14 @@ def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> 
     return f"{describe_failure(failure)}. To enable it again: {command}"
 
 
-def problems(instance: Instance) -> dict[str, str]:
+def health_problems(instance: Instance) -> dict[str, str]:
     """Returns the problems of an instance by subject. An unreachable peer is not a problem.
 
     Examples:
         >>> import tempfile
         >>> from ssbroker import Instance
         >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-        ...     problems(instance)
+        ...     health_problems(instance)
         {'endpoint': 'no thread of this process serves the instance'}
     """
     found: dict[str, str] = {}

@@ -24,9 +24,9 @@ from ssbroker.broker.dialogs import (
 from ssbroker.broker.dialogs import send as sending
 from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
+from ssbroker.broker.job_retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, plain_queue_name, queue_key, similar_queue
-from ssbroker.broker.retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import QueueName, QueueSettings

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.overview import DatabaseQueue, forwarding_of, overview_of, problems
+from ssbroker.broker.overview import DatabaseQueue, forwarding_of, health_problems, overview_of
 from ssbroker.diagnose.status_causes import cause_of
 from ssbroker.exceptions import InputError
 from ssbroker.store import overview_counts
@@ -109,7 +109,7 @@ class Observer:
         return {
             "at": utc_text(at),
             **found,
-            "problems": {} if self._instance.server is None else problems(self._instance),
+            "problems": {} if self._instance.server is None else health_problems(self._instance),
             "forwarding": forwarding_of(self._instance),
             "omitted": omitted,
         }

@@ -27,7 +27,7 @@ from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
-from ssbroker.broker.overview import problems
+from ssbroker.broker.overview import health_problems
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
@@ -252,7 +252,7 @@ def _application(
 
 
 def _health(instance: Instance, *, with_problems: bool) -> Response:
-    found = dict(problems(instance))
+    found = dict(health_problems(instance))
     content = {"status": "failing" if found else "ok"} | ({"problems": found} if with_problems else {})
     return JSONResponse(content, status_code=503 if found else 200)
 

@@ -29,7 +29,7 @@ from ssbroker.broker.network.inbound_routing import FirstRowCheck, InboundProces
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
-from ssbroker.broker.network.status_writer import StatusWriter
+from ssbroker.broker.network.transmission_status_writer import StatusWriter
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND, ProtocolSettings

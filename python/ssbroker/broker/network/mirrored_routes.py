@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.network.mirroring import MirroredRoute, MirroredRouteState, MirrorSide
+from ssbroker.broker.network.mirrored_route_states import MirroredRoute, MirroredRouteState, MirrorSide
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.backoff import MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ssbroker.broker.network.mirroring import (
+from ssbroker.broker.network.mirrored_route_states import (
     ANSWER_TIMEOUT,
     ASK_AFTER_USE,
     CHECK_INTERVAL,

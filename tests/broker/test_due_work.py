@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from ssbroker.broker import local_delivery, timers
+from ssbroker.broker import due_work, local_delivery
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
@@ -72,7 +72,7 @@ def test_an_overdue_timer_fires_before_the_end_of_the_lifetime(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     """Both may be due if the process was down or had too much due work for one transaction."""
-    monkeypatch.setattr(timers, "BATCH", batch_size)
+    monkeypatch.setattr(due_work, "BATCH", batch_size)
     for _ in range(3):
         set_timer(sales, begin(sales, lifetime=60, body=None), 50)
     clock.advance(seconds=100)
@@ -101,7 +101,7 @@ def test_messages_for_a_disabled_queue_are_not_scanned_at_each_check(
         with sales.transaction() as t:
             for _ in range(100):
                 t.send(t.begin_dialog(SHOP, STOCK), b"one")
-        first, second = (steps(stock, partial(timers.enter_queues, database_context(stock))) for _ in range(2))
+        first, second = (steps(stock, partial(due_work.enter_queues, database_context(stock))) for _ in range(2))
     assert max(first, second) < 50
     stock.create_message_type("Other")
     instance.run_due()
@@ -163,7 +163,7 @@ def test_the_error_waits_for_a_disabled_queue(instance: Instance, sales: Databas
 def test_all_expired_conversations_end_in_several_transactions(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    monkeypatch.setattr("ssbroker.broker.due_work.BATCH", 3)
     with sales.transaction() as t:
         for _ in range(10):
             t.begin_dialog(SHOP, STOCK, lifetime=60)
@@ -192,7 +192,7 @@ def test_a_transaction_removes_a_limited_number_of_closed_endpoints(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a day without the instance there may be millions, and writers must not wait for all of them."""
-    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    monkeypatch.setattr("ssbroker.broker.due_work.BATCH", 3)
     removed: list[int] = []
     monkeypatch.setattr(
         "ssbroker.store.conversation_endpoints.remove_closed", _recording(conversation_endpoints.remove_closed, removed)
