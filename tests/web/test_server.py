@@ -86,13 +86,13 @@ def test_health_without_the_token_is_only_a_status(
     response, body = request(address, "/health", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
     assert request(address, "/health", headers={"Authorization": "Bearer another-token"})[0].status == 401
-    monkeypatch.setattr(server, "problems", lambda _instance: {"database Sales": "its file is missing"})
+    monkeypatch.setattr(server, "health_problems", lambda _instance: {"database Sales": "its file is missing"})
     response, body = request(address, "/health")
     assert (response.status, json.loads(body)) == (503, {"status": "failing"})
 
 
 def test_health_with_problems_is_503(serve: Callable[..., Address], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "problems", lambda _instance: {"database Sales": "its file is missing"})
+    monkeypatch.setattr(server, "health_problems", lambda _instance: {"database Sales": "its file is missing"})
     response, body = request(serve(), "/health")
     assert (response.status, json.loads(body)["problems"]) == (503, {"database Sales": "its file is missing"})
 
@@ -217,7 +217,7 @@ def test_a_failing_report_is_an_error_response(
         raise OSError("the disk is gone")
 
     address = serve()
-    monkeypatch.setattr(server, "problems", fail)
+    monkeypatch.setattr(server, "health_problems", fail)
     response, body = request(address, "/health")
     assert (response.status, body) == (500, b"the disk is gone\n")
     assert response.getheader("Content-Security-Policy")
