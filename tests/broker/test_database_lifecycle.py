@@ -19,6 +19,7 @@ from ssbroker.exceptions import (
     BrokerWarning,
     LockTimeoutError,
     OptionError,
+    SsbrokerError,
     StorageError,
     UnknownDatabaseError,
 )
@@ -503,19 +504,24 @@ def test_an_instance_keeps_the_files_that_an_earlier_version_attached(
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-@pytest.mark.parametrize("is_opened", [True, False])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda folder: Instance.create(folder, name="again"),
+        lambda folder: Instance.open(folder, create=True),
+        lambda folder: Instance.open(folder),
+    ],
+    ids=["create", "open or create", "open"],
+)
 def test_an_instance_without_msdb_is_not_created_again(
-    instance: Instance, sales: Database, *, is_opened: bool, is_empty: bool
+    instance: Instance, sales: Database, *, use: Callable[[Path], Instance], is_empty: bool
 ) -> None:
     folder = sales.path.parent
     instance.close()
     (folder / "msdb.sqlite").unlink()
     if is_empty:
         (folder / "msdb.sqlite").touch()
-    with pytest.raises(BrokerError, match=r"has databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
-        if is_opened:
-            Instance.open(folder, create=True)
-        else:
-            Instance.create(folder, name="again")
+    with pytest.raises(SsbrokerError, match=r"has databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
+        use(folder)
     assert (folder / "msdb.sqlite").exists() == is_empty
     assert not is_empty or (folder / "msdb.sqlite").stat().st_size == 0

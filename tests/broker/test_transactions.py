@@ -202,7 +202,7 @@ def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> 
     for is_used_after in (False, True):
         with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
-            t.connection.close()
+            t.connection.close(force=True)
             if is_used_after:
                 t.send(dialog, b"two chairs")
     with sales.transaction() as t:
@@ -325,6 +325,10 @@ def test_a_connection_is_usable_only_in_its_block(sales: Database, kind: str) ->
             kept.execute(sql)
         with pytest.raises(BrokerError, match="use a connection only inside its block"):
             kept.cursor().execute(sql)
+    with pytest.raises(BrokerError, match="use a connection only inside its block"):
+        kept.blob_open("main", "stock", "article", 1, True)
+    with pytest.raises(BrokerError, match="cannot be closed, because others use it after the block"):
+        kept.close()
     for _ in range(2):
         with sales.transaction() as t:
             t.connection.execute("INSERT INTO stock VALUES ('table')")

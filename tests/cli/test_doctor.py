@@ -115,6 +115,16 @@ def test_an_instance_that_cannot_be_opened_is_reported(run: Run, shop: Path) -> 
     )
 
 
+def test_a_folder_whose_msdb_is_lost_is_reported(run: Run, shop: Path) -> None:
+    (shop / "msdb.sqlite").unlink()
+    result = run("doctor", shop)
+    assert result.status == 1
+    assert result.out.splitlines()[-1] == (
+        f"folder {shop}: has databases of an instance (Sales.sqlite), but no msdb.sqlite; restore it from a backup. "
+        "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
+    )
+
+
 def test_a_file_without_which_an_instance_works_may_be_read_only() -> None:
     folder = Path(tempfile.mkdtemp())
     try:

@@ -48,8 +48,8 @@ def create_msdb(
     if not is_utf8_text(name):
         raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
-    if _is_lost(path):
-        _reject_lost_msdb(path, lock_timeout=lock_timeout, vfs=vfs)
+    if _is_lost(path) and (problem := lost_msdb_problem(path, lock_timeout=lock_timeout, vfs=vfs)) is not None:
+        raise refusal(problem)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -82,18 +82,19 @@ def create_msdb(
         raise
 
 
-def _reject_lost_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> None:
-    """Raises if the folder holds databases of an instance whose msdb is missing."""
+def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> str | None:
+    """Returns what to do if the folder holds databases of an instance whose msdb is missing; None if it does not."""
     try:
         others = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".sqlite" and each != path)
     except OSError:  # missing, or inaccessible, which creating msdb reports
-        return
+        return None
     attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
-    if attached and _is_lost(path):  # otherwise another process has created the instance meanwhile
-        raise refusal(
-            f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
-            "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
-        )
+    if not attached or not _is_lost(path):  # another process may have created the instance meanwhile
+        return None
+    return (
+        f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
+        "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
+    )
 
 
 def _is_lost(path: Path) -> bool:
@@ -137,13 +138,15 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
     try:
         return DatabaseFile.open(path, database_registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
     except StorageError as error:
-        if not is_missing(path):
-            raise
-        raise StorageError(
-            f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
-            "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`",
-            file=str(path),
-        ) from error
+        problem = lost_msdb_problem(path, lock_timeout=lock_timeout, vfs=vfs)
+        if problem is None:
+            if not is_missing(path):
+                raise
+            problem = (
+                f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
+                "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`"
+            )
+        raise StorageError(problem, file=str(path)) from error
 
 
 def create_database(

@@ -218,4 +218,11 @@ def _problem(folder: Path) -> str | None:
         # Without shared memory an instance only works more slowly.
         if not existing.name.endswith(SHARED_MEMORY_SUFFIX) and not os.access(existing, os.R_OK | os.W_OK):
             return f"cannot read and write {existing}"
-    return None
+    if is_instance_folder(folder):
+        return None
+    from ssbroker.broker.database_files import lost_msdb_problem  # noqa: PLC0415 - may not be installed
+    from ssbroker.broker.instance import MSDB_FILE  # noqa: PLC0415
+    from ssbroker.store.database_file import LOCK_TIMEOUT  # noqa: PLC0415
+
+    problem = lost_msdb_problem(folder / MSDB_FILE, lock_timeout=LOCK_TIMEOUT, vfs=None)
+    return None if problem is None else problem.removeprefix(f"{folder}: ")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ssbroker import _core
 from ssbroker.exceptions import (
+    BrokerError,
     FileReplacedError,
     LockTimeoutError,
     MissingDependencyError,
@@ -314,7 +315,7 @@ def _connection_class() -> type[Connection]:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     class Opened(apsw.Connection):
-        """A connection that closes its native statements first, as SQLite requires."""
+        """A connection that checks what an application calls, and closes its native statements first, as SQLite requires."""
 
         __slots__ = ("statements",)
         statements: _core.Statements | None
@@ -323,7 +324,16 @@ def _connection_class() -> type[Connection]:
             super().__init__(*args, **kwargs)
             self.statements = None
 
+        def blob_open(self, *args: Any, **kwargs: Any) -> apsw.Blob:
+            if self.exec_trace is not None:
+                self.exec_trace(self, "blob_open", None)
+            return super().blob_open(*args, **kwargs)
+
         def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # as apsw has it
+            if not force and self.exec_trace is not None:  # an application has the connection
+                raise BrokerError(
+                    f"{self.filename}: the connection of a `with` block cannot be closed, because others use it after the block; leave the block instead"
+                )
             if self.statements is not None:
                 self.statements.close()
             super().close(force)
