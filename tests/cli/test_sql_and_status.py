@@ -368,6 +368,9 @@ def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
         ]
     (line,) = (line for line in run("status", folder).out.splitlines() if "moved to" in line)
     assert line.endswith(". To put them back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
+    assert run("requeue", folder, "Sales", "Jobs_failed").out == (
+        "0 messages put back into Jobs_failed; there are messages that were moved from dbo.Jobs\n"
+    )
     first = run("requeue", folder, "Sales", "dbo.Jobs", "--conversation-handle", handles[1])
     assert (first.status, first.out) == (0, "1 message put back into dbo.Jobs\n")
     assert run("requeue", folder, "Sales", "Jobs", "--json").out == '{"messages": 1}\n'

@@ -1,4 +1,4 @@
-"""An overview of an instance: what is in its queues, who serves it, what waits, and what is wrong with it now."""
+"""An overview of an instance: the contents of its queues, the serving process, waiting conversations, and current problems."""
 
 from __future__ import annotations
 

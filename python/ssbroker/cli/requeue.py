@@ -43,10 +43,14 @@ def requeue(
     Exit status: 0 if the messages were put back, also if there are none, 2 if the queue does not exist or an option is invalid.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.overview import overview_of  # noqa: PLC0415
 
     with Instance.open(folder, background=False) as instance, as_options(conversation_handle="--conversation-handle"):
         messages = instance.database(database).requeue(queue, conversation_handle=conversation_handle)
+        moved = [] if messages else overview_of(instance)["moved"]
     if as_json:
         typer.echo(json.dumps({"messages": messages}))
     else:
-        typer.echo(f"{count_of(messages, 'message')} put back into {queue}")
+        names = ", ".join(row["queue"] for row in moved if row["database"] == database)
+        hint = f"; there are messages that were moved from {names}" if names else ""
+        typer.echo(f"{count_of(messages, 'message')} put back into {queue}{hint}")
