@@ -288,12 +288,14 @@ def test_rows_are_sent_by_partition_or_position(folder: Path) -> None:
 def test_a_repeated_micro_batch_is_sent_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Even if another attempt staged other files."""
     sink = sink_of(folder)
+    caplog.set_level(logging.INFO, "ssbroker")
     for _ in range(2):
         read_all = sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)
         sink.commit([read_all], 0)
         assert bodies(folder) == [b"1"]
         assert staged_files(folder) == []
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert caplog.messages[-1] == f"{folder}: skipped batch 0 of query q: it was already sent"
     sink.commit([sink.stage([batch_of(b"2")], partition=0, query_id="q", batch_id=1)], 1)
     assert dialogs(folder) == [[b"1", b"2"]]
 

@@ -291,15 +291,20 @@ class Sink:
             with open_instance(options.folder) as instance:
                 database = instance.database(options.database)
                 sent = send_batch_once(database_context(database), ordered_parts(staged), options.defaults, batch=batch)
-            if sent is None:
+            if sent is None and batch is not None:
                 self._log_already_sent(batch, is_stream=query_id is not None)
         remove_files(staged)
         remove_finished(options.folder, query_id or self.job, None if query_id is None else batch_id)
 
-    def _log_already_sent(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
+    def _log_already_sent(self, batch: NumberedBatch, *, is_stream: bool) -> None:
         """Logs that the batch was skipped: expected after a stream restarts, but a batch write may have reused a number by mistake."""
-        if batch is None or is_stream:
-            _LOGGER.info("%s: batch %s was already sent", self.options.folder, batch)
+        if is_stream:
+            _LOGGER.info(
+                "%s: skipped batch %d of query %s: it was already sent",
+                self.options.folder,
+                batch.batch_id,
+                batch.writer,
+            )
             return
         _LOGGER.warning(
             "%s: this write was skipped: batch_id %d of query_id %r, or a later one, was already sent; "
