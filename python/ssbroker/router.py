@@ -50,7 +50,7 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
     Args:
         catalog: The catalog.
         details: Explanation of the conversation by the native router.
-        now_us: Time at which routes expire, in microseconds since 1970.
+        now_us: The time at which route lifetimes are evaluated, in microseconds since 1970.
 
     Returns:
         `similar_routes`: ids of the routes of the last table that would route the conversation if they matched it.
@@ -306,7 +306,7 @@ class Router:
 
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, dataset, DataFrame or list of dicts.
-            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
             errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
                 `reject` the row and route the others.
 
@@ -360,7 +360,7 @@ class Router:
 
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as for `route`.
-            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
             errors: What to do with invalid values, as for `route`.
 
         Returns:
@@ -474,7 +474,7 @@ class Router:
             database: Database in which the conversation started; None if the message arrived from another instance.
             is_initiator: Whether the sender is the initiator; False for a message from the target.
             conversation_id: Picks among equal candidates if `tie_break` is `hash`; if None, the first candidate is picked.
-            now: Time at which routes expire; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
 
         Returns:
             The explanation; `print` shows it as text.

@@ -38,7 +38,7 @@ class SparkComparison:
     after: Catalog
     """The proposed catalog."""
     moments: tuple[datetime, datetime]
-    """The times at which routes expire in `before` and in `after`."""
+    """The times at which the route lifetimes of `before` and of `after` are evaluated."""
 
     def __repr__(self) -> str:
         return "SparkComparison(DataFrames: rows)"
@@ -80,8 +80,8 @@ def compare(
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
         before: The current catalog; or a path that `Catalog.load` reads, with `before_at`.
         after: The proposed catalog; or a path that `Catalog.load` reads, with `at`.
-        at: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
-        before_at: The time at which routes of `before` expire; None for `at`.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.

@@ -287,7 +287,7 @@ def reassemble_files(
         target: The folder to create.
         catalog: Routes the messages too; the result then has the decision columns. A path is read by `Catalog.load`, with `now`. None
             for no routing.
-        now: The time at which routes expire; None for the time of this call. Without a time zone it is UTC.
+        now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         tie_break: How one of several equal routes is picked: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
