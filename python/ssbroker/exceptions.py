@@ -65,7 +65,7 @@ class InvalidGuidError(InputError):
 
 
 class InvalidAddressError(InputError):
-    """An address is not valid: `TCP://host[:port]`, `LOCAL` or `TRANSPORT`."""
+    """An address is not `TCP://host[:port]`, `LOCAL` or `TRANSPORT`."""
 
 
 class UnknownDatabaseError(InputError):
@@ -151,7 +151,10 @@ class StorageError(SsbrokerError, OSError):
 
 
 class LockTimeoutError(StorageError, TimeoutError):
-    """The database file stayed locked by other writers for longer than `lock_timeout`; nothing was changed."""
+    """Other writers held the write lock of a database file for longer than `lock_timeout`, or this thread would wait for its own transaction.
+
+    The transaction that was refused has changed nothing.
+    """
 
 
 class FileReplacedError(StorageError):

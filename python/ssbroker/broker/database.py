@@ -49,6 +49,9 @@ from ssbroker.store.sqlite import Connection
 class Database:
     """A database of an open instance. `Instance.database` and `Instance.create_database` return it.
 
+    Methods that change the database run a transaction. They raise `LockTimeoutError` if other writers hold the database file for longer
+    than `lock_timeout`, or in the `with` block of another transaction of the same thread.
+
     Examples:
         >>> import tempfile
         >>> from ssbroker import Instance

@@ -106,7 +106,7 @@ class WorkQueue:
         at: datetime | timedelta | None = None,
         transaction: Transaction | None = None,
     ) -> uuid.UUID:
-        """Adds a message. When the call returns, the message is on the disk, unless it belongs to a transaction.
+        """Adds a message. When the call returns, the message is on disk, unless it belongs to a transaction.
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
@@ -122,7 +122,8 @@ class WorkQueue:
         Raises:
             SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
-            LockTimeoutError: `transaction` is None, and this thread is in the block of a transaction of the same database; pass that one.
+            LockTimeoutError: `transaction` is None, and other writers held the database file for longer than `lock_timeout`, or this thread
+                is in the block of a transaction of the same database; pass that one.
             BrokerError: The message cannot be sent; see its `number`.
 
         Examples:
@@ -268,6 +269,8 @@ class WorkQueue:
 
         Raises:
             InvalidGuidError: `conversation_id` is not a GUID.
+            LockTimeoutError: Other writers held the database file for longer than `lock_timeout`, or this thread is in the block of a
+                transaction of the same database.
 
         Examples:
             >>> import tempfile
@@ -311,7 +314,8 @@ class WorkQueue:
     def clear(self) -> int:
         """Removes all messages that `put` has added, including those that are leased or scheduled for later.
 
-        A running job of such a message ends with LeaseLostError. A large queue is cleared in several transactions, so that others can write meanwhile.
+        A running job of such a message ends with LeaseLostError. A large queue is cleared in several transactions, so that others can write
+        in between.
 
         Returns:
             The number of messages that were removed. Messages from other senders stay, as do messages that have not been delivered yet
@@ -319,6 +323,8 @@ class WorkQueue:
 
         Raises:
             BrokerError: The queue has been dropped (15151).
+            LockTimeoutError: Other writers held the database file for longer than `lock_timeout`, and earlier transactions may have removed
+                messages; or this thread is in the block of a transaction of the same database.
 
         Examples:
             >>> import tempfile
@@ -351,6 +357,8 @@ class WorkQueue:
         Raises:
             BrokerError: Other conversations use the service, another queue moves failed messages to this one, or it has been dropped
                 already. Nothing was removed.
+            LockTimeoutError: Other writers held the database file for longer than `lock_timeout`, or this thread is in the block of a
+                transaction of the same database. Nothing was removed.
 
         Examples:
             >>> import tempfile
