@@ -31,6 +31,7 @@ ELSEWHERE = {
     "pip install 'ssbroker[broker]'": "`make test` has installed it so",
     "pip install 'ssbroker[http]'": "`make test` has installed it so",
     "pip install 'ssbroker[local-spark]'": "`make test` has installed it so",
+    'python export.py "Server=sql-01.shop.example;..."': "needs a SQL Server; tests/catalog reads the rows that one returns",
     "./.ci/run": "the CI",
 }
 FIGURES = {"ARCHITECTURE.md"}
