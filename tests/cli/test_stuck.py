@@ -109,7 +109,7 @@ def test_queue_of_an_instance_folder(served: tuple[Path, Path], run: Run) -> Non
 def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Path], folder: Path, run: Run) -> None:
     shop, stock = served
     for arguments, problem in (
-        ((shop, stock), "--from: specify where the messages wait: shop, stock"),
+        ((shop, stock), "--from: expected INSTANCE[/DATABASE], because several instances are loaded: shop, stock"),
         (
             ("--fleet", folder),
             "--queue: specify the rows of sys.transmission_queue: no catalog is the folder of an instance",

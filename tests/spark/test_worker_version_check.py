@@ -46,14 +46,15 @@ def test_a_worker_without_the_package_says_what_to_install(pickled: Path) -> Non
     said = in_worker(WITHOUT, pickled)
     assert said.startswith("ImportError: a Spark worker cannot import ssbroker (")
     assert said.endswith(
-        f"install ssbroker=={ssbroker.__version__}, the version of the driver, in its Python {sys.executable}"
+        f"install ssbroker=={ssbroker.__version__}, the version of the driver, in the worker's Python {sys.executable}"
     )
 
 
 def test_a_worker_with_another_version_names_both(pickled: Path) -> None:
     assert in_worker(OTHER, pickled) == (
         f"ImportError: a Spark worker has ssbroker 0.0.9, and the driver has {ssbroker.__version__}; "
-        f"install the same version in its Python {sys.executable}, and restart the Python processes of the workers"
+        f"install ssbroker=={ssbroker.__version__} in the worker's Python {sys.executable}, "
+        "and restart the Python processes of the workers"
     )
 
 

@@ -221,7 +221,10 @@ def create_certificate(
         raise refusal(f"certificate {name!r}: {error}", 15208) from None
     other = security.by_fingerprint.get(found.fingerprint)
     if other is not None:
-        raise refusal(f"certificate {name!r} already exists as {other.name!r}", 15232)
+        raise refusal(
+            f"certificate {name!r}: the database already has this certificate, under the name {other.name!r}; use that name, or drop it first",
+            15232,
+        )
     sealed = None if key is None else key_encryption.encrypt_private_key(security, key, fingerprint=found.fingerprint)
     values: dict[str, Value] = {
         "name": name,

@@ -76,7 +76,9 @@ def _check_outputs(outputs: Iterable[Path], requested: Format | None) -> None:
 def _write_folder(frame: Any, part: Path, output: Path) -> None:
     frame.write.parquet(str(part))
     if not part.is_dir():
-        raise OutputError(f"{output}: Spark wrote the output on another machine; use a path that both machines reach")
+        raise OutputError(
+            f"{output}: Spark wrote the output on another machine; use a path on storage that both machines can access"
+        )
 
 
 def _common_format(files: list[Path]) -> Format:

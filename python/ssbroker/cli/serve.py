@@ -181,11 +181,13 @@ def serve(
         ),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of the instance, in PEM.")
+        Path | None, typer.Option(metavar="FILE", help="PEM file with the certificate of the instance.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, in PEM.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM file with the private key of the certificate.")
+    ] = None,
     authority: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate of the trusted authority, in PEM.")
+        Path | None, typer.Option(metavar="FILE", help="PEM file with the certificate of the trusted authority.")
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -197,18 +199,23 @@ def serve(
     pin: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE", help="Certificate in PEM with which the instance NAME may connect. Can be repeated."
+            metavar="NAME=FILE",
+            help="PEM file with the certificate with which the instance NAME may connect. Can be repeated.",
         ),
     ] = None,
     allow_unencrypted: Annotated[
-        bool, typer.Option("--allow-unencrypted", help="Use no TLS: anyone who reaches the port can connect.")
+        bool,
+        typer.Option(
+            "--allow-unencrypted",
+            help="Do not use TLS: anyone who can reach the port can connect and read the traffic.",
+        ),
     ] = False,
     http: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST[:PORT]]",
-            help="Show the state as a page, with /metrics and /health, at this address. Without a value: "
-            f"127.0.0.1:{HTTP_PORT}. Default: not shown.",
+            help="Serve a status page, /metrics and /health over HTTP at this address. If the value is omitted: "
+            f"127.0.0.1:{HTTP_PORT}. Default: no HTTP.",
         ),
     ] = None,
     http_token: Annotated[

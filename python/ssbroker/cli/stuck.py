@@ -186,7 +186,8 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
     instance, database = parse_start(start, fleet)
     if instance is None and len(folders) > 1:
         raise InputError(
-            f"--from: specify where the messages wait: {', '.join(shortened_list(folders, SHOWN_NAMES_MAX))}"
+            "--from: expected INSTANCE[/DATABASE], because several instances are loaded: "
+            f"{', '.join(shortened_list(folders, SHOWN_NAMES_MAX))}"
         )
     instance = instance or next(iter(folders))
     if database is not None or instance not in fleet:

@@ -282,7 +282,8 @@ def split_traffic(traffic: pa.Table, instances: Sequence[str]) -> Iterator[Traff
     """
     if len(instances) > 1 and INSTANCE not in traffic.schema.names:
         raise SchemaError(
-            f"conversations.{INSTANCE}: the column is missing; it is required for the instances {', '.join(instances)}",
+            f"conversations.{INSTANCE}: the column is missing; it is required because several instances are compared "
+            f"({', '.join(instances)})",
             column=f"conversations.{INSTANCE}",
             expected="string",
         )

@@ -50,7 +50,8 @@ def count_traffic(traffic: ArrowStreamExportable | ArrowArrayExportable) -> pa.T
     for name in _REQUIRED:
         if name not in table.column_names:
             raise SchemaError(
-                f"traffic.{name}: the column is missing; expected {', '.join(_REQUIRED)}, as in conversations with their decisions",
+                f"traffic.{name}: the column is missing; expected the columns {', '.join(_REQUIRED)}, as Router.with_decisions "
+                "returns them",
                 column=f"traffic.{name}",
             )
     columns = {name: _decoded(table[name]) for name in _REQUIRED}

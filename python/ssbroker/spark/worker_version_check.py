@@ -50,11 +50,11 @@ def _loader() -> Callable[[bytes, str], Any]:
         except ImportError as error:
             raise ImportError(
                 f"a Spark worker cannot import ssbroker ({error}); install ssbroker=={wanted}, the version of the driver, "
-                f"in its Python {sys.executable}"
+                f"in the worker's Python {sys.executable}"
             ) from error
         if found != wanted:
             raise ImportError(
-                f"a Spark worker has ssbroker {found}, and the driver has {wanted}; install the same version in its Python "
+                f"a Spark worker has ssbroker {found}, and the driver has {wanted}; install ssbroker=={wanted} in the worker's Python "
                 f"{sys.executable}, and restart the Python processes of the workers"
             )
         return pickle.loads(pickled)  # noqa: S301 - it comes from the driver, whose code runs here anyway

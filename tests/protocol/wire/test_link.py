@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,7 +187,7 @@ def test_an_unrequested_role_ends_the_connection() -> None:
     both.shop.query_role(DATABASE)
     answer = encode_frame(FrameKind.ROLE_REPLY, DATABASE + b"\x01" + bytes(8))
     both.shop.receive(answer, now=0)
-    with pytest.raises(PeerError, match="was not queried"):
+    with pytest.raises(PeerError, match=rf"^ROLE_REPLY: the role of broker id {UUID(bytes=DATABASE)} was not queried$"):
         both.shop.receive(answer, now=0)
 
 

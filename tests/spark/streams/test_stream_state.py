@@ -77,7 +77,8 @@ def test_checkpoints_of_other_queries_are_reported(spark: SparkSession, tmp_path
         assert writer.outputMode(mode).trigger(availableNow=True).start().awaitTermination(600)
     for name, number in (("none", 0), ("other", 0), ("ours", 1)):
         with pytest.raises(
-            InputError, match=f"{name}: stateful operator {number} of the query has no state of ssbroker; {STREAM}"
+            InputError,
+            match=f"{name}: stateful operator {number} of the query has no state of ssbroker; {STREAM}; operator_id must be the index",
         ):
             ssbroker.spark.stream_state(spark, tmp_path / name, operator_id=number)
     assert ssbroker.spark.stream_state(spark, str(tmp_path / "ours")).count() == 1

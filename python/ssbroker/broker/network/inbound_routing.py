@@ -456,7 +456,10 @@ class InboundProcessor:
         """Logs and reports rows that cannot be processed."""
         source = peer.principal or "unknown peer"
         if self._events.allows_line(str(_UNEXPECTED_ERROR), level=logging.ERROR, source=source, now=now):
-            text = "dropped %d rows from %s, %s, after an unexpected error"
+            text = (
+                "dropped %d rows from %s (%s) because of an unexpected error, which is a defect of ssbroker: report it with this "
+                "traceback; the rows will be sent again"
+            )
             _LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)
         if rows.num_rows == 1:
             text = f"unexpected error {type(error).__name__}{RECEIVED_FROM}{peer.address}"

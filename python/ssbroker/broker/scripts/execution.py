@@ -115,7 +115,10 @@ def _ensure(
     for batch in batches(source):
         if batch.server is not None:
             position = batch.tokens[0].start if batch.tokens else 0
-            raise source.error(position, f":connect {batch.server}: ensure changes one instance, without :connect")
+            raise source.error(
+                position,
+                f":connect {batch.server}: ensure changes a single instance and cannot connect to another; remove the command",
+            )
         parsed.append(_parse(runner, source, batch))
     differing: list[ObjectChange] = []
     with InstanceTransaction(instance) as transaction:

@@ -233,7 +233,7 @@ class InstanceScriptTarget:
         try:
             path = Path(files[0]).resolve()
         except ValueError as error:
-            raise RefusalError(f"{files[0]!r}: is not a valid file name: {error}") from None
+            raise RefusalError(f"{files[0]!r} is not a valid file name: {error}") from None
         database = database_lifecycle.attach(self._instance, self._transaction, name, path, statement.option)
         self._set_guid(database, annotations)
         return None

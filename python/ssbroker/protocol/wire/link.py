@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -385,7 +386,7 @@ class OpenRoleQueries:
         """Records a reply of the peer; raises PeerError if it was not asked for."""
         reply = RoleReply(*frames.unpack_role(body))
         if not self._unanswered[reply.broker_instance]:
-            raise PeerError("ROLE_REPLY: the role of this database was not queried")
+            raise PeerError(f"ROLE_REPLY: the role of broker id {UUID(bytes=reply.broker_instance)} was not queried")
         _decrement(self._unanswered, reply.broker_instance)
         return reply
 

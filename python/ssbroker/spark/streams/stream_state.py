@@ -126,7 +126,9 @@ def _errors_translated(path: str, operator_id: int) -> Iterator[None]:
             problem = f"no micro-batch has been committed; expected {expected} that has run"
         elif condition.startswith("STDS_") or isinstance(error, AnalysisException) or _NO_STATE in str(error):
             problem = f"stateful operator {operator_id} of the query has no state of ssbroker; expected {expected}"
-            problem += ", and as operator_id its index among the stateful operators of the query"
+            problem += (
+                "; operator_id must be the index of ssbroker's operator among the stateful operators of the query"
+            )
         else:
             java_exception = getattr(error, "java_exception", None)
             problem = f"cannot be read: {str(error if java_exception is None else java_exception).splitlines()[0]:.400}"
