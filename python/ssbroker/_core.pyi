@@ -86,7 +86,7 @@ class Router:
 
     Args:
         catalog: The catalog.
-        tie_break: How to pick one of several equal candidates.
+        tie_break: How to choose among equal candidates.
         pending_request: What to do with a conversation while a route request for its service is pending.
 
     Raises:

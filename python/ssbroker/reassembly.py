@@ -31,7 +31,7 @@ class Reassembly:
     """Result of reassembling fragments.
 
     Attributes:
-        messages: Complete messages that are due in their direction (`schemas.MESSAGES`), followed by the extra columns of the fragments.
+        messages: The complete messages that are released (`schemas.MESSAGES`), followed by the extra columns of the fragments.
         rejected: Rejected fragments with the reason (`schemas.REJECTED`).
         acknowledgements: Acknowledgements for the sender of each direction (`schemas.ACKNOWLEDGEMENTS`).
 
@@ -305,10 +305,10 @@ class Reassembler:
 
         Args:
             fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, DataFrame or list
-                of dicts. Extra columns must be the same in every push; a message gets those of its first fragment.
+                of dicts. Extra columns must be the same in every push; a message gets the values of its fragment 0.
 
         Returns:
-            The messages that are now complete and due, the rejected fragments, and the acknowledgements.
+            The messages that this push releases, the rejected fragments, and the acknowledgements.
 
         Raises:
             SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or the extra

@@ -160,7 +160,7 @@ class _FixTrial:
 
 
 TieBreak = Literal["hash", "round_robin", "first"]
-"""How a router picks one of several equal candidates."""
+"""How a router chooses among equal candidates."""
 PendingRequest = Literal["continue", "delay"]
 """What a router does with a conversation while routing information is requested for its service."""
 
@@ -211,7 +211,7 @@ class Router:
 
     Args:
         catalog: Databases, services and routing tables of the instance.
-        tie_break: How to pick one of several equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
+        tie_break: How to choose among equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
             decision everywhere; `round_robin` takes turns; `first` picks the lowest route id.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
@@ -253,7 +253,7 @@ class Router:
 
     @property
     def tie_break(self) -> TieBreak:
-        """How one of several equal candidates is picked."""
+        """The tie break between equal candidates: `hash`, `round_robin` or `first`."""
         return self._tie_break
 
     @property

@@ -48,7 +48,8 @@ CONVERSATIONS: Final = _schema(
     pa.field("to_broker_instance", GUID),
     pa.field("is_initiator", pa.bool_(), nullable=False),
 )
-"""Conversations to route, as in `sys.transmission_queue`; a null `database` means that the message arrived from another instance."""
+"""Conversations to route. `to_service_name` and `to_broker_instance` are as in `sys.transmission_queue`; a null `database` means that the
+message arrived from another instance."""
 
 DECISION_TABLE: Final = _schema(
     pa.field("database", pa.string()),
@@ -136,7 +137,8 @@ RECEIVED: Final = _schema(
 signature if it was not needed."""
 
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
-"""Rejected fragments, with the reason."""
+"""Rejected fragments, with the reason: `duplicate`, `corrupt_fragment`, `corrupt_message`, `conflict`, `out_of_range` or
+`limit_exceeded`."""
 
 ACKNOWLEDGEMENTS: Final = _schema(
     *_DIRECTION,

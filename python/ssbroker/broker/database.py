@@ -336,13 +336,13 @@ class Database:
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.
 
-        The function gets the database. It should start its own transactions and receive until the queue is empty; when more messages
+        The function should start its own transactions and receive until the queue is empty; when more messages
         arrive, it is called again. While messages remain, more calls run in parallel, up to the limit. If the function raises an
         exception, its open transaction is rolled back, and the function is called again when it is next needed.
 
         Args:
             queue: The name of the queue; the default schema is `dbo`.
-            function: The function to call with this database.
+            function: The function. It is called with this database as its only argument.
             max_queue_readers: The maximum number of parallel calls, each in its own thread.
 
         Raises:
@@ -1291,7 +1291,7 @@ class Database:
         self._context.change(security_ddl.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
-        """Grants users the permission to send to a service from other instances.
+        """Grants users the SEND permission on a service, so that they can send to it from other instances.
 
         `public` includes all users, and has the permission on every new service.
 
@@ -1317,7 +1317,7 @@ class Database:
         self._context.change(security_ddl.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
-        """Denies users the permission to send to a service. A denial overrides grants.
+        """Denies users the SEND permission on a service, so that they cannot send to it from other instances. A denial overrides grants.
 
         Args:
             service: The name of the service.
@@ -1341,7 +1341,7 @@ class Database:
         self._context.change(security_ddl.set_permission, verb="DENY", service=service, users=users)
 
     def revoke_send(self, service: str, *users: str) -> None:
-        """Revokes a grant or denial of the permission to send to a service.
+        """Revokes a grant or denial of the SEND permission on a service.
 
         Args:
             service: The name of the service.

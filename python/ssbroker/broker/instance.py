@@ -454,7 +454,7 @@ class Instance:
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
-            OptionError: `ddl` is not a string. Read a file before you pass it. Or `variables` or `lenient` is not valid.
+            OptionError: `ddl` is not a string (to run a file, pass its text), or `variables` or `lenient` is not valid.
             StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
         Warns:
@@ -745,7 +745,8 @@ class Instance:
     def close(self) -> None:
         """Stops the threads and closes the files. Does nothing in a forked process.
 
-        Committed changes are already on the disk.
+        Ends waiting RECEIVE calls, and waits up to `lock_timeout` for activated functions that are running. Committed changes are already
+        on disk.
         """
         if self._databases.is_inherited:
             return

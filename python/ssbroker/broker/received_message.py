@@ -105,7 +105,7 @@ class Message:
 
     @property
     def queuing_order(self) -> int:
-        """The position of the message in the queue."""
+        """The number by which the queue is ordered; it increases, has gaps, and is never used twice in a database."""
         return self._row[10]
 
     @property

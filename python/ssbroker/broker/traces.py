@@ -26,9 +26,9 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     """Traces an instance with OpenTelemetry: a span for each SEND, each RECEIVE that returned messages, and each job.
 
     The span of a job is the current one while the job runs. Without a current span, a span belongs to the trace of its conversation; the
-    trace id is the conversation id. The spans of both sides are therefore connected, in all processes and instances, and nothing about
-    traces is transmitted. A send within another trace adds a span `create` to the trace of the conversation, which links to the send.
-    While an instance is traced, sends take the slower path in Python.
+    trace id is the conversation id. The spans of both sides are therefore connected, in all processes and instances, and no trace context
+    is sent with the messages. A send within another trace also adds a span `create` to the conversation's trace; that span links to the
+    send. Tracing makes sends slower, because it disables their fast path.
 
     Args:
         instance: An open instance.

@@ -326,7 +326,7 @@ class Catalog:
         Args:
             kind: `database`, `route`, `queue`, `service`, `binding` or `endpoint`.
             database: Name of the database; empty for an endpoint.
-            name: Name of the object; empty for a database. A queue is named by schema and name in any case, such as `dbo.Orders`.
+            name: Name of the object; empty for a database. For a queue, its schema and name, such as `dbo.Orders`, case-insensitively.
 
         Returns:
             File and line; None if the catalog was not loaded from scripts, or no statement created the object.

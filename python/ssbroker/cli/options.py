@@ -35,7 +35,7 @@ TieBreakOption: TypeAlias = Annotated[
     TieBreak,
     typer.Option(
         metavar="HOW",
-        help="How to choose one of several equal routes: by a hash of the conversation id (hash), in turns (round_robin), or by route id (first).",
+        help="How to choose among equal candidates: by a hash of the conversation id (hash), in turns (round_robin), or by route id (first).",
     ),
 ]
 PendingRequestOption: TypeAlias = Annotated[

@@ -351,7 +351,7 @@ def compare(
             classes of conversations.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         before_at: The time for `before`, if different; compares a catalog with itself at two times to show the effect of expiry.
-        tie_break: How one of several equal candidates is picked for traffic: `hash` or `first`.
+        tie_break: How to choose among equal candidates, for traffic: `hash` or `first`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
@@ -397,7 +397,7 @@ class Comparer:
         after: The proposed fleet or catalog.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         before_at: The time for `before`, if different.
-        tie_break: How one of several equal candidates is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Raises:

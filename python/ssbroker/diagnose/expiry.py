@@ -28,7 +28,7 @@ class Expiry:
     Attributes:
         moment: The time of expiry.
         routes: The routes that expire, as `instance/database/route ID "NAME"`.
-        comparison: The changes over every class of conversations.
+        comparison: How routing changes at that moment, for every kind of conversation.
     """
 
     moment: datetime

@@ -174,11 +174,12 @@ class Trace:
         is_initiator: False for a message from the target.
         hops: The instances on the path.
         end: What finally happens to the message.
-        possible: Every possible end of such a conversation, over all tie breaks.
+        possible: Every end that the conversation can have, whichever way ties are broken.
         acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
             service.
         advice: What to do about an address that no instance has; None for other ends.
-        other_acknowledgements: The paths of the acknowledgement from the other targets that the message can reach, over all tie breaks.
+        other_acknowledgements: The paths of the acknowledgement from the other targets that the message can reach, whichever way ties are
+            broken.
     """
 
     instance: str
@@ -282,7 +283,7 @@ def trace(
         from_service_name: The initiator service, to which the acknowledgement returns; None for the first service of the database by
             name.
         to_broker_instance: The broker id that the conversation names; None if it names none.
-        conversation_id: The id by which one of several equal candidates is picked (tie break `hash`); None picks the first candidate.
+        conversation_id: The id that decides among equal candidates (tie break `hash`); None picks the first candidate.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 

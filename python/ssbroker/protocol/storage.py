@@ -271,10 +271,10 @@ class DialogStorage(Protocol):
         """
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        """Returns committed messages of transmission queues (`MESSAGES`) by endpoint and number, omitting missing ones.
+        """Returns the committed messages of the wanted ranges (`MESSAGES`), range by range, ordered by message number.
 
-        If a range is empty, the error with which the application ended the dialog is returned, if any, because the earlier messages
-        were dropped.
+        Missing messages are omitted. If the application ended the dialog with an error, its earlier messages were dropped; a range without
+        messages then returns that error.
         """
 
     def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
@@ -288,7 +288,7 @@ class DialogStorage(Protocol):
         Args:
             key: The sending endpoint.
             sequence: The message number.
-            spans: First byte and end of each slice; what is beyond the body is omitted.
+            spans: Start (inclusive) and stop (exclusive) offset of each slice, in bytes; bytes beyond the end of the body are omitted.
 
         Returns:
             The bytes of each slice; None if the message does not exist.

@@ -13,7 +13,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.router import TieBreak
 
 SparkTieBreak: TypeAlias = Literal["hash", "first"]
-"""How one of several equal routes is picked; `round_robin` is missing, because workers share no counter."""
+"""How to choose among equal candidates; `round_robin` is missing, because workers share no counter."""
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
 """The maximum message size: larger values exhaust Spark's memory and its limit of 2 GiB for a value."""

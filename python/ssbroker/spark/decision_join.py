@@ -63,7 +63,7 @@ class DecisionJoin:
         join_table: The decisions.
         labels: The labels of decision codes.
         default_database: The database of rows without a column `database`.
-        tie_break: How one of several equal candidates is picked: with `hash`, ids must not be null.
+        tie_break: How to choose among equal candidates: with `hash`, ids must not be null.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ def pipeline(
             `database` and `to_broker_instance` if they are known.
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         strategy: See `reassemble`, also for the options below.

@@ -171,7 +171,10 @@ class SparkReassembly:
 
     @property
     def messages(self) -> DataFrame:
-        """The complete messages, in order: columns `schemas.MESSAGES`, then the extra columns of fragment 0."""
+        """The complete messages, with the columns of `schemas.MESSAGES` and then the extra columns of fragment 0.
+
+        With `shard_by="conversation"` and `in_order`, those of a direction are in one partition, in order.
+        """
         return self._select_messages({})
 
     @property

@@ -74,9 +74,9 @@ def route(
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         engine: `native` joins the rows with the decisions for each service name, without Python in the executors. `arrow` routes in
@@ -261,7 +261,7 @@ def route_udf(
     tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> UserDefinedFunction:
-    """Returns a column function for `select` and, once registered, for SQL.
+    """Returns a user-defined function (UDF) for use in `select` and, once registered, in SQL.
 
     It returns the decision as a struct with the fields `outcome`, `match_step`, `route_id`, `next_hop_address`, `mirror_address`,
     `target_database`, `broker_instance` and `reason`.
@@ -272,9 +272,9 @@ def route_udf(
 
     Args:
         spark: The session, classic or Spark Connect.
-        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
 

@@ -32,7 +32,7 @@ class StoredMessage:
         sequence: The message number.
         body: The message body.
         message_type: The message type.
-        message_id: The message id.
+        message_id: The GUID of the message, 16 bytes; None if it has none.
         is_end: Whether it is an EndDialog message.
         is_error: Whether it is an Error message.
     """

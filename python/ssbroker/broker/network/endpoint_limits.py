@@ -21,10 +21,10 @@ class EndpointLimits:
         link: The time and size limits of one connection.
         login_timeout: Maximum time for TCP, TLS and HELLO together.
         max_unauthenticated_bytes: Maximum bytes that are read from a peer before it is authenticated.
-        max_unauthenticated: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the files
-            that the process may open, so that databases and authenticated peers have the rest.
+        max_unauthenticated: Maximum number of unauthenticated connections; a new one replaces the oldest. It never exceeds a quarter of the
+            process's open-file limit (`RLIMIT_NOFILE`), so that databases and authenticated peers have the rest.
         max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
-            replaces the oldest. It never exceeds a quarter of the files either.
+            replaces the oldest. It never exceeds a quarter of the open-file limit either.
         dial_burst: How many connections one address may dial in a burst; an IPv6 /64 network counts as one address.
         dials_per_second: How many more connections it may dial in each second after the burst.
         max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
@@ -101,7 +101,7 @@ class EndpointLimits:
         """Returns how many connections one principal may have dialled in this process; at least 1.
 
         Returns:
-            `max_connections_per_principal`, or a quarter of the files that the process may open if that is less.
+            `max_connections_per_principal`, or a quarter of the process's open-file limit (`RLIMIT_NOFILE`), whichever is less.
 
         Examples:
             >>> from ssbroker import EndpointLimits
@@ -114,7 +114,7 @@ class EndpointLimits:
         """Returns how many unauthenticated connections this process may have; at least 1.
 
         Returns:
-            `max_unauthenticated`, or a quarter of the files that the process may open if that is less.
+            `max_unauthenticated`, or a quarter of the process's open-file limit (`RLIMIT_NOFILE`), whichever is less.
 
         Examples:
             >>> from ssbroker import EndpointLimits

@@ -118,13 +118,13 @@ class Server:
     """Serves an instance over the network for the duration of a `with` block; returned by `Instance.serve`.
 
     Attributes:
-        options: The options it serves with.
+        options: The options that were passed to `Instance.serve`.
         host: The address it listens on.
         port: The port it listens on.
         endpoint: The network connections.
-        mirrors: The principals of mirrored routes.
+        mirrors: Finds out which address of each mirrored route is the principal.
         forwarding: The messages being forwarded for other instances.
-        exchange: The exchange between databases and connections.
+        exchange: Passes messages between the databases and the network connections.
         credentials: The certificates and keys; None without TLS.
 
     Examples:
@@ -182,7 +182,7 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is serving and its threads are running."""
+        """Whether the server accepts connections and its threads are running."""
         is_running = self._worker.is_alive or not self._instance.background
         return self._is_open and is_running and self.endpoint.is_alive
 

@@ -94,14 +94,14 @@ class LinkLimits:
     """Timeouts of a link in microseconds, and its size limit.
 
     Attributes:
-        hello_bytes_max: The maximum frame body before the peer's HELLO.
+        hello_bytes_max: The maximum size of a frame body before the peer's HELLO, in bytes.
         hello_timeout: How long HELLO may take after the link was created.
         ping_after: PING is sent after this time without data, while an answer is outstanding.
         silence_timeout: The peer is considered lost after this time without data, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
         idle_timeout: A connection without traffic is closed after this time.
-        goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end; after 12 times this
-            limit, the link ends regardless.
+        goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end of the connection; after 12 times
+            this timeout, the connection is closed regardless.
 
     Raises:
         OptionError: A value is invalid.

@@ -273,26 +273,27 @@ def reassemble_files(
 ) -> ReassembledFiles:
     """Reassembles Parquet files of fragments into a folder of Parquet files: complete messages, rejected fragments and incomplete messages.
 
-    Spark only distributes numbers. A first set of tasks reads the files and distributes the fragments by conversation into bucket files
-    beside the target; each task of a second set reassembles one bucket, and needs memory for it. No rows pass between Python and the JVM.
-    The driver and all workers must see the same files under the same paths. The folder is published atomically.
+    Spark schedules the tasks, but no rows pass through it. A first set of tasks reads the files and distributes the fragments by
+    conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket, and needs memory for
+    it. The driver and all workers must see the same files under the same paths. The folder is published atomically.
 
-    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in `source`, even if an
-    earlier job has released them. To continue after earlier jobs, use `stream`, or `in_order=False`.
+    Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is reported as incomplete,
+    even if an earlier job has released those. To continue after earlier jobs, use `stream`, or `in_order=False`.
 
     Args:
         spark: The session, classic or Spark Connect.
         source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`,
-            signatures are optional), and extra columns, of which a message gets those of its fragment number 0.
+            signatures are optional), and extra columns; a message gets the values of its fragment 0.
         target: The folder to create.
         catalog: Routes the messages too; the result then has the decision columns. A path is read by `Catalog.load`, with `now`. None
             for no routing.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         in_order: Whether a message waits for earlier ones of its direction; the messages of a direction are then in one file, in order.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys (which messages omit).
+        session_keys: Keys that encrypt the signatures: a mapping of conversation ids to session keys, or the name of the column with the keys;
+            that column is not in the messages.
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
         max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
@@ -301,7 +302,7 @@ def reassemble_files(
         progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:
-        The files and the counted rows, which are also in `_manifest.json` in the folder.
+        The files and their row counts, as in `_manifest.json` in the target folder.
 
     Raises:
         InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.

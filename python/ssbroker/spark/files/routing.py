@@ -106,9 +106,9 @@ def route_files(
         spark: The session, classic or Spark Connect.
         source: A Parquet file, a folder of them, or several of both, all with the same columns: those of conversations, and any others.
         target: The folder to create.
-        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         partition_by: The decision column whose values partition the files into folders `column=value`; None for no partitioning.

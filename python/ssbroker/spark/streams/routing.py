@@ -43,7 +43,7 @@ def route_stream(
         conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
             whose changes the stream follows.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.

@@ -102,12 +102,13 @@ def _routing(
 class Stream:
     """The output of a stream of fragments.
 
-    A query writes one DataFrame. A query that needs rows of several kinds writes `rows` with `foreachBatch` and splits each batch with
-    `kinds`. The function must read the batch, and should persist it first, because Spark computes it again for each use.
+    A streaming query has one output. To write several kinds of rows in one query, write `rows` with `foreachBatch`, and split each batch
+    with `kinds`. Persist the batch in the function, because Spark computes it again for each use. Read it at least once, because otherwise
+    Spark does not commit the state.
 
     Attributes:
         rows: The rows of all kinds, distinguished by the column `kind`; `kinds` selects their other columns.
-        kinds: Selects the rows of one kind. It can be pickled and used in `foreachBatch` functions, also on Spark Connect.
+        kinds: Selects the rows of one kind. It can be pickled and used in `foreachBatch` functions, even on Spark Connect.
     """
 
     rows: DataFrame
@@ -118,22 +119,22 @@ class Stream:
 
     @property
     def messages(self) -> DataFrame:
-        """The complete messages, see `StreamKinds.messages`."""
+        """The complete messages, in order (`StreamKinds.messages`)."""
         return self.kinds.messages(self.rows)
 
     @property
     def rejected(self) -> DataFrame:
-        """The rejected fragments, see `StreamKinds.rejected`."""
+        """The rejected fragments, with the reasons (`StreamKinds.rejected`)."""
         return self.kinds.rejected(self.rows)
 
     @property
     def acknowledgements(self) -> DataFrame:
-        """The acknowledgements, see `StreamKinds.acknowledgements`."""
+        """The acknowledgements (`StreamKinds.acknowledgements`). Raises `OptionError` unless the stream was created with `acknowledgements=True`."""
         return self.kinds.acknowledgements(self.rows)
 
     @property
     def expired(self) -> DataFrame:
-        """The expired messages, see `StreamKinds.expired`."""
+        """The messages that were dropped because they had not grown for `max_pending_age` (`StreamKinds.expired`)."""
         return self.kinds.expired(self.rows)
 
 
@@ -174,7 +175,7 @@ def stream(
             catalog, the columns of conversations are among its extra columns, as for `pipeline`.
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
             whose changes the stream follows. None for no routing.
-        tie_break: How one of several equal routes is picked: `hash` or `first`.
+        tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
         in_order: Whether a message waits for earlier ones of its direction.

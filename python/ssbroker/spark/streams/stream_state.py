@@ -49,12 +49,13 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     Args:
         spark: The session, classic or Spark Connect.
         checkpoint: The checkpoint of a query on `stream`, `reassemble_stream` or `route_stream`.
-        operator_id: The index of the stateful operator in the query, if there are others before it.
+        operator_id: The index of ssbroker's operator among the stateful operators of the query, from 0.
 
     Returns:
-        A row for each message: its bucket; what it waits for (`fragment`, an earlier `message`, or `route`); its keys; how much of it has
-        arrived, and the first missing fragment or the number of the message that must come first; its service, and how often it was
-        routed; since when it has been waiting; and when it expires or is retried, null for never.
+        A row for each message: `bucket`; `waits_for` (`fragment`, an earlier `message`, or `route`); `conversation_id`, `is_initiator` and
+        `message_sequence_number`; `fragment_count`, `received_fragments` and `received_bytes`; `first_missing_fragment` or
+        `waits_for_sequence_number`; `to_service_name`, and `tries`, how often it was routed; `since`, when the wait began; and `until`, when
+        it expires or is retried, null if never.
 
     Raises:
         SchemaError: `spark` is not a session, or `checkpoint` is not a path.
