@@ -52,8 +52,8 @@ def reachability_changes(
 
     Returns:
         One row per change, with the columns of `REACHABILITY_CHANGES`. `effect` is `lost` if the messages were always delivered and no
-        longer are, `arrives` in the opposite case, else `other`. `broker_id` is the broker id that the conversations name, if those that
-        name none do not change alike. `before` and `after` are the possible ends, separated by `|`. Lost conversations come first.
+        longer are, `arrives` in the opposite case, else `other`. `broker_id` is the broker id that the conversations name; null if
+        conversations without a broker id change in the same way. `before` and `after` are the possible ends, separated by `|`. Lost conversations come first.
         Databases that only one of the fleets has are left out.
 
     Raises:
