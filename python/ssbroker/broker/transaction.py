@@ -434,7 +434,7 @@ class Transaction:
         """
         failure = dialog_lifecycle.parse_application_error(error)
         if boolean(cleanup, name="cleanup") and failure is not None:
-            raise OptionError("error and cleanup: expected at most one of them, got both")
+            raise OptionError("error and cleanup cannot be used together: specify one of them")
         with self._call() as work:
             endpoint = _endpoint(work, dialog)
             if cleanup:

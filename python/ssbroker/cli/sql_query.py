@@ -65,7 +65,7 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
     try:
         import duckdb  # noqa: PLC0415 - DuckDB is optional
     except ImportError:
-        raise MissingDependencyError("queries require DuckDB: pip install duckdb") from None
+        raise MissingDependencyError("queries need DuckDB: pip install duckdb") from None
     objects = readable_objects(instance)
     text = _with_quoted_names(text)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:

@@ -47,7 +47,7 @@ try:
 
     from ssbroker.cli.sql_completion import ShellCompleter
 except ImportError:
-    raise MissingDependencyError("the shell requires prompt_toolkit: pip install 'ssbroker[cli]'") from None
+    raise MissingDependencyError("the shell needs prompt_toolkit: pip install 'ssbroker[cli]'") from None
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance

@@ -37,9 +37,7 @@ def require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401, PLC0415 - imported only where certificates are made or read
     except ImportError as error:
-        raise MissingDependencyError(
-            "certificates need the library cryptography, which is not installed: pip install 'ssbroker[broker]'"
-        ) from error
+        raise MissingDependencyError("certificates need cryptography: pip install 'ssbroker[broker]'") from error
 
 
 def read_certificate(data: bytes) -> x509.Certificate:

@@ -83,9 +83,7 @@ def load_cryptography() -> CryptographyLibrary:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 - the same
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV  # noqa: PLC0415 - the same
     except ImportError as error:
-        raise MissingDependencyError(
-            "secured dialogs need the library cryptography, which is not installed: pip install 'ssbroker[broker]'"
-        ) from error
+        raise MissingDependencyError("secured dialogs need cryptography: pip install 'ssbroker[broker]'") from error
 
     def encryptor(key: bytes) -> Blocks:
         # ECB is safe here: it encrypts nothing but the single blocks that the signatures consist of.

@@ -127,7 +127,7 @@ def test_unknown_and_disabled_objects_are_rejected(sales: Database) -> None:
         with pytest.raises(BrokerError) as refused:
             t.receive("Nowhere")
         assert refused.value.number == 15151
-        with pytest.raises(OptionError, match="expected at most one of them"):
+        with pytest.raises(OptionError, match="cannot be used together: specify one of them"):
             t.receive(QUEUE, conversation_handle=target, conversation_group_id=uuid.UUID(int=1))
     dialog_calls.switch(sales, on=False)
     with sales.transaction() as t:

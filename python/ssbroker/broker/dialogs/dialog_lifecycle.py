@@ -104,7 +104,9 @@ def _parse_broker_instance(work: Work, value: object) -> bytes | None:
 def _group_of_new_dialog(work: Work, service: Service, conversation: object, group: object) -> bytes:
     """Returns the conversation group of a new dialog."""
     if conversation is not None and group is not None:
-        raise OptionError("related_conversation and related_conversation_group: expected at most one of them, got both")
+        raise OptionError(
+            "related_conversation and related_conversation_group cannot be used together: specify one of them"
+        )
     if conversation is not None:
         handle = guid_bytes(conversation, name="related_conversation")
         related = conversation_endpoints.by_handle(work.connection, handle)

@@ -43,7 +43,7 @@ def receive_request(
 ) -> ReceiveRequest:
     """Validates the options of a RECEIVE."""
     if conversation_handle is not None and conversation_group_id is not None:
-        raise OptionError("conversation_handle and conversation_group_id: expected at most one of them, got both")
+        raise OptionError("conversation_handle and conversation_group_id cannot be used together: specify one of them")
     return ReceiveRequest(
         top,
         groups,
