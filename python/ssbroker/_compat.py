@@ -84,7 +84,7 @@ def binary_view() -> pa.DataType:
 
 
 def cast(column: Any, kind: pa.DataType) -> Any:
-    """Casts an array or a chunked array, also where older versions of pyarrow do not.
+    """Casts an array or a chunked array, even where older versions of pyarrow do not.
 
     Version 14 has no cast from binary to fixed-size binary. Up to version 16, the cast of a slice of fixed-size binary reads outside of its
     buffer, and can crash the process.

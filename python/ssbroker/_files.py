@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or the entries of a folder, are on the disk; on Windows, folders are skipped because they cannot be opened."""
+    """Waits until a file, or the entries of a folder, are on disk; on Windows, folders are skipped because they cannot be opened."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
         return
@@ -20,7 +20,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def create_file(path: Path, data: bytes, *, mode: int) -> None:
-    """Creates a file completely, or not at all; raises `FileExistsError` if it exists, also as a link.
+    """Creates a file completely, or not at all; raises `FileExistsError` if it exists, even as a link.
 
     Examples:
         >>> import tempfile

@@ -318,9 +318,9 @@ class Router:
         Raises:
             SchemaError: `conversations` is not an Arrow object or a list of dicts, is a Spark DataFrame (see `ssbroker.spark.route`), or a column
                 is missing or has the wrong type.
-            InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the turns of
+            InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the rotation of
                 `round_robin`, but earlier batches of the same table or stream do.
-            OptionError: `now` is not a datetime, or `errors` has another value.
+            OptionError: `now` is not a datetime, or `errors` is neither `raise` nor `reject`.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -372,7 +372,7 @@ class Router:
         Raises:
             SchemaError: As for `route`, or the rows already have a column of the decisions.
             InputError: A value is invalid; the error names column, row and value.
-            OptionError: `now` is not a datetime, or `errors` has another value.
+            OptionError: `now` is not a datetime, or `errors` is neither `raise` nor `reject`.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas

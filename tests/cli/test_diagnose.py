@@ -580,7 +580,7 @@ def test_report_cannot_overwrite_a_catalog(
 
 def test_report_cannot_overwrite_another_report_or_an_input(folder: Path, run: Run, tmp_path: Path) -> None:
     twice = run("lint", folder / "NORTH.sql", "--html", tmp_path / "out", "--sarif", tmp_path / "out")
-    assert (twice.status, "it is given for two outputs" in twice.err) == (2, True)
+    assert (twice.status, "it is specified for two outputs" in twice.err) == (2, True)
     traffic = tmp_path / "day.parquet"
     pq.write_table(conversations(5), traffic)
     over = run("compare", folder, folder, "--conversations", traffic, "--html", traffic)

@@ -269,8 +269,8 @@ def test_output_cannot_be_an_input_or_another_output(input_file: Path, run: Run,
     for options, wanted in (
         (["--state", input_file], f"{input_file}: cannot be written: it is also an input ({input_file})"),
         (["--session-keys", keys, "--rejected", keys], f"{keys}: cannot be written: it is also an input ({keys})"),
-        (["--rejected", output], f"{output}: cannot be written: it is given for two outputs"),
-        (["--state", link], f"{link}: cannot be written: it is given for two outputs"),
+        (["--rejected", output], f"{output}: cannot be written: it is specified for two outputs"),
+        (["--state", link], f"{link}: cannot be written: it is specified for two outputs"),
     ):
         result = run("reassemble", input_file, "-o", output, *options)
         assert (result.status, result.err) == (2, f"ssbroker: {wanted}\n")

@@ -240,7 +240,7 @@ def test_html_report_shows_the_traffic(tmp_path: Path, catalog: Path, run: Run) 
     loaded = Fleet({catalog.name: Catalog.load(catalog, now=NOW)})
     assert html.read_text() == html_report(loaded, traffic=routed, at=NOW)
     refused = run(*parts, "--html", written)
-    assert (refused.status, "given for two outputs" in refused.err) == (2, True)
+    assert (refused.status, "specified for two outputs" in refused.err) == (2, True)
 
 
 def test_html_report_of_no_conversations(tmp_path: Path, catalog: Path, run: Run) -> None:

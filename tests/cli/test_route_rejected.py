@@ -69,7 +69,7 @@ def test_without_invalid_rows_the_file_is_empty_and_the_output_the_same(
 def test_the_output_and_the_rejected_rows_need_two_files(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     result = run("route", catalog, "--conversations", given, "-o", tmp_path / "a.csv", "--rejected", tmp_path / "a.csv")
-    assert (result.status, "it is given for two outputs" in result.err) == (2, True)
+    assert (result.status, "it is specified for two outputs" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])

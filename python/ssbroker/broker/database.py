@@ -101,7 +101,7 @@ class Database:
         The copy is a snapshot of the last commit: queues, conversations and the application's own tables. `Instance.attach_database` restores it.
 
         Args:
-            path: The new file.
+            path: The path of the new file.
 
         Raises:
             OutputError: The file exists already, or cannot be created.
@@ -248,8 +248,8 @@ class Database:
     def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
         """Returns a job: messages that are received with a lease, for work that takes long.
 
-        The messages stay in the queue until the job acknowledges them, but no other receiver gets messages of their conversation group
-        meanwhile. No transaction is open while the job runs, so that others can write, and jobs with messages of other groups can run
+        The messages stay in the queue until the job acknowledges them, but until then no other receiver gets messages of their
+        conversation group. No transaction is open while the job runs, so that others can write, and jobs with messages of other groups can run
         in as many threads and processes as you like.
 
         Args:
@@ -836,7 +836,7 @@ class Database:
         Args:
             name: The name of the route.
             address: `TCP://host:port`, `LOCAL` or `TRANSPORT`.
-            service_name: The remote service.
+            service_name: The name of the remote service.
             broker_instance: The broker id of the remote database.
             lifetime: Seconds from now until the route expires.
             mirror_address: The address of the mirror, for a mirrored remote database.
@@ -1220,7 +1220,7 @@ class Database:
 
         Args:
             name: The name of the binding.
-            service: The remote service.
+            service: The name of the remote service.
             user: The local user that owns the certificate of the remote service's owner.
             anonymous: Whether to hide the sender's identity from the remote service.
 

@@ -180,7 +180,7 @@ class Instance:
             The open instance.
 
         Raises:
-            OptionError: An argument has an invalid type or value, or `name` is given without `create`.
+            OptionError: An argument has an invalid type or value, or `name` is passed without `create`.
             StorageError: The folder does not contain an instance, or its files cannot be used.
 
         Examples:
@@ -482,7 +482,7 @@ class Instance:
         not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and the time at which a route
         expires if the script has a LIFETIME, which counts from the creation of the route. Objects that the script does not name are left
         alone; so are messages, conversations, the password of the master key and the content of certificates. The whole script is one
-        transaction, also across batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one
+        transaction, even across batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one
         after the other.)
 
         Args:

@@ -46,7 +46,7 @@ class Job:
     A job is false if no message arrived before the timeout. Outside its block, before the messages are taken, it has no value and raises
     `BrokerError`.
 
-    In a coroutine, use `async with`, also for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
+    In a coroutine, use `async with`, including for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
     messages, none are taken; if it is cancelled in the block, they are given back.
 
     Examples:
@@ -231,7 +231,7 @@ class Job:
 
         Raises:
             LeaseLostError: When the block is entered: the lease ended and another receiver took the messages, or their conversation was ended. Nothing is committed.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
 
         Examples:
             >>> import tempfile
@@ -257,7 +257,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
 
         Examples:
@@ -283,7 +283,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
 
         Examples:
@@ -309,7 +309,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
 
         Examples:
@@ -338,7 +338,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
 
         Examples:
@@ -364,7 +364,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: `reason` is not a string.
 
         Examples:
@@ -394,7 +394,7 @@ class Job:
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
-            BrokerError: The job is over.
+            BrokerError: The job has ended.
             OptionError: `reason` is not a string.
 
         Examples:

@@ -416,7 +416,7 @@ class Transaction:
 
         Raises:
             BrokerError: The conversation does not exist (8426), or this side has already ended (8427).
-            OptionError: Both `error` and `cleanup` are given.
+            OptionError: Both `error` and `cleanup` are passed.
 
         Examples:
             >>> import tempfile
@@ -446,7 +446,7 @@ class Transaction:
         """Moves a conversation to another conversation group on the same queue.
 
         Args:
-            dialog: The conversation handle.
+            dialog: The conversation handle of this endpoint.
             group: The id of the target conversation group, which must exist.
 
         Raises:
@@ -473,7 +473,7 @@ class Transaction:
         """Starts a timer that puts a DialogTimer message into this endpoint's own queue, and replaces an earlier timer.
 
         Args:
-            dialog: The conversation handle.
+            dialog: The conversation handle of this endpoint.
             timeout: Seconds until the message arrives, an integer from 1 to 2,147,483,647.
 
         Raises:
@@ -499,7 +499,7 @@ class Transaction:
         """Returns why messages of a conversation wait in the transmission queue, and how to fix it.
 
         Args:
-            dialog: The conversation handle.
+            dialog: The conversation handle of this endpoint.
 
         Returns:
             One or more sentences; an empty string if no problem is known.

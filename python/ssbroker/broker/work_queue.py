@@ -191,8 +191,8 @@ class WorkQueue:
         Conversations of other senders stay open, because they may have more messages, until the sender ends them. A worker that expects
         no more messages ends them in the transaction of the job: `t.end_conversation(job.message.conversation_handle)`.
 
-        After an exception in the block, the message waits as `retry_after` of `Instance.queue` or `Database.queue` says; meanwhile workers
-        get other messages.
+        After an exception in the block, the message waits as `retry_after` of `Instance.queue` or `Database.queue` says; in the meantime,
+        workers get other messages.
 
         A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it removes DialogTimer.
 
@@ -379,7 +379,7 @@ class WorkQueue:
         self._context.instance.listener.changed(self._context)
 
     def _reject_open_block(self, remedy: str) -> None:
-        """Raises in the block of a transaction of this thread: a rollback would not undo what is committed beside it."""
+        """Raises in the block of a transaction of this thread: a rollback would not undo what another transaction commits."""
         if get_ident() in self._context.threads_in_transactions:
             raise LockTimeoutError(
                 f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; {remedy}",

@@ -552,7 +552,7 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
         path: As for `Catalog.load`.
         name: The name of the instance, unless `:connect` names it.
         now: Time from which LIFETIME in scripts counts.
-        options: How scripts are read; nothing is warned about, see `Catalog.notes`.
+        options: How scripts are read; there are no warnings (see `Catalog.notes`).
 
     Returns:
         The catalogs.

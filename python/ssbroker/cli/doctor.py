@@ -68,9 +68,9 @@ def doctor(
 ) -> None:
     """Check the installation, and the files of an instance.
 
-    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and whether a folder can hold an instance, if it holds none. Each database of an instance is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; it can be used meanwhile.
+    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and whether a folder can hold an instance, if it holds none. Each database of an instance is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; it can be used at the same time.
 
-    Exit status: 0 if the instance is undamaged, the folder can hold one or none is given, 1 otherwise, 2 if an option is invalid.
+    Exit status: 0 if the instance is undamaged, the folder can hold one or none is specified, 1 otherwise, 2 if an option is invalid.
     """
     problem = None if folder is None else _problem(folder)
     databases = None

@@ -54,7 +54,7 @@ ThreadsOption: TypeAlias = Annotated[
 ]
 SummaryAsJsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the summary as a JSON object.")]
 QuietOption: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only errors, and the summary if --json is given.")
+    bool, typer.Option("--quiet", "-q", help="Print only errors, and the summary if --json is specified.")
 ]
 ProgressOption: TypeAlias = Annotated[
     bool | None,

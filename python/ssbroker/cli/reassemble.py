@@ -73,7 +73,7 @@ def reassemble(
             "--output",
             "-o",
             metavar="MESSAGES",
-            help="Output file. Its suffix determines the format, unless --format is given.",
+            help="Output file. Its suffix determines the format, unless --format is specified.",
         ),
     ],
     rejected: Annotated[

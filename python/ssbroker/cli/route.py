@@ -38,7 +38,7 @@ Route several files and folders by a T-SQL script, into CSV:
 
   ssbroker route net.sql --conversations day/*.csv more/ -o out.csv
 
-Show the traffic as a Sankey diagram, beside the routes and their findings:
+Show the traffic as a Sankey diagram, next to the routes and their findings:
 
   ssbroker route net.sql --conversations in.csv -o out.csv --html report.html
 
@@ -72,7 +72,7 @@ def route(
             "--output",
             "-o",
             metavar="FILE",
-            help="Output file. Its suffix determines the format, unless --format is given.",
+            help="Output file. Its suffix determines the format, unless --format is specified.",
         ),
     ],
     rejected: Annotated[

@@ -60,7 +60,7 @@ _T_SQL: Final = {
 def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
     """Runs queries on the views (`sys.databases`) and queues (`dbo.Orders`) that they name; returns column names and rows of each.
 
-    Names may be in any case, in brackets, and without the schema after FROM and JOIN.
+    Names are case-insensitive. They may be in brackets, and without the schema after FROM and JOIN.
     """
     try:
         import duckdb  # noqa: PLC0415 - DuckDB is optional

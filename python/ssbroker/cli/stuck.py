@@ -79,7 +79,7 @@ def stuck(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: those of the instance folder, of which --from names one if there are several.",
+            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: the rows of the instance folder; if there are several folders, --from names one.",
         ),
     ] = None,
     start: Annotated[
@@ -96,7 +96,7 @@ def stuck(
             "--output",
             "-o",
             metavar="FILE",
-            help="Also write a row for each message to this file. Its suffix determines the format, unless --format is given.",
+            help="Also write a row for each message to this file. Its suffix determines the format, unless --format is specified.",
         ),
     ] = None,
     format: FormatOption = None,  # noqa: A002
@@ -178,7 +178,7 @@ _VIEW_COLUMNS: Final = (
 
 
 def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
-    """Returns the instance of which the messages wait, and the rows of its queue, without the bodies."""
+    """Returns the instance whose messages wait, and the rows of its queue, without the bodies."""
     from ssbroker.broker.instance import Instance, instance_context  # noqa: PLC0415 - only for instance folders
     from ssbroker.broker.views import TRANSMISSION_QUEUE, read_slice  # noqa: PLC0415 - the same
     from ssbroker.diagnose.trace import resolve_database  # noqa: PLC0415 - keeps --help fast

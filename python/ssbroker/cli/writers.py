@@ -104,7 +104,7 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
                 if source.is_relative_to(target):
                     raise OutputError(f"{path}: cannot be written: it contains the input {file}; choose another path")
             if any(_is_same_file(target, other) for other in targets):
-                raise OutputError(f"{path}: cannot be written: it is given for two outputs")
+                raise OutputError(f"{path}: cannot be written: it is specified for two outputs")
             for catalog in catalogs:
                 _refuse_catalog(path, target, catalog)
         targets.append(target)

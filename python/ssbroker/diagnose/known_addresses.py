@@ -54,7 +54,7 @@ class KnownAddresses:
 
     @cached_property
     def unstated(self) -> tuple[str, ...]:
-        """The instances of which no address is known; a route to an address that no instance has may lead to one of them."""
+        """The instances without a known address; a route to an address that no instance has may lead to one of them."""
         replicas = self._fleet.roles  # they have the address of the listener
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 

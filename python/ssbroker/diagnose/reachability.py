@@ -56,7 +56,7 @@ def reachability(
     at: datetime | None = None,
     pending_request: PendingRequest = "continue",
 ) -> pa.Table:
-    """Returns the possible outcomes of a conversation from every database of a fleet to every service, over all tie breaks.
+    """Returns the possible outcomes of a conversation from every database of a fleet to every service, whichever way ties are broken.
 
     The conversations name no broker id. `msdb` is included only if it has services.
 

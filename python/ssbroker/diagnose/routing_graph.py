@@ -206,7 +206,7 @@ class RoutingGraph:
         return self._arrival_transitions[number]
 
     def ends(self, instance: str, lookup: RouteLookup) -> Ends:
-        """Returns every possible end of a conversation, over all tie breaks."""
+        """Returns every end that a conversation can have, whichever way ties are broken."""
         key = MessageKey(*lookup[1:])
         return self.ends_at(self.ends_after(self.transition(instance, lookup), key, sender=instance), key)
 

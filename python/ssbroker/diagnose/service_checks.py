@@ -162,7 +162,7 @@ def _refusals(
 
 
 def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
-    """Yields the services of which messages from outside reach several databases."""
+    """Yields the services whose messages from outside reach several databases."""
     for instance, tables in context.tables.items():
         for service, hosts in tables.hosts.items():
             if len(hosts) > 1:

@@ -257,7 +257,7 @@ class _Explainer:
         return _Explanation(result, is_sound, is_followed=forward.end.outcome != "ELSEWHERE")
 
     def _lost_return(self, forward: Trace) -> Trace | None:
-        """Returns a path of the acknowledgement that does not lead back to the sender, over all tie breaks."""
+        """Returns a path of the acknowledgement that does not lead back to the sender, whichever way ties are broken."""
         back = forward.acknowledgement
         origin = origin_of(forward)
         if back is None or back.possible == (origin,):

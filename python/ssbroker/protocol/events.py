@@ -173,12 +173,12 @@ class ForwardedMessage(Event):
     """The base class of events about messages that this instance forwards.
 
     Attributes:
-        conversation_id: The conversation.
+        conversation_id: The id of the conversation.
         message_sequence_number: The message's sequence number.
         fragment_number: The fragment's number within its message.
-        to_service_name: The receiving service.
+        to_service_name: The name of the receiving service.
         to_broker_instance: The receiver's broker id; None if it is not known.
-        from_service_name: The sending service.
+        from_service_name: The name of the sending service.
         from_broker_instance: The sender's broker id.
         next_hop_address: The address of the next hop.
         hops_remaining: How many more connections the message may cross.
@@ -265,9 +265,9 @@ class MessageClassify(Event):
     """Routing classified a message.
 
     Attributes:
-        conversation_id: The conversation.
+        conversation_id: The id of the conversation.
         classification: Local, remote or delayed.
-        to_service_name: The receiving service.
+        to_service_name: The name of the receiving service.
         to_broker_instance: The receiver's broker id; None if it is not known.
         next_hop_address: The address of the next hop; None unless the message is remote.
         reason: The reason of the routing decision (column `reason` of `DECISIONS`).
@@ -367,7 +367,7 @@ class RemoteMessageAcknowledgement(Event):
     """An acknowledgement was sent to, or received from, another instance.
 
     Attributes:
-        conversation_id: The conversation.
+        conversation_id: The id of the conversation.
         step: The direction, and whether a message carried the acknowledgement.
         acked_sequence_number: All messages up to this number are acknowledged; None if none is yet.
         carrier_sequence_number: The message that carried the acknowledgement; None if it was sent alone.
@@ -391,7 +391,7 @@ class ConversationEvent(Event):
     """A conversation was started, used, ended or failed.
 
     Attributes:
-        conversation_id: The conversation.
+        conversation_id: The id of the conversation.
         step: What happened.
         is_initiator: Whether this side is the initiator.
         conversation_handle: This side's conversation handle.
@@ -444,8 +444,8 @@ class QueueDisabled(Event):
 
     Attributes:
         queue: The queue's name.
-        conversation_handle: The conversation of the message that failed; None if others have taken it meanwhile.
-        error: The last error.
+        conversation_handle: The conversation of the message that failed; None if others have taken the message in the meantime.
+        error: The last error, as text.
     """
 
     NAME: ClassVar[str] = "Broker:Queue Disabled"
@@ -464,9 +464,9 @@ class ConversationMoved(Event):
     Attributes:
         queue: The queue in which the messages failed.
         moved_to: The queue that has them now.
-        conversation_group_id: The conversation group.
+        conversation_group_id: The id of the conversation group.
         conversation_handle: The conversation of the message that failed.
-        error: The last error.
+        error: The last error, as text.
     """
 
     NAME: ClassVar[str] = "Broker:Conversation Moved"
@@ -665,7 +665,7 @@ class EventLog:
 
         Args:
             subscriber: A callable that takes the event.
-            kinds: Event classes, subclasses included; all events if none is given.
+            kinds: Event classes, subclasses included; all events if none is passed.
 
         Returns:
             A function that ends the subscription.

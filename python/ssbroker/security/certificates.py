@@ -24,8 +24,8 @@ class CertificateWithKey:
     """A certificate and its private key.
 
     Attributes:
-        certificate: The certificate in PEM.
-        key: The private key in PEM (PKCS #8), not encrypted.
+        certificate: The certificate in PEM format.
+        key: The private key in PEM format (PKCS #8), not encrypted.
     """
 
     certificate: bytes

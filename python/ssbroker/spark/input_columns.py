@@ -91,7 +91,7 @@ def check_no_reserved_columns(given: DataFrame, names: Sequence[str]) -> None:
 
 
 def check_no_decision_columns(names: Sequence[str]) -> None:
-    """Raises `SchemaError` if a column has the name of a decision column, in any case."""
+    """Raises `SchemaError` if a column has the name of a decision column, case-insensitively."""
     _check_no_name(names, DECISIONS.names, exact=False)
 
 

@@ -78,7 +78,7 @@ def pipeline(
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        strategy: See `reassemble`, also for the options below.
+        strategy: See `reassemble`, which has the options below too.
         shard_by: See `reassemble`.
         in_order: See `reassemble`.
         session_keys: See `reassemble`.

@@ -91,7 +91,7 @@ def route(
         is expensive or not repeatable, `persist` the input first. The rejected rows need no decisions and no Python.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type or the name of a decision column; with `errors="reject"`, also the name
+        SchemaError: A column is missing, has an unsupported type or the name of a decision column; with `errors="reject"`, or the name
             `column` or `value`.
         OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter; `native` is invalid if a
             route for all services has the address TRANSPORT and a mirror address.
@@ -186,7 +186,7 @@ def route_engine(
     """Returns the engine that `route` uses for a DataFrame and a catalog, and why; no job runs.
 
     Args:
-        conversations_df: See `route`, also for the options below.
+        conversations_df: See `route`, which has the options below too.
         catalog: See `route`.
         now: See `route`.
         tie_break: See `route`.

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 WRITE_RETRY_AFTER: Final = 120.0
 """Seconds for which a failed read or write is reported, and until `retry_failed_write` tries again; longer than any wait of P17."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
-"""Suffix of the file beside a database file that contains the memory shared by the processes that have it open."""
+"""Suffix of the file next to a database file that contains the memory shared by the processes that have it open."""
 LOCK_TIMEOUT: Final = 10.0
 """Default seconds to wait for a file's write lock."""
 _PAGES_COPIED: Final = 1000

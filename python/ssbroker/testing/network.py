@@ -39,7 +39,7 @@ class Faults:
         clock_jumps: How many times a minute the clock of an instance is set, by up to an hour.
 
     Raises:
-        OptionError: A share is not a number from 0 to 1, or another value is not from 0 to 86,400.
+        OptionError: A share is not a number from 0 to 1, or any other value is not from 0 to 86,400.
 
     Examples:
         >>> from ssbroker.testing import Faults

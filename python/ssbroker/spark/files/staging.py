@@ -31,7 +31,7 @@ _SUBFOLDERS: Final = ("attempts", "done", "result")
 
 
 class Staging:
-    """The temporary folder in which a job collects its files, beside the target folder.
+    """The temporary folder in which a job collects its files, in the same folder as the target.
 
     Each attempt of a task writes into its own folder. `commit` moves the files of the successful attempts into the result and publishes
     it by one rename; files of other attempts never become part of it. A job removes what a killed driver with the same target left.

@@ -277,7 +277,7 @@ class Sink:
         query_id: str | None = None,
         batch_id: int | None = None,
     ) -> StagedRows:
-        """Writes the rows of a task beside the instance, in a worker; `query_id` and `batch_id` are those of a stream."""
+        """Writes the rows of a task to the folder of the instance, in a worker; `query_id` and `batch_id` are those of a stream."""
         folder = self.options.folder
         staging = job_folder(folder, self.job if query_id is None else query_id, batch_id)
         return stage(folder, staging, batches, partition=partition, query_id=query_id)

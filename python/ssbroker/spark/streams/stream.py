@@ -165,7 +165,7 @@ def stream(
     set `spark.sql.streaming.stateStore.providerClass` to
     `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`. Start the query with `trigger(processingTime=...)`;
     with `availableNow`, it only ends if `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs a task for each of
-    the `spark.sql.shuffle.partitions`, of which at most `buckets` have work: set it to the number of cores.
+    the `spark.sql.shuffle.partitions`, and at most `buckets` of the tasks have work: set it to the number of cores.
 
     A message whose conversation is DELAYED waits, together with the later ones of its direction, until it has a route. It is retried after
     4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
@@ -196,7 +196,7 @@ def stream(
         max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
         catalog_patience: How long the last catalog stays in use when the path becomes unreadable; by default five minutes.
         observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress), None for no metrics.
-        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With another value, Spark 4.1 and
+        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With the wrong value, Spark 4.1 and
             newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on Spark 4.0 it has no effect.
 
     Returns:
