@@ -61,7 +61,7 @@ def renumber_row(error: InputError, row_of: Callable[[int], int]) -> InputError:
 
 
 class InvalidGuidError(InputError):
-    """A broker id or conversation id is not a valid GUID: 36 characters of text (braces allowed) or 16 bytes."""
+    """A broker id or conversation id is not a GUID of 36 characters (braces allowed) or 16 bytes."""
 
 
 class InvalidAddressError(InputError):
