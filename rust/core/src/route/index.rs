@@ -170,7 +170,8 @@ impl RouteIndex {
     /// The slot of the entry for unknown names of a source. It is the same as the default entry, unless names that are
     /// known have no entry.
     pub(crate) fn unknown_slot(&self, source: Source) -> u32 {
-        self.default_slot(self.replies() + 1 + source)
+        // The sum may exceed a source's type.
+        self.default_slot(self.replies()) + 1 + u32::from(source)
     }
 
     pub(crate) fn route(&self, position: usize) -> &RouteRow {
