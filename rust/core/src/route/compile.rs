@@ -439,7 +439,8 @@ impl<'a> Compiler<'a> {
         Entry {
             chunks: quarters(subject.name).unwrap_or_default(),
             expires: NEVER,
-            key: short_key(subject.source, subject.name.len()),
+            // The key has 16 bits of the length. That of a longer name must not be the length of a short one.
+            key: short_key(subject.source, subject.name.len().min(usize::from(u16::MAX))),
             service: subject.service.unwrap_or(NONE),
             ..Entry::NONE
         }

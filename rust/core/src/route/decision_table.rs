@@ -86,8 +86,8 @@ pub(crate) struct Entry {
     pub(crate) targets: [Target; 2],
     /// When the entry must be compiled again.
     pub(crate) expires: i64,
-    /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length does
-    /// not matter.
+    /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length only has
+    /// to exceed 64, so that the entry is not taken for that of a shorter name.
     pub(crate) key: u32,
     /// For a conversation without a broker id, with one other than `broker`, and with `broker`.
     pub(crate) actions: [Action; 3],
