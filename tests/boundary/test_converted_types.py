@@ -68,3 +68,10 @@ def test_a_date_is_midnight() -> None:
     dates, times = ([20_000], pa.date32()), ([20_000 * 86_400_000_000], pa.timestamp("us"))
     found = [Catalog(replaced(ROUTES, "lifetime", pa.array(*each))) for each in (dates, times)]
     assert found[0] == found[1] != Catalog(ROUTES)
+
+
+def test_a_date_beyond_the_range_of_timestamps_is_its_end() -> None:
+    """In the year 412,000 a product of 64 bits overflows to a date in the past."""
+    routes = replaced(ROUTES, "lifetime", pa.array([150_000_000], pa.date32()))
+    decided = [Router(Catalog(table)).route(VALID.slice(0, 1), now=NOW) for table in (routes, ROUTES)]
+    assert decided[0].equals(decided[1])

@@ -366,7 +366,7 @@ impl<'a> Source<'a> {
                     + i64::from(value.rem_euclid(1_000) > 0))
             }
             DataType::Date32 => {
-                let midnight = |days: i32| i64::from(days) * 86_400_000_000;
+                let midnight = |days: i32| i64::from(days).saturating_mul(86_400_000_000);
                 array.as_primitive::<Date32Type>().iter().map(|days| days.map(midnight)).collect()
             }
             DataType::Null => vec![None; array.len()],
