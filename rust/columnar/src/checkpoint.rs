@@ -34,6 +34,7 @@ impl ReassemblyKernel {
     /// An extra column cannot be written.
     pub fn checkpoint(&self) -> Result<Vec<u8>> {
         let (state, stored) = self.assembler.checkpoint();
+        self.check_usable()?;
         let extra =
             self.extra_schema.as_ref().map(|extra_schema| write_extra_columns(extra_schema, &stored)).transpose();
         let extra = extra.map_err(|error| internal(&error))?.unwrap_or_default();
@@ -65,7 +66,7 @@ impl ReassemblyKernel {
             read.map(|(extra_schema, stored)| (Some(Arc::new(extra_schema)), stored)).map_err(invalid)?
         };
         let assembler = Assembler::restore(state, stored, seed).map_err(invalid)?;
-        Ok(Self { assembler, extra_schema })
+        Ok(Self { assembler, extra_schema, has_failed: false })
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Error {
     },
     /// Not a valid batch of the wire format.
     Wire(String),
+    /// A bug of this crate.
+    Internal(String),
 }
 
 impl From<Invalid> for Error {
@@ -59,6 +61,7 @@ impl fmt::Display for Error {
                 write!(out, "{column}: the column is missing; expected {expected}")
             }
             Self::Wire(what) => write!(out, "not a valid batch of fragments: {what}"),
+            Self::Internal(what) => out.write_str(what),
         }
     }
 }
@@ -67,11 +70,12 @@ impl std::error::Error for Error {}
 
 /// Reports that our own columns do not form a batch. None is known to, but an error is better than a panic.
 pub(crate) fn internal(error: &ArrowError) -> Error {
-    Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
+    Error::Internal(format!("the columns of a result do not fit together: {error}"))
 }
 
 /// Names a type as pyarrow does if it is a common one, since the caller uses pyarrow.
-pub(crate) fn type_name(data_type: &DataType) -> String {
+#[must_use]
+pub fn type_name(data_type: &DataType) -> String {
     match data_type {
         DataType::Boolean => "bool".to_owned(),
         DataType::Float16 => "halffloat".to_owned(),

@@ -30,7 +30,7 @@ pub use crate::columns::is_misspelling;
 pub use crate::decision_table::{decision_table, tie_break_hashes};
 pub use crate::decisions::{DecisionColumns, DictionaryColumn};
 pub use crate::envelope::{SenderRun, first_hop, header_digests, sender_runs};
-pub use crate::error::{Error, Result};
+pub use crate::error::{Error, Result, type_name};
 pub use crate::fragment::fragment;
 pub use crate::md5::md5;
 pub use crate::message_runs::{

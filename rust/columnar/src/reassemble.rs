@@ -16,7 +16,7 @@ use ssbroker_core::{Guid, Header, Seed, Signature};
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, binary_16, split_rows};
 use crate::columns::{MessageKeys, Source};
-use crate::error::{Result, internal};
+use crate::error::{Error, Result, internal};
 use crate::extra_columns::{ExtraColumns, ExtraSchema, PushedExtraColumns};
 use crate::schema::{
     acknowledgements_schema, fragments as columns, item_field, messages_schema, pending_schema, rejected_schema,
@@ -29,12 +29,16 @@ const BLOCK: usize = 1_024;
 /// The number of rows read at a time: the bits of a word.
 const READ_ROWS: usize = 64;
 
+const HAS_FAILED: &str = "the result of an earlier push could not be built; continue from the last checkpoint";
+
 /// Reassembles record batches.
 #[derive(Debug)]
 pub struct ReassemblyKernel {
     pub(crate) assembler: Assembler,
     /// The extra columns of the first push.
     pub(crate) extra_schema: Option<Arc<ExtraSchema>>,
+    /// The result of a push could not be built: its messages are lost.
+    pub(crate) has_failed: bool,
 }
 
 /// The result of a push; each part has at least one batch.
@@ -73,14 +77,16 @@ impl ReassemblyKernel {
     /// Creates a kernel with an empty assembler.
     #[must_use]
     pub fn new(limits: Limits, in_order: bool, seed: Seed) -> Self {
-        Self { assembler: Assembler::new(limits, in_order, seed), extra_schema: None }
+        Self { assembler: Assembler::new(limits, in_order, seed), extra_schema: None, has_failed: false }
     }
 
     /// Pushes all fragments of the batches in one push.
     ///
     /// # Errors
-    /// A column is missing or mistyped, or a value is invalid; then nothing has changed.
+    /// A column is missing or mistyped, or a value is invalid; then nothing has changed. Or the result cannot be built,
+    /// which is a bug; then its messages are lost, and all later calls fail.
     pub fn push(&mut self, batches: &[RecordBatch], keys: SessionKeySource<'_>) -> Result<Reassembled> {
+        self.check_usable()?;
         let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for batch in batches {
             let source = Source { batch, table: "", first_row };
@@ -100,20 +106,31 @@ impl ReassemblyKernel {
         let body_bytes = fragments.iter().map(|fragments| fragments.bodies.total_bytes()).sum();
         let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, source);
         self.extra_schema = Some(Arc::clone(&extra_schema));
-        pushed_extra.failure().map_or(Ok(()), Err)?;
         let Pushed { messages, rejected, acknowledgements } = pushed;
-        Ok(Reassembled {
-            messages: message_batches(messages, &extra_schema, &pushed_extra)?,
-            rejected: rejection_batches(&rejected)?,
-            acknowledgements: acknowledgement_batches(&acknowledgements)?,
-        })
+        let built = || {
+            pushed_extra.failure().map_or(Ok(()), Err)?;
+            Ok(Reassembled {
+                messages: message_batches(messages, &extra_schema, &pushed_extra)?,
+                rejected: rejection_batches(&rejected)?,
+                acknowledgements: acknowledgement_batches(&acknowledgements)?,
+            })
+        };
+        let result = built();
+        self.has_failed = result.is_err();
+        result
+    }
+
+    /// Fails after a push that lost messages: continuing would acknowledge them.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        if self.has_failed { Err(Error::Internal(HAS_FAILED.to_owned())) } else { Ok(()) }
     }
 
     /// Returns the incomplete or held messages, in at least one batch.
     ///
     /// # Errors
-    /// None is known.
+    /// The result of a push could not be built.
     pub fn pending(&self) -> Result<Vec<RecordBatch>> {
+        self.check_usable()?;
         pending_batches(&self.assembler.pending())
     }
 
@@ -341,4 +358,24 @@ fn ids(guids: Vec<Guid>) -> Vec<[u8; 16]> {
 fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     let batch = RecordBatch::try_new(Arc::clone(schema), columns);
     batch.map_err(|error: ArrowError| internal(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_continues_after_a_push_that_lost_messages() {
+        let mut kernel = ReassemblyKernel::new(Limits::NONE, true, Seed([1, 2]));
+        assert!(kernel.push(&[], SessionKeySource::None).is_ok());
+        kernel.has_failed = true;
+        let errors = [
+            kernel.push(&[], SessionKeySource::None).map(|_| ()),
+            kernel.pending().map(|_| ()),
+            kernel.checkpoint().map(|_| ()),
+        ];
+        for error in errors {
+            assert_eq!(error.unwrap_err().to_string(), HAS_FAILED);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
@@ -15,9 +16,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyTuple};
-use ssbroker_columnar::DictionaryColumn;
+use ssbroker_columnar::{DictionaryColumn, type_name};
 
-use crate::errors::malformed;
+use crate::errors::{malformed, take_panic};
 
 const ARRAY: &CStr = c"arrow_array";
 const SCHEMA: &CStr = c"arrow_schema";
@@ -27,7 +28,9 @@ const STREAM: &CStr = c"arrow_array_stream";
 pub(crate) fn import_batch(object: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
     let data = import_data(object)?;
     if !matches!(data.data_type(), DataType::Struct(_)) {
-        return Err(malformed(object.py(), "the array is not a record batch: its type is not a struct"));
+        let found = type_name(data.data_type());
+        let what = format!("the array is not a record batch: expected the type struct, got {found}");
+        return Err(malformed(object.py(), &what));
     }
     let rows = StructArray::from(data);
     if rows.null_count() > 0 {
@@ -50,8 +53,13 @@ fn import_data(object: &Bound<'_, PyAny>) -> PyResult<ArrayData> {
     // SAFETY: the capsule names were checked, so the protocol defines what they point to. `from_raw` moves the
     // array out of its capsule, which then has nothing to release; the schema stays in its capsule, which outlives
     // this block.
-    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
-    data.map_err(|error| unreadable(object.py(), &error))
+    let (array, schema) = unsafe { (FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
+    if array.is_released() || schema.release().is_none() {
+        return Err(malformed(object.py(), "the array or its schema has been released, as if it was imported before"));
+    }
+    // SAFETY: as above.
+    let imported = || unsafe { from_ffi(array, schema) };
+    checked(object.py(), imported)
 }
 
 /// Imports all record batches from an object with `__arrow_c_stream__`.
@@ -59,10 +67,10 @@ pub(crate) fn import_stream(object: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBat
     let capsule = object.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(STREAM))?.cast::<FFI_ArrowArrayStream>();
     // SAFETY: the capsule name was checked; `from_raw` moves the stream out of it, so that it is released once.
-    let reader = unsafe { RecordBatchStreamReader::from_raw(stream.as_ptr()) };
-    let reader = reader.map_err(|error| unreadable(object.py(), &error))?;
+    let reader = || unsafe { RecordBatchStreamReader::from_raw(stream.as_ptr()) };
+    let reader = checked(object.py(), reader)?;
     let schema = reader.schema();
-    let mut batches = reader.collect::<Result<Vec<_>, _>>().map_err(|error| unreadable(object.py(), &error))?;
+    let mut batches = checked(object.py(), || reader.collect::<Result<Vec<_>, _>>())?;
     if batches.is_empty() {
         // The columns are checked even if there are no rows.
         batches.push(RecordBatch::new_empty(schema));
@@ -129,6 +137,17 @@ fn export<'py>(py: Python<'py>, class: &str, data: &ArrayData) -> PyResult<Bound
     py.import("pyarrow")?.getattr(class)?.call_method1("_import_from_c_capsule", (schema, array))
 }
 
+/// Reports errors and panics of arrow-rs, which asserts that what it imports follows the protocol.
+fn checked<T>(py: Python<'_>, import: impl FnOnce() -> Result<T, ArrowError>) -> PyResult<T> {
+    match catch_unwind(AssertUnwindSafe(import)) {
+        Ok(imported) => imported.map_err(|error| unreadable(py, &error)),
+        Err(_) => {
+            let what = take_panic().unwrap_or_default();
+            Err(malformed(py, &format!("it violates the C data interface: {what}")))
+        }
+    }
+}
+
 fn unreadable(py: Python<'_>, error: &ArrowError) -> PyErr {
     malformed(py, &error.to_string())
 }
@@ -157,7 +176,8 @@ impl<'py> FromPyObject<'_, 'py> for ReadOnlyBytes {
         if buffer.readonly() && buffer.is_c_contiguous() {
             Ok(Self(buffer))
         } else {
-            Err(PyTypeError::new_err("expected bytes or a read-only view"))
+            let found = object.get_type().name()?;
+            Err(PyTypeError::new_err(format!("expected bytes or a read-only view that is contiguous, got {found}")))
         }
     }
 }

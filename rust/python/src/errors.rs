@@ -1,5 +1,8 @@
 //! Maps errors to the exceptions of `ssbroker.exceptions`.
 
+use std::cell::Cell;
+use std::panic;
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ssbroker_columnar::Error;
@@ -14,6 +17,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             fields.set_item("column", column).and_then(|()| fields.set_item("row", row)).map(|()| "MalformedDataError")
         }
         Error::State(_) => fields.set_item("expected", "a checkpoint").map(|()| "MalformedDataError"),
+        Error::Internal(what) => return internal_error(py, what),
         Error::Wire(_) => fields.set_item("expected", "a batch of fragments").map(|()| "MalformedDataError"),
         Error::Schema { column, expected, actual } => fields
             .set_item("column", column)
@@ -39,9 +43,39 @@ pub(crate) fn option_error(py: Python<'_>, text: &str) -> PyErr {
     raise(py, "OptionError", text, None)
 }
 
-/// Reports a bug of this module.
+thread_local! {
+    /// The last panic of this thread that `internal` has not reported.
+    static LAST_PANIC: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Keeps the message and place of each panic for `internal`.
+pub(crate) fn keep_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        let payload = panicked.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
+        let place = panicked.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
+        // There is nothing to keep it in while the thread ends.
+        let _ = LAST_PANIC.try_with(|last| last.set(Some(format!("{text}{place}"))));
+        before(panicked);
+    }));
+}
+
+/// Returns the message and place of the panic that was just caught.
+pub(crate) fn take_panic() -> Option<String> {
+    LAST_PANIC.take()
+}
+
+/// Reports a bug of this module: the panic that was just caught, or a call on an object that cannot be used.
 pub(crate) fn internal(py: Python<'_>) -> PyErr {
-    raise(py, "SsbrokerError", "internal error in the native module; please report it", None)
+    let unusable = || "the object is closed, or an earlier internal error has interrupted a call".to_owned();
+    let what = take_panic().unwrap_or_else(unusable);
+    internal_error(py, &what)
+}
+
+fn internal_error(py: Python<'_>, what: &str) -> PyErr {
+    raise(py, "SsbrokerError", &format!("internal error in the native module; please report it: {what}"), None)
 }
 
 /// Formats a time as ISO 8601 in UTC.
