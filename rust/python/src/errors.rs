@@ -78,6 +78,13 @@ fn internal_error(py: Python<'_>, what: &str) -> PyErr {
     raise(py, "SsbrokerError", &format!("internal error in the native module; please report it: {what}"), None)
 }
 
+/// Reports an object that another thread used when this process was forked.
+pub(crate) fn in_use_at_fork(py: Python<'_>) -> PyErr {
+    let message = "another thread used the reassembler when this process was forked, so it cannot be used here; fork \
+                   while no thread uses it, or start processes with `spawn`";
+    raise(py, "SsbrokerError", message, None)
+}
+
 /// Formats a time as ISO 8601 in UTC.
 pub(crate) fn iso_time(py: Python<'_>, micros: i64) -> PyResult<String> {
     let datetime = py.import("datetime")?;

@@ -1,6 +1,8 @@
 //! `_core.Reassembler`, `_core.fragment`, `_core.md5` and `_core.SessionKeys`.
 
-use std::sync::Mutex;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -14,7 +16,7 @@ use ssbroker_core::reassembly::Limits;
 use crate::arrow::{export_array, export_batches, import_array, import_batch};
 use crate::catalog::random_seed;
 use crate::detach::detached;
-use crate::errors::{internal, option_error};
+use crate::errors::{in_use_at_fork, internal, option_error};
 
 type Batches<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -22,21 +24,53 @@ type Batches<'py> = Vec<Bound<'py, PyAny>>;
 #[pyclass(frozen, name = "Reassembler", module = "ssbroker._core")]
 pub(crate) struct PyReassembler {
     kernel: Mutex<ReassemblyKernel>,
+    /// The process in which a call has locked the kernel; 0 if none has.
+    user: AtomicU32,
+}
+
+/// Why a call cannot use the kernel.
+enum Unusable {
+    /// A panic has interrupted another call.
+    Interrupted,
+    /// A thread of the parent used it when this process was forked, and will never unlock it here.
+    InUseAtFork,
 }
 
 impl PyReassembler {
+    fn of(kernel: ReassemblyKernel) -> Self {
+        Self { kernel: Mutex::new(kernel), user: AtomicU32::new(0) }
+    }
+
+    fn lock(&self) -> std::result::Result<MutexGuard<'_, ReassemblyKernel>, Unusable> {
+        match self.kernel.try_lock() {
+            Ok(kernel) => Ok(kernel),
+            Err(TryLockError::Poisoned(_)) => Err(Unusable::Interrupted),
+            Err(TryLockError::WouldBlock) => match self.user.load(Ordering::Relaxed) {
+                user if user != 0 && user != process::id() => Err(Unusable::InUseAtFork),
+                _ => self.kernel.lock().map_err(|_| Unusable::Interrupted),
+            },
+        }
+    }
+
     /// Runs `work` on the kernel; waits for it without the GIL, so that its current user can finish.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut ReassemblyKernel) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let worked = detached(py, || match self.kernel.lock() {
-            Ok(mut kernel) => work(&mut kernel).map(Some),
-            // A panic has interrupted another call.
-            Err(_) => Ok(None),
+        let worked = detached(py, || match self.lock() {
+            Ok(mut kernel) => {
+                self.user.store(process::id(), Ordering::Relaxed);
+                let result = work(&mut kernel);
+                self.user.store(0, Ordering::Relaxed);
+                result.map(Ok)
+            }
+            Err(why) => Ok(Err(why)),
         });
-        worked?.ok_or_else(|| internal(py))
+        worked?.map_err(|why| match why {
+            Unusable::Interrupted => internal(py),
+            Unusable::InUseAtFork => in_use_at_fork(py),
+        })
     }
 }
 
@@ -59,14 +93,13 @@ impl PyReassembler {
             fragments_per_message: max_fragments_per_message.unwrap_or(u32::MAX),
             sequence_distance: max_sequence_distance.unwrap_or(u64::MAX),
         };
-        Self { kernel: Mutex::new(ReassemblyKernel::new(limits, in_order, random_seed())) }
+        Self::of(ReassemblyKernel::new(limits, in_order, random_seed()))
     }
 
     #[staticmethod]
     #[pyo3(signature = (state, /))]
     fn restore(py: Python<'_>, state: &[u8]) -> PyResult<Self> {
-        let kernel = detached(py, || ReassemblyKernel::restore(state, random_seed()))?;
-        Ok(Self { kernel: Mutex::new(kernel) })
+        detached(py, || ReassemblyKernel::restore(state, random_seed())).map(Self::of)
     }
 
     #[pyo3(signature = (fragments, session_keys, /))]
