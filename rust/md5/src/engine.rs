@@ -15,9 +15,9 @@ pub enum Engine {
     Avx512,
     /// 24 lanes in 256-bit vectors.
     Avx2,
-    /// Lanes in 128-bit vectors, available on every x86-64.
+    /// 12 lanes in 128-bit vectors, available on every x86-64.
     Sse2,
-    /// Lanes in 128-bit vectors, available on every 64-bit ARM.
+    /// 16 lanes in 128-bit vectors, available on every 64-bit ARM.
     Neon,
     /// Lanes in arrays, vectorized by the compiler; available everywhere.
     Portable,
@@ -60,22 +60,21 @@ impl Engine {
     }
 
     /// See [`crate::digest_many`]. Uses [`Engine::Portable`] if this machine does not support the engine.
+    ///
+    /// # Panics
+    /// `inputs` and `into` differ in length.
     pub fn digest_many(self, inputs: &[&[u8]], into: &mut [Digest]) {
-        let count = inputs.len().min(into.len());
-        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
-            digest_all(vectors, &inputs[..count], &mut into[..count]);
-        }
+        assert_eq!(inputs.len(), into.len(), "inputs and digests differ in length");
+        digest_all(Vectors::of_or_portable(self), inputs, into);
     }
 
     /// See [`crate::digest_parts`]. Uses [`Engine::Portable`] if this machine does not support the engine.
     ///
     /// # Panics
-    /// `ends` is not ascending or exceeds the number of parts.
+    /// `ends` is not ascending or exceeds the number of parts, or `ends` and `into` differ in length.
     pub fn digest_parts(self, parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
-        let count = ends.len().min(into.len());
-        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
-            digest_parts(vectors, parts, &ends[..count], &mut into[..count]);
-        }
+        assert_eq!(ends.len(), into.len(), "messages and digests differ in number");
+        digest_parts(Vectors::of_or_portable(self), parts, ends, into);
     }
 
     /// See [`crate::append_parts`]. Uses [`Engine::Portable`] if this machine does not support the engine.
@@ -90,9 +89,7 @@ impl Engine {
         into: &mut [Option<Digest>],
         to: &mut [AppendTarget<'_>],
     ) {
-        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
-            append_parts(vectors, parts, ends, into, to);
-        }
+        append_parts(Vectors::of_or_portable(self), parts, ends, into, to);
     }
 }
 

@@ -22,16 +22,19 @@ use std::hint::black_box;
 /// An MD5 digest.
 pub type Digest = [u8; 16];
 
-/// Writes the digest of each input to the same index of `into`. If the lengths differ, the shorter one counts.
+/// Writes the digest of each input to the same index of `into`.
+///
+/// # Panics
+/// `inputs` and `into` differ in length.
 pub fn digest_many(inputs: &[&[u8]], into: &mut [Digest]) {
     Engine::best().digest_many(inputs, into);
 }
 
 /// Writes the digests of messages that consist of parts: message `i` consists of the parts from `ends[i - 1]` (or
-/// 0) to `ends[i]`. If `ends` and `into` differ in length, the shorter one counts.
+/// 0) to `ends[i]`.
 ///
 /// # Panics
-/// `ends` is not ascending or exceeds the number of parts.
+/// `ends` is not ascending or exceeds the number of parts, or `ends` and `into` differ in length.
 pub fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
     Engine::best().digest_parts(parts, ends, into);
 }
@@ -46,7 +49,7 @@ pub struct AppendTarget<'t> {
 }
 
 /// Assembles messages from parts, as in [`digest_parts`], and digests those whose entry in `into` is `Some`. Each
-/// byte is read only once.
+/// byte of a message of 8 KiB or more is read from memory only once.
 ///
 /// # Panics
 /// `ends` is not ascending or exceeds the number of parts, or `to` takes more messages than `ends` or `into` has.
@@ -54,7 +57,7 @@ pub fn append_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>]
     Engine::best().append_parts(parts, ends, into, to);
 }
 
-/// Whether two digests are equal, in constant time.
+/// Whether two digests are equal, in constant time (P22).
 #[must_use]
 pub fn equal(one: &Digest, other: &Digest) -> bool {
     let difference = u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other);

@@ -135,7 +135,7 @@ impl<'a, 'c> Message<'a, 'c> {
 
     /// Copies the message to a destination of the same length.
     pub(crate) fn copied_to(self, target: &'c mut [MaybeUninit<u8>]) -> Self {
-        debug_assert_eq!(self.len, target.len());
+        assert_eq!(self.len, target.len(), "the destination has another length than the message");
         Self { target, ..self }
     }
 
@@ -237,12 +237,15 @@ pub(crate) fn append_parts(
             start = end;
             index += 1;
         }
+        assert!(spare.is_empty(), "{} bytes of a vector belong to no message", spare.len());
     }
     short.digest(vectors, into);
     digest_long(vectors, long, |index, digest| into[index] = Some(digest));
     for (AppendTarget { to, .. }, len) in to.iter_mut().zip(lengths) {
-        // SAFETY: the capacity was reserved, and all bytes belong to destinations of messages, which have been
-        // copied.
+        // SAFETY: the capacity was reserved. All bytes belong to destinations of messages: the loop asserts that none
+        // is left over. All messages have been copied: `copy_all` asserts it for the short ones; of a long one,
+        // `copied_to` asserts that it is as long as its destination, and `digest_long` has copied every part of it,
+        // because `copy` asserts equal lengths and `advance` that it processes all lanes.
         unsafe { to.set_len(len) };
     }
 }

@@ -1,8 +1,10 @@
 //! Compares messages in parts, by every engine of this machine, with another implementation of MD5.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use md5::{Digest as _, Md5};
 use proptest::prelude::*;
-use ssbroker_md5::{AppendTarget, Digest, Engine, digest_parts};
+use ssbroker_md5::{AppendTarget, Digest, Engine, append_parts, digest_parts};
 
 fn by(engine: Engine, messages: &[Vec<&[u8]>]) -> Vec<Digest> {
     let parts: Vec<&[u8]> = messages.concat();
@@ -60,11 +62,34 @@ fn a_message_split_at_every_position_of_a_block() {
     check(&(0..=130).map(cut).collect::<Vec<_>>());
 }
 
+/// Appends messages to a vector with an invalid call; returns what the vector contains after the panic.
+fn panicking_append(parts: &[&[u8]], ends: &[usize], messages: usize, digests: usize) -> Option<Vec<u8>> {
+    let mut vector = b"start".to_vec();
+    let mut into = vec![Some([0; 16]); digests];
+    let append = || append_parts(parts, ends, &mut into, &mut [AppendTarget { messages, to: &mut vector }]);
+    catch_unwind(AssertUnwindSafe(append)).err().map(|_| vector)
+}
+
 #[test]
-fn digests_only_as_many_messages_as_there_are_ends() {
-    let mut digests = [[0xaa; 16]; 2];
-    digest_parts(&[b"a", b"b"], &[1], &mut digests);
-    assert_eq!(digests, [Md5::digest(b"a").into(), [0xaa; 16]]);
+fn a_call_that_panics_leaves_the_vector_unchanged() {
+    let long = [7; 10_000];
+    let parts: [&[u8]; 4] = [b"abc", &long, &long, b"def"];
+    let unchanged = Some(b"start".to_vec());
+    assert_eq!(panicking_append(&parts, &[1, 3, 4], 3, 3), None);
+    for ends in [[3, 1, 4], [1, 4, 3], [1, 3, 5]] {
+        assert_eq!(panicking_append(&parts, &ends, 3, 3), unchanged, "{ends:?}");
+    }
+    assert_eq!(panicking_append(&parts, &[1, 3, 4], 4, 4), unchanged);
+    assert_eq!(panicking_append(&parts, &[1, 3, 4], 3, 2), unchanged);
+}
+
+#[test]
+fn ends_that_fit_neither_the_parts_nor_the_digests_panic() {
+    let panics = |ends: &[usize]| catch_unwind(|| digest_parts(&[b"a", b"b"], ends, &mut [[0; 16]; 2])).is_err();
+    assert!(!panics(&[1, 2]));
+    for ends in [&[1, 0][..], &[0, 3], &[1], &[1, 2, 2]] {
+        assert!(panics(ends), "{ends:?}");
+    }
 }
 
 proptest! {

@@ -18,7 +18,7 @@ macro_rules! kernel {
                     (..=$groups, false) => advance_groups::<$groups, false>(states, sources, None, blocks),
                     (..=$groups, true) => advance_groups::<$groups, true>(states, sources, copies, blocks),
                 )*
-                _ => debug_assert!(false, "{lanes} lanes"),
+                _ => unreachable!("{lanes} lanes"),
             }
         }
 

@@ -76,6 +76,11 @@ impl Vectors {
         is_available.then_some(Self(engine))
     }
 
+    /// Returns the engine, or [`Engine::Portable`] if this machine does not support it.
+    pub(crate) fn of_or_portable(engine: Engine) -> Self {
+        Self::of(engine).unwrap_or(Self(Engine::Portable))
+    }
+
     /// Returns the number of lanes.
     pub(crate) const fn lanes(self) -> usize {
         match self.0 {
@@ -198,7 +203,7 @@ impl<'a, 'c> Copies<'a, 'c> {
 /// Copies bytes to a destination of the same length, or does nothing if it is empty.
 #[inline]
 pub(crate) fn copy(from: &[u8], to: &mut [MaybeUninit<u8>]) {
-    debug_assert!(to.is_empty() || from.len() == to.len());
+    assert!(to.is_empty() || from.len() == to.len(), "{} bytes for {}", from.len(), to.len());
     for (from, to) in from.iter().zip(to) {
         to.write(*from);
     }
