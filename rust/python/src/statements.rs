@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyLookupError};
 use pyo3::prelude::*;
@@ -361,7 +361,8 @@ impl PyStatements {
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.statements.lock().map(|mut held| held.take())));
+        // Also after a panic, because the connection cannot be closed while statements exist.
+        py.detach(|| drop(self.statements.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }
 
