@@ -329,7 +329,10 @@ class Statements:
     """The fast path on an apsw connection. Raises the errors of apsw. Only one thread may use it at a time.
 
     Args:
-        connection: The connection, which must keep this object: SQLite cannot close it while statements exist.
+        connection: The connection. Call `close` before it is closed: the statements use it until then without a check.
+
+    Raises:
+        TypeError: The connection is not an `apsw.Connection`.
     """
 
     def __new__(cls, connection: object, /) -> Statements: ...

@@ -4,6 +4,7 @@
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use ssbroker_store::{Api, BorrowedConnection, Database, Error, Statements, init_api};
 
@@ -29,14 +30,17 @@ pub(crate) fn register_wal_vfs(below: Option<&str>) -> PyResult<Option<String>> 
     Ok(ssbroker_store::register_wal_vfs(below.as_deref()).and_then(|name| name.into_string().ok()))
 }
 
-/// Creates statements on an open `apsw.Connection`; the caller must keep the connection.
+/// Creates statements on an open `apsw.Connection`, which must stay open until they are closed.
 pub(crate) fn statements(connection: &Bound<'_, PyAny>) -> PyResult<Statements> {
     let py = connection.py();
+    if !connection.is_instance(&py.import("apsw")?.getattr("Connection")?)? {
+        return Err(PyTypeError::new_err("connection: expected an apsw.Connection"));
+    }
     let database = connection.call_method0("sqlite3_pointer")?.extract::<usize>()? as *mut Database;
     let path = connection.getattr("filename")?.extract::<PathBuf>()?;
     // SAFETY: apsw returned the pointer of an open connection, or raised an error. Its SQLite library is the one
-    // that was passed to `init_api`, because `ssbroker.store` makes it load this module first. The connection keeps
-    // the statements and closes them first.
+    // that was passed to `init_api`, because `ssbroker.store` makes it load this module first. The documentation of
+    // `_core` requires that the statements are closed before the connection.
     let borrowed = unsafe { BorrowedConnection::new(database) }.map_err(|error| to_apsw_error(py, &error))?;
     Ok(Statements::new(borrowed, &path))
 }
