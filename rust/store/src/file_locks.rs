@@ -36,11 +36,9 @@ const FILES_MAX: usize = 1 << 16;
 
 /// The files whose locks have been replaced, as bits.
 static REPLACED: [AtomicU64; FILES_MAX / 64] = [const { AtomicU64::new(0) }; FILES_MAX / 64];
-/// Whether the system has such locks.
-static IS_SUPPORTED: AtomicBool = AtomicBool::new(true);
 
-/// How many threads map the WAL index of one of our databases, and may open it. Another index that is opened meanwhile is
-/// replaced too, which is harmless.
+/// How many threads map the WAL index of one of our databases, and may open it. Another index that is opened meanwhile
+/// is replaced too, which is harmless.
 static OPENING_INDEX: AtomicUsize = AtomicUsize::new(0);
 
 /// Device and inode.
@@ -90,7 +88,13 @@ impl ForkLock {
 /// Replaces the system calls of SQLite, once. Does nothing if SQLite has no file system called `unix`.
 pub(crate) fn replace_system_calls() {
     static ONCE: Once = Once::new();
-    // SAFETY: SQLite is initialized; the functions have the signatures of the calls that they replace.
+    // The replacement of `fcntl` has fixed arguments, while SQLite calls it with variable ones. The ABIs of these
+    // processors pass both in the same registers.
+    if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
+        return;
+    }
+    // SAFETY: SQLite is initialized. The functions have the signatures of the calls that they replace; for `fcntl`, see
+    // above and there.
     ONCE.call_once(|| unsafe {
         let vfs = ffi::sqlite3_vfs_find(c"unix".as_ptr());
         let Some(set) = vfs.as_ref().filter(|vfs| vfs.iVersion >= 3).and_then(|vfs| vfs.xSetSystemCall) else { return };
@@ -197,10 +201,11 @@ unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     unsafe { libc::munmap(address, size) }
 }
 
-/// Replaces `fcntl` of SQLite. Its third argument is a pointer to a `flock` for the commands about locks.
+/// Replaces `fcntl` of SQLite. Its third argument is a pointer to a `flock` for the commands about locks, and an `int`
+/// or missing for the others; then the upper or all bits of `argument` are arbitrary, and the system ignores them.
 #[allow(clippy::unnecessary_cast)] // the types depend on the processor
 unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: usize) -> c_int {
-    if !matches!(command, F_SETLK | F_SETLKW | F_GETLK) || !IS_SUPPORTED.load(Ordering::Relaxed) {
+    if !matches!(command, F_SETLK | F_SETLKW | F_GETLK) {
         // SAFETY: SQLite passes the arguments of `fcntl`.
         return unsafe { libc::fcntl(file, command, argument) };
     }
@@ -224,7 +229,7 @@ unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: usize) -> c_in
         (*request).l_pid = 0;
         let result = libc::fcntl(owner, command_of_open_file(command), argument);
         if result == -1 && *libc::__errno_location() == libc::EINVAL {
-            IS_SUPPORTED.store(false, Ordering::Relaxed);
+            give_up(owner);
             return libc::fcntl(file, command, argument);
         }
         if (start, length) == (0, 0) && c_int::from(kind) == F_UNLCK {
@@ -253,6 +258,13 @@ fn owner_of_database(file: c_int, begins: bool) -> Option<c_int> {
         }
         *owner
     })
+}
+
+/// Leaves the locks of a database or WAL index to the process, because its file system or the system has no others.
+/// Those of other files may be held and stay replaced.
+fn give_up(owner: c_int) {
+    KNOWN.with(|known| known.databases.retain(|_, each| *each != Some(owner)));
+    unmark(owner);
 }
 
 fn release_database(owner: c_int) {
