@@ -103,7 +103,7 @@ mod linux {
 
         fn content(&self) -> &Content {
             // SAFETY: the mapping is large enough, aligned to a page, and lives as long as `self`; any bytes are valid
-            // atomic numbers.
+            // atomic numbers. Nobody makes the file shorter: accessing a page beyond its end would end the process.
             unsafe { self.content.as_ref() }
         }
 
@@ -142,8 +142,7 @@ mod linux {
 
         /// Records kinds of calls that the holder of the write lock has made.
         pub fn add_calls(&self, calls: u32) {
-            let content = self.content();
-            content.calls.store(content.calls.load(Ordering::Relaxed) | calls, Ordering::Relaxed);
+            self.content().calls.fetch_or(calls, Ordering::Relaxed);
         }
 
         /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another may have
@@ -187,8 +186,9 @@ mod linux {
 
     /// Waits until a number changes; returns earlier after `timeout` seconds or a signal.
     fn wait_while_equal(number: &AtomicU32, seen: u32, waiting: &AtomicU32, timeout: f64) {
-        let timeout = Duration::try_from_secs_f64(timeout).unwrap_or_default();
-        let timeout = futex::Timespec::try_from(timeout).ok();
+        // A time that is too long, such as infinity, is no limit.
+        let timeout = Duration::try_from_secs_f64(timeout.max(0.0)).ok();
+        let timeout = timeout.and_then(|timeout| futex::Timespec::try_from(timeout).ok());
         waiting.fetch_add(1, Ordering::SeqCst);
         let _ = futex::wait(number, futex::Flags::empty(), seen, timeout.as_ref());
         waiting.fetch_sub(1, Ordering::SeqCst);
