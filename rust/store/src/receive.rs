@@ -285,7 +285,7 @@ impl<'p> Receive<'_, 'p> {
 
     /// Reads a message into the inbox; returns its queuing order.
     fn read_message(&mut self, endpoint: &Endpoint<'p>, row: &Row<'_>) -> Result<i64> {
-        let queuing_order = row.get(0)?;
+        let queuing_order: i64 = row.get(0)?;
         if row.get(5)? {
             self.last_in_use = self.last_in_use.max(Some(queuing_order));
         }
@@ -293,7 +293,7 @@ impl<'p> Receive<'_, 'p> {
             .metadata
             .message_types
             .get(&row.get(2)?)
-            .ok_or_else(|| unexpected("a message without a message type"))?;
+            .ok_or_else(|| unexpected(&format!("message {queuing_order} has no message type")))?;
         let message = Received {
             conversation_id: endpoint.conversation_id,
             is_initiator: !endpoint.is_initiator,
@@ -308,8 +308,10 @@ impl<'p> Receive<'_, 'p> {
             queuing_order,
         };
         let before = self.inbox.bodies.len();
-        if let Some(body) =
-            row.get_ref(4)?.as_blob_or_null().map_err(|_| unexpected("a message body that is not binary"))?
+        if let Some(body) = row
+            .get_ref(4)?
+            .as_blob_or_null()
+            .map_err(|_| unexpected(&format!("the body of message {queuing_order} is not binary")))?
         {
             self.inbox.bodies.extend_from_slice(body);
             self.inbox.push(message);
@@ -329,7 +331,8 @@ impl<'p> Receive<'_, 'p> {
     /// Appends a large body to the bodies.
     fn read_long(&mut self, queuing_order: i64, length: i64) -> Result<()> {
         let start = self.inbox.bodies.len();
-        let length = usize::try_from(length).map_err(|_| unexpected("a message body of negative length"))?;
+        let length = usize::try_from(length)
+            .map_err(|_| unexpected(&format!("the body of message {queuing_order} has a negative length")))?;
         self.inbox.bodies.resize(start + length, 0);
         let body = self.db.blob_open(c"main", c"ssb_queued_messages", c"message_body", queuing_order, true)?;
         Ok(body.read_at_exact(&mut self.inbox.bodies[start..], 0)?)
@@ -352,16 +355,16 @@ impl<'p> Receive<'_, 'p> {
     fn next_endpoint(&self) -> Result<Option<Endpoint<'p>>> {
         let mut statement = self.db.prepare_cached(HEADS)?;
         let mut heads = statement.query(params![self.request.queue_id, READY])?;
-        let mut skipped = None;
+        let mut skipped = HashSet::new();
         while let Some(head) = heads.next()? {
             let endpoint_id = head.get(0)?;
-            if skipped == Some(endpoint_id) {
+            if skipped.contains(&endpoint_id) {
                 continue;
             }
             if let Some(endpoint) = self.read_available(endpoint_id)? {
                 return Ok(Some(endpoint));
             }
-            skipped = Some(endpoint_id);
+            skipped.insert(endpoint_id);
         }
         Ok(None)
     }
@@ -376,10 +379,16 @@ impl<'p> Receive<'_, 'p> {
         let mut statement = self.db.prepare_cached(ENDPOINT)?;
         let mut rows = statement.query(params![endpoint_id])?;
         let Some(row) = rows.next()? else { return Ok(None) };
-        let service =
-            self.metadata.services.get(&row.get(4)?).ok_or_else(|| unexpected("a conversation without a service"))?;
-        let contract =
-            self.metadata.contracts.get(&row.get(5)?).ok_or_else(|| unexpected("a conversation without a contract"))?;
+        let service = self
+            .metadata
+            .services
+            .get(&row.get(4)?)
+            .ok_or_else(|| unexpected(&format!("conversation endpoint {endpoint_id} has no service")))?;
+        let contract = self
+            .metadata
+            .contracts
+            .get(&row.get(5)?)
+            .ok_or_else(|| unexpected(&format!("conversation endpoint {endpoint_id} has no contract")))?;
         Ok(Some(Endpoint {
             id: endpoint_id,
             conversation_id: Guid(row.get(0)?),
