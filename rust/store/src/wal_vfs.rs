@@ -30,7 +30,6 @@ use crate::error::Result;
 const NAME_PREFIX: &str = "ssbroker-";
 
 /// Registers the VFS over another one. Returns its name, or `None` if the other one does not exist.
-///
 #[must_use]
 pub fn register_wal_vfs(below: Option<&CStr>) -> Option<CString> {
     #[cfg(target_os = "linux")]
@@ -65,7 +64,11 @@ pub fn register_wal_vfs(below: Option<&CStr>) -> Option<CString> {
                 xSleep: Some(sleep),
                 xCurrentTime: Some(current_time),
                 xGetLastError: Some(last_error),
-                xCurrentTimeInt64: base.xCurrentTimeInt64.map(|_| current_time_int64 as _),
+                xCurrentTimeInt64: if base.iVersion < 2 {
+                    None // the structure may end before it
+                } else {
+                    base.xCurrentTimeInt64.map(|_| current_time_int64 as _)
+                },
                 ..mem::zeroed()
             };
             if ffi::sqlite3_vfs_register(Box::into_raw(Box::new(made)), 0) != SQLITE_OK {
