@@ -182,6 +182,18 @@ fn an_unreadable_signature_is_corrupt_even_beyond_a_limit() {
 }
 
 #[test]
+fn a_message_is_never_larger_than_an_arrow_value() {
+    let assembler = Assembler::new(Limits { message_bytes: u32::MAX, ..Limits::NONE }, true, SEED);
+    assert_eq!(*assembler.limits(), Limits::NONE);
+    let (mut state, _) = assembler.checkpoint();
+    // After the version, the order, and the two limits of pending messages.
+    let limit = &mut state[2 + 1 + 2 * 8..][..8];
+    assert_eq!(limit, (i32::MAX as u64).to_le_bytes());
+    limit.copy_from_slice(&(1u64 << 31).to_le_bytes());
+    assert!(Assembler::restore(&state, Vec::new(), SEED).is_err());
+}
+
+#[test]
 fn a_queued_message_verifies_its_direction() {
     let (unverified, known) = (&split(1, 0, &[b"", b""])[..1], split(2, 0, &[b""]));
     let (next, early, incomplete) = (split(2, 1, &[b"ab", b"cd"]), split(3, 1, &[b""]), &split(3, 2, &[b"", b""])[..1]);

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::reassembly::fragments::{Body, Fragment};
-use crate::reassembly::limits::{Charge, Limits};
+use crate::reassembly::limits::{Charge, Limits, MESSAGE_BYTES_MAX};
 use crate::reassembly::messages::{Direction, Message, MessageState};
 use crate::reassembly::{Assembler, ExtraValues};
 use crate::signature::Digest;
@@ -90,6 +90,9 @@ impl Assembler {
             fragments_per_message: from.small()?,
             sequence_distance: from.number()?,
         };
+        if limits.message_bytes > MESSAGE_BYTES_MAX {
+            return Err(InvalidState("its message size is larger than that of an Arrow value"));
+        }
         let mut assembler = Self::new(limits, in_order, seed);
         let mut last = None;
         for _ in 0..from.number()? {

@@ -14,7 +14,7 @@ pub struct Limits {
     pub pending_bytes: u64,
     /// The most messages that may be incomplete or held.
     pub pending_messages: u64,
-    /// The most bytes of a message.
+    /// The most bytes of a message; at most those of an Arrow value.
     pub message_bytes: u32,
     /// The most fragments of a message.
     pub fragments_per_message: u32,
@@ -37,12 +37,15 @@ pub(crate) struct Budget {
     unverified: Charge,
 }
 
+/// The most bytes of an Arrow value.
+pub(crate) const MESSAGE_BYTES_MAX: u32 = i32::MAX as u32;
+
 impl Limits {
     /// No limits except that of an Arrow value.
     pub const NONE: Self = Self {
         pending_bytes: u64::MAX,
         pending_messages: u64::MAX,
-        message_bytes: i32::MAX as u32,
+        message_bytes: MESSAGE_BYTES_MAX,
         fragments_per_message: u32::MAX,
         sequence_distance: u64::MAX,
     };

@@ -24,7 +24,7 @@ pub use verify::Received;
 
 use std::collections::BTreeSet;
 
-use limits::{Budget, Charge};
+use limits::{Budget, Charge, MESSAGE_BYTES_MAX};
 use messages::{Directions, Message, MessageState, Messages};
 
 use crate::hash::NameHash;
@@ -73,9 +73,11 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Creates an empty assembler. With `in_order`, messages wait for earlier ones.
+    /// Creates an empty assembler. With `in_order`, messages wait for earlier ones. The bytes of a message are limited
+    /// to those of an Arrow value in any case.
     #[must_use]
     pub fn new(limits: Limits, in_order: bool, seed: Seed) -> Self {
+        let limits = Limits { message_bytes: limits.message_bytes.min(MESSAGE_BYTES_MAX), ..limits };
         Self {
             in_order,
             hash: NameHash::new(seed),
