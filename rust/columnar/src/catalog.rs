@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow_array::builder::StringBuilder;
 use arrow_array::types::Int32Type;
-use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray,
-};
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_array::{Array, ArrayRef, BooleanArray, Int32Array, RecordBatch, TimestampMicrosecondArray};
 use arrow_schema::SchemaRef;
-use ssbroker_core::{Catalog, CatalogBuilder, Guid, Invalid, RouteRow, Seed, Settings};
+use ssbroker_core::{Catalog, CatalogBuilder, Invalid, RouteRow, Seed, Settings};
 
+use crate::arrays::{guids, texts};
 use crate::columns::Source;
 use crate::error::{Error, Result, internal};
 use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
@@ -118,7 +115,7 @@ fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()>
 /// Returns the routes of a catalog, in input order.
 ///
 /// # Errors
-/// A text is not valid UTF-8.
+/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
 pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.routes();
     let name_of = |route: &RouteRow| (route.service != ssbroker_core::NONE).then(|| catalog.name(route.service));
@@ -140,7 +137,7 @@ pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
 /// Returns the databases of a catalog: the given ones, those that only routes name, and `msdb`.
 ///
 /// # Errors
-/// A text is not valid UTF-8.
+/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
 pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.databases();
     let columns: Vec<ArrayRef> = vec![
@@ -154,7 +151,7 @@ pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
 /// Returns the services of a catalog, in input order.
 ///
 /// # Errors
-/// A text is not valid UTF-8.
+/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
 pub fn services_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.services();
     let database = |number: u16| &*catalog.databases()[usize::from(number)].name;
@@ -163,29 +160,6 @@ pub fn services_batch(catalog: &Catalog) -> Result<RecordBatch> {
         texts(services::NAME, rows.iter().map(|&(_, name)| Some(catalog.name(name))))?,
     ];
     batch(services_schema(), columns)
-}
-
-fn texts<'a>(column: &str, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
-    let mut texts = StringBuilder::new();
-    for (row, value) in values.enumerate() {
-        let text = value.map(std::str::from_utf8).transpose().map_err(|_| Error::Malformed {
-            column: column.to_owned(),
-            row: Some(row),
-            what: "the text is not UTF-8".to_owned(),
-        })?;
-        texts.append_option(text);
-    }
-    Ok(Arc::new(texts.finish()))
-}
-
-fn guids(values: impl Iterator<Item = Option<Guid>>) -> Result<ArrayRef> {
-    let (mut bytes, mut valid) = (Vec::new(), Vec::new());
-    for value in values {
-        bytes.extend_from_slice(&value.unwrap_or_default().0);
-        valid.push(value.is_some());
-    }
-    let array = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(bytes), Some(NullBuffer::from(valid)));
-    Ok(Arc::new(array.map_err(|error| internal(&error))?))
 }
 
 fn batch(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch> {

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use arrow_array::builder::StringBuilder;
 use arrow_array::{BooleanArray, Int64Array, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
+use crate::arrays::texts;
 use crate::columns::{Guids, Source};
 use crate::decisions::{DecisionBuilder, DecisionColumns, DecisionSink, ResolvedBlock, SharedValues};
 use crate::error::{Error, Result, internal};
@@ -193,14 +193,9 @@ impl RouteKernel {
     pub fn database(&self, name: &str) -> Result<u16> {
         self.index.catalog().database(name.as_bytes()).ok_or_else(|| {
             let kind = InvalidKind::UnknownDatabase;
-            Invalid::new(kind, columns::DATABASE, None, Some(name.as_bytes()), self.known_databases()).into()
+            Invalid::new(kind, columns::DATABASE, None, Some(name.as_bytes()), self.index.catalog().expected_database())
+                .into()
         })
-    }
-
-    fn known_databases(&self) -> String {
-        let databases = self.index.catalog().databases();
-        let names = databases.iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
-        format!("one of {}", names.collect::<Vec<_>>().join(", "))
     }
 
     fn columns<'a>(&self, source: Source<'a>) -> Result<Conversations<'a>> {
@@ -246,7 +241,7 @@ impl RouteKernel {
         conversations.read_ids(start, len, self.index.options().tie_break, into)?;
         let from_outside = self.read_databases(conversations, start, len, into)?;
         into.block.from_target =
-            conversations.is_initiator.as_ref().map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
+            conversations.is_initiator.as_ref().map_or(0, |flags| !bits(flags.values(), start, len) & ones(len));
         let outside = self.index.source(None, true, None);
         for row in set_bits(from_outside) {
             into.block.sources[row] = outside;
@@ -281,7 +276,7 @@ impl RouteKernel {
             let same = &mut recent[database_slot(name)];
             if name != same.0 || name.is_empty() {
                 let Some(number) = catalog.database(name) else {
-                    let expected = self.known_databases();
+                    let expected = self.index.catalog().expected_database();
                     let kind = InvalidKind::UnknownDatabase;
                     return Err(conversations.source.invalid(kind, columns::DATABASE, row, Some(name), &expected));
                 };
@@ -364,19 +359,15 @@ fn missing_ids(row: usize) -> Error {
 }
 
 fn rejected_rows(found: &[Invalid]) -> Result<RecordBatch> {
-    let texts = |text: fn(&Invalid) -> Option<&str>| {
-        let mut builder = StringBuilder::new();
-        for invalid in found {
-            builder.append_option(text(invalid));
-        }
-        Arc::new(builder.finish())
+    let column = |name, text: fn(&Invalid) -> Option<&str>| {
+        texts(name, found.iter().map(|invalid| text(invalid).map(str::as_bytes)))
     };
     let rows = found.iter().map(|invalid| invalid.row.unwrap_or_default() as i64);
     let columns: Vec<arrow_array::ArrayRef> = vec![
         Arc::new(Int64Array::from_iter_values(rows)),
-        texts(|invalid| Some(&invalid.column)),
-        texts(|invalid| invalid.value.as_deref()),
-        texts(|invalid| Some(reason(invalid.kind))),
+        column("column", |invalid| Some(&invalid.column))?,
+        column("value", |invalid| invalid.value.as_deref())?,
+        column("reason", |invalid| Some(reason(invalid.kind)))?,
     ];
     RecordBatch::try_new(rejected_rows_schema(), columns).map_err(|error| internal(&error))
 }
@@ -388,9 +379,4 @@ fn reason(kind: InvalidKind) -> &'static str {
         InvalidKind::UnknownDatabase => "unknown_database",
         InvalidKind::Address | InvalidKind::Duplicate | InvalidKind::Limit => "invalid",
     }
-}
-
-/// Returns up to 64 booleans from `start` as a mask.
-fn flag_bits(flags: &BooleanArray, start: usize, len: usize) -> u64 {
-    bits(flags.values(), start, len)
 }

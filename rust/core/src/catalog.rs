@@ -135,6 +135,18 @@ impl Catalog {
 
     /// Returns the text of a service name.
     #[must_use]
+    /// Returns what is expected instead of an unknown database.
+    #[must_use]
+    pub fn expected_database(&self) -> String {
+        format!("one of {}", self.database_list())
+    }
+
+    /// The names of the first databases.
+    fn database_list(&self) -> String {
+        let names = self.databases.iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     pub fn name(&self, id: NameId) -> &[u8] {
         self.names.texts().get(id)
     }
@@ -375,7 +387,7 @@ impl CatalogBuilder {
     /// The catalog has no such database.
     pub fn service(&mut self, row: usize, database: &[u8], name: &[u8]) -> Result<(), Invalid> {
         let Some(number) = self.catalog.database(database) else {
-            let (column, expected) = ("services.database", format!("one of {}", self.database_list()));
+            let (column, expected) = ("services.database", self.catalog.expected_database());
             return Err(Invalid::new(InvalidKind::UnknownDatabase, column, Some(row), Some(database), expected));
         };
         let Some(id) = self.catalog.names.intern(name) else {
@@ -389,11 +401,6 @@ impl CatalogBuilder {
     #[must_use]
     pub fn finish(self) -> Catalog {
         self.catalog
-    }
-
-    fn database_list(&self) -> String {
-        let names = self.catalog.databases.iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
-        names.collect::<Vec<_>>().join(", ")
     }
 
     fn add_database(&mut self, name: &[u8], broker: Option<Guid>, enabled: bool) -> Result<u16, Invalid> {
@@ -418,8 +425,10 @@ impl CatalogBuilder {
             [one] => Ok(one),
             [] => self.add_database(DEFAULT_DATABASE, None, true),
             _ => {
-                let expected =
-                    format!("the name of a database, because the catalog has several: {}", self.database_list());
+                let expected = format!(
+                    "the name of a database, because the catalog has several: {}",
+                    self.catalog.database_list()
+                );
                 Err(Invalid::new(InvalidKind::Null, "routes.database", row, None, expected))
             }
         }
