@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int8Array, Int32Array, RecordBatch, StringArray};
-use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, MutableBuffer, NullBuffer, ScalarBuffer};
 use ssbroker_core::route::{Answers, BLOCK};
 use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
@@ -130,8 +130,8 @@ impl SharedValues {
             addresses: Arc::new(StringArray::from_iter_values(addresses)),
             databases: Arc::new(StringArray::from_iter_values(databases)),
             none: Arc::new(StringArray::new_null(0)),
-            // The pages are never touched, so they take no memory.
-            zeros: Buffer::from_vec(vec![0u8; ZEROS]),
+            // Aligned for all types. The pages are never touched, so they take no memory.
+            zeros: MutableBuffer::from_len_zeroed(ZEROS).into(),
         }
     }
 }

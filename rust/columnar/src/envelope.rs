@@ -78,7 +78,7 @@ pub(crate) struct EnvelopeColumns<'a> {
 
 impl<'a> EnvelopeColumns<'a> {
     pub(crate) fn new(batch: &'a RecordBatch) -> Result<Self> {
-        let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
+        let fixed = |name| fixed_16(batch, name);
         let small = |name| column(batch, name, "int8", |array| array.as_primitive_opt::<Int8Type>());
         let number = |name| column(batch, name, "int32", |array| array.as_primitive_opt::<Int32Type>());
         let large = |name| column(batch, name, "int64", |array| array.as_primitive_opt::<Int64Type>());
@@ -119,7 +119,7 @@ impl<'a> EnvelopeColumns<'a> {
 
     /// Returns the header signatures.
     pub(crate) fn signature(batch: &'a RecordBatch) -> Result<&'a FixedSizeBinaryArray> {
-        column(batch, wire::HEADER_SIGNATURE, "binary(16)", |array| array.as_fixed_size_binary_opt())
+        fixed_16(batch, wire::HEADER_SIGNATURE)
     }
 
     /// Appends the bytes of a row's header that are signed.
@@ -180,6 +180,13 @@ pub(crate) fn column<'a, T>(
     })
 }
 
+/// Returns a column of GUIDs or digests.
+pub(crate) fn fixed_16<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a FixedSizeBinaryArray> {
+    column(batch, name, "binary(16)", |array| {
+        array.as_fixed_size_binary_opt().filter(|array| array.value_length() == 16)
+    })
+}
+
 /// Returns a GUID or digest; `None` for null.
 pub(crate) fn optional_16(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
     if column.is_null(row) { None } else { column.value(row).try_into().ok() }
@@ -221,7 +228,7 @@ pub struct SenderRun {
 pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
     let (mut runs, mut is_unencrypted) = (Vec::<SenderRun>::new(), true);
     for batch in batches {
-        let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
+        let fixed = |name| fixed_16(batch, name);
         let (conversations, brokers) = (fixed(fragments::CONVERSATION_ID)?, fixed(wire::TO_BROKER_INSTANCE)?);
         let sides = column(batch, fragments::IS_INITIATOR, "bool", |array| array.as_boolean_opt())?;
         let security = column(batch, wire::SECURITY, "int8", |array| array.as_primitive_opt::<Int8Type>())?;

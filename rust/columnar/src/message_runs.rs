@@ -18,7 +18,7 @@ use arrow_select::take::take;
 use ssbroker_md5::digest_many;
 
 use crate::arrays::binary_16;
-use crate::envelope::{EnvelopeColumns, UNENCRYPTED, column, digests_of, optional_16};
+use crate::envelope::{EnvelopeColumns, UNENCRYPTED, column, digests_of, fixed_16, optional_16};
 use crate::error::{Error, Result, internal};
 use crate::schema::{fragments, wire, wire_schema};
 
@@ -372,9 +372,7 @@ impl<'a> Messages<'a> {
     fn new(batch: &'a RecordBatch) -> Result<Self> {
         let flag = |name| column(batch, name, "bool", |array| array.as_boolean_opt());
         Ok(Self {
-            conversations: column(batch, fragments::CONVERSATION_ID, "binary(16)", |array| {
-                array.as_fixed_size_binary_opt()
-            })?,
+            conversations: fixed_16(batch, fragments::CONVERSATION_ID)?,
             directions: flag(fragments::IS_INITIATOR)?,
             numbers: column(batch, fragments::MESSAGE_SEQUENCE_NUMBER, "int64", |array| {
                 array.as_primitive_opt::<Int64Type>()

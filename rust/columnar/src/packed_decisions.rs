@@ -10,7 +10,7 @@ use arrow_array::{BinaryArray, Int64Array, RecordBatch};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
 use ssbroker_core::route::BLOCK;
-use ssbroker_core::{Catalog, Decision, Guid, NONE, NextHop, TRANSPORT};
+use ssbroker_core::{Catalog, Decision, Guid, Invalid, InvalidKind, NONE, NextHop, TRANSPORT};
 
 use crate::decisions::{DecisionSink, ResolvedBlock};
 use crate::error::{Result, internal};
@@ -100,7 +100,12 @@ impl<'a> PackedDecisions<'a> {
     pub(crate) fn finish(self) -> Result<RecordBatch> {
         let rows = self.numbers.len();
         let valid = NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(self.bound), 0, rows));
-        let mut ids = Vec::with_capacity((rows - valid.null_count()) * 16);
+        let size = (rows - valid.null_count()) * 16;
+        if i32::try_from(size).is_err() {
+            let expected = format!("at most {} conversations with a broker id in a batch", i32::MAX / 16);
+            return Err(Invalid::new(InvalidKind::Limit, "conversations", None, None, expected).into());
+        }
+        let mut ids = Vec::with_capacity(size);
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0i32);
         for (broker, is_bound) in self.brokers.iter().zip(&valid) {
