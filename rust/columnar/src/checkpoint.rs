@@ -4,6 +4,7 @@
 //! Extra columns are written as Arrow because their format in memory is specific to a version of the arrow-row
 //! crate.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -31,10 +32,10 @@ impl ReassemblyKernel {
     /// Writes a checkpoint.
     ///
     /// # Errors
-    /// An extra column cannot be written.
+    /// An extra column cannot be written, or the result of a push could not be built.
     pub fn checkpoint(&self) -> Result<Vec<u8>> {
-        let (state, stored) = self.assembler.checkpoint();
         self.check_usable()?;
+        let (state, stored) = self.assembler.checkpoint();
         let extra =
             self.extra_schema.as_ref().map(|extra_schema| write_extra_columns(extra_schema, &stored)).transpose();
         let extra = extra.map_err(|error| internal(&error))?.unwrap_or_default();
@@ -74,20 +75,23 @@ fn invalid(what: impl Display) -> Error {
     Error::State(format!("{what}"))
 }
 
-/// Splits a checkpoint into the assembler's state, the number of messages with extra columns, and the extra
-/// columns.
-fn split_checkpoint(bytes: &[u8]) -> std::result::Result<(&[u8], usize, &[u8]), &'static str> {
+/// The assembler's state, the number of messages with extra columns, and the extra columns.
+type Parts<'a> = (&'a [u8], usize, &'a [u8]);
+
+/// Splits a checkpoint.
+fn split_checkpoint(bytes: &[u8]) -> std::result::Result<Parts<'_>, Cow<'static, str>> {
     const TRUNCATED: &str = "truncated";
     let rest = bytes
         .strip_prefix(NAME)
         .ok_or("unknown format; expected what checkpoint() returned, or a file that --state wrote")?;
     let (version, _) = rest.split_first_chunk().ok_or(TRUNCATED)?;
-    if *version != VERSION.to_le_bytes() {
-        return Err("unsupported version");
+    let version = u16::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(format!("unsupported version {version}; expected {VERSION}").into());
     }
     let (content, digest) = bytes.split_last_chunk().ok_or(TRUNCATED)?;
     if !ssbroker_md5::equal(&ssbroker_md5::digest(content), digest) {
-        return Err("truncated or altered");
+        return Err("truncated or altered".into());
     }
     let rest = content.get(NAME.len() + size_of_val(&VERSION)..).ok_or(TRUNCATED)?;
     let (count, rest) = rest.split_first_chunk().ok_or(TRUNCATED)?;

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow_schema::ArrowError;
 use ssbroker_core::message::{Inbox, Outbox, Outgoing, Received, Waiting};
+use ssbroker_core::{Invalid, InvalidKind};
 
 use crate::arrays::binary_16;
 use crate::columns::Source;
 use crate::error::{Result, internal};
 use crate::schema::{fragments, received_schema, waiting_schema, wire};
+
+/// The most bytes of a binary column.
+const BYTES_MAX: usize = i32::MAX as usize;
 
 /// Reads the messages to send from a batch.
 ///
@@ -73,12 +76,17 @@ pub fn received_batch(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
 
 /// Builds a binary column of concatenated bodies; an end of `None` is null.
 pub(crate) fn body_array(values: Vec<u8>, ends: &[Option<usize>]) -> Result<BinaryArray> {
+    if values.len() > BYTES_MAX {
+        let size = format!("{} bytes in {} messages", values.len(), ends.len());
+        let expected = format!("at most {BYTES_MAX} bytes together; receive fewer messages with `top`");
+        let (kind, column) = (InvalidKind::Limit, fragments::MESSAGE_BODY);
+        return Err(Invalid::new(kind, column, None, Some(size.as_bytes()), expected).into());
+    }
     let mut offsets = Vec::with_capacity(ends.len() + 1);
     let mut last = 0;
     offsets.push(0);
     for end in ends {
-        let too_long = |_| internal(&ArrowError::OffsetOverflowError(values.len()));
-        last = i32::try_from(end.unwrap_or(0)).map_err(too_long)?.max(last);
+        last = last.max(end.unwrap_or(0) as i32);
         offsets.push(last);
     }
     let nulls = ends.iter().any(Option::is_none).then(|| ends.iter().map(Option::is_some).collect());
@@ -153,6 +161,15 @@ mod tests {
             found.iter().map(of).collect::<Vec<_>>(),
             [(7, "order".into(), b"a".to_vec()), (7, "return".into(), vec![])]
         );
+    }
+
+    #[test]
+    fn bodies_that_exceed_a_column_are_reported_with_their_size() {
+        let size = BYTES_MAX + 1;
+        let error = body_array(vec![0; size], &[Some(1), Some(size)]).unwrap_err().to_string();
+        let expected = "message_body: '2147483648 bytes in 2 messages' is out of range; \
+                        expected at most 2147483647 bytes together; receive fewer messages with `top`";
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -91,15 +91,16 @@ fn invalid(what: impl Into<String>) -> Error {
 
 /// Splits a body into the metadata and the buffers.
 fn split(body: &Buffer) -> Result<(&[u8], Buffer)> {
-    const TRUNCATED: &str = "truncated";
+    let truncated = |needed: usize| invalid(format!("truncated: {} bytes of at least {needed}", body.len()));
     let rest = body.strip_prefix(&MARKER).ok_or_else(|| invalid("missing marker"))?;
-    let (len, rest) = rest.split_first_chunk().ok_or_else(|| invalid(TRUNCATED))?;
-    let len = usize::try_from(i32::from_le_bytes(*len)).ok().filter(|len| *len <= METADATA_MAX);
-    let len = len.ok_or_else(|| invalid("metadata too long"))?;
+    let (len, rest) = rest.split_first_chunk().ok_or_else(|| truncated(PREFIX))?;
+    let declared = i32::from_le_bytes(*len);
+    let len = usize::try_from(declared).ok().filter(|len| *len <= METADATA_MAX);
+    let len = len.ok_or_else(|| invalid(format!("{declared} bytes of metadata; expected at most {METADATA_MAX}")))?;
     if !(PREFIX + len).is_multiple_of(ALIGNMENT) {
-        return Err(invalid("metadata not aligned"));
+        return Err(invalid(format!("{len} bytes of metadata; expected a multiple of {ALIGNMENT}")));
     }
-    let metadata = rest.get(..len).ok_or_else(|| invalid(TRUNCATED))?;
+    let metadata = rest.get(..len).ok_or_else(|| truncated(PREFIX + len))?;
     Ok((metadata, body.slice(PREFIX + len)))
 }
 
@@ -124,28 +125,37 @@ fn check_metadata(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize
     let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
         return Err(invalid("no columns"));
     };
-    let widths: Vec<usize> = fields.iter().flat_map(|field| buffers_of(field.data_type())).copied().collect();
+    let widths: Vec<_> = fields
+        .iter()
+        .flat_map(|field| buffers_of(field.data_type()).iter().map(move |width| (field.name(), *width)))
+        .collect();
     if nodes.len() != fields.len() || buffers.len() != widths.len() {
         return Err(invalid(format!("{} columns; expected {}", nodes.len(), fields.len())));
     }
     for (field, node) in fields.iter().zip(nodes) {
         let nulls_max = if field.is_nullable() { rows } else { 0 };
         if node.length() != rows || !(0..=nulls_max).contains(&node.null_count()) {
-            return Err(invalid(format!("{}: wrong number of rows or nulls", field.name())));
+            let (name, found, nulls) = (field.name(), node.length(), node.null_count());
+            let (what, expected) =
+                ("wrong number of rows or nulls", format!("expected {rows} and at most {nulls_max}"));
+            return Err(invalid(format!("{name}: {what}: {found} and {nulls}; {expected}")));
         }
     }
     let mut end = 0;
-    for (buffer, width) in buffers.iter().zip(widths) {
+    for (buffer, (name, width)) in buffers.iter().zip(widths) {
         let start =
             usize::try_from(buffer.offset()).ok().filter(|start| *start >= end && start.is_multiple_of(ALIGNMENT));
         let size = usize::try_from(buffer.length()).ok();
         if !size.is_some_and(|size| size.is_multiple_of(width)) {
-            return Err(invalid("a buffer ends within a value"));
+            let size = buffer.length();
+            return Err(invalid(format!("{name}: a buffer of {size} bytes ends within a value of {width}")));
         }
         let last = start.zip(size).and_then(|(start, len)| start.checked_add(len));
-        end = last
-            .filter(|last| *last <= len)
-            .ok_or_else(|| invalid("a buffer overlaps another one or is out of bounds"))?;
+        end = last.filter(|last| *last <= len).ok_or_else(|| {
+            let (at, size) = (buffer.offset(), buffer.length());
+            let expected = format!("expected them within {end} to {len}, at a multiple of {ALIGNMENT}");
+            invalid(format!("{name}: {size} bytes at {at}; {expected}"))
+        })?;
     }
     Ok(())
 }
