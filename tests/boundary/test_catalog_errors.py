@@ -78,7 +78,7 @@ INVALID = {
         "route_id",
         ssbroker.DuplicateError,
         "7",
-        "unique route ids within a database",
+        "unique route ids within a database; row {first} of Sales has this one",
     ),
     "database name": InvalidValue(
         "databases",
@@ -101,7 +101,7 @@ INVALID = {
         "service_broker_guid",
         ssbroker.DuplicateError,
         "00000000-0000-0000-0000-000000000001",
-        "a unique broker id for each enabled database",
+        "a unique broker id for each enabled database; First has this one",
     ),
 }
 
@@ -127,12 +127,13 @@ def test_the_error_names_the_invalid_row(case: InvalidValue, before: int, rows: 
     with pytest.raises(ssbroker.InputError) as caught:
         catalog(**given)
     error, row = caught.value, before + len(case.rows) - 1
+    expected = case.expected.replace("{first}", str(before))
     column = f"{case.table}.{case.column}"
     assert type(error) is case.error
-    assert (error.column, error.row, error.value, error.expected) == (column, row, case.value, case.expected)
+    assert (error.column, error.row, error.value, error.expected) == (column, row, case.value, expected)
     assert isinstance(error, ValueError)
     assert str(error).startswith(f"{column}, row {row}: ")
-    assert str(error).endswith(f"expected {case.expected}")
+    assert str(error).endswith(f"expected {expected}")
     assert case.value is None or f"'{case.value}'" in str(error)
 
 

@@ -1,5 +1,7 @@
 //! The catalog of an instance: databases, services and routing tables, validated and numbered.
 
+use std::collections::HashMap;
+
 use hashbrown::HashTable;
 
 use crate::address::Address;
@@ -133,8 +135,6 @@ impl Catalog {
         self.database_names.find(name).map(|number| number as u16)
     }
 
-    /// Returns the text of a service name.
-    #[must_use]
     /// Returns what is expected instead of an unknown database.
     #[must_use]
     pub fn expected_database(&self) -> String {
@@ -147,6 +147,8 @@ impl Catalog {
         names.collect::<Vec<_>>().join(", ")
     }
 
+    /// Returns the text of a service name.
+    #[must_use]
     pub fn name(&self, id: NameId) -> &[u8] {
         self.names.texts().get(id)
     }
@@ -244,6 +246,8 @@ pub struct RouteInput<'a> {
 pub struct CatalogBuilder {
     catalog: Catalog,
     without_id: Vec<u32>,
+    /// The enabled database with each broker id.
+    enabled_brokers: HashMap<Guid, u16>,
     /// The normal form of each distinct address text.
     addresses: Vec<AddressId>,
 }
@@ -290,7 +294,7 @@ impl CatalogBuilder {
             address_texts: Interner::new(seed),
             addresses,
         };
-        Ok(Self { catalog, without_id: Vec::new(), addresses: Vec::new() })
+        Ok(Self { catalog, without_id: Vec::new(), enabled_brokers: HashMap::new(), addresses: Vec::new() })
     }
 
     /// Adds a row of `sys.databases`.
@@ -302,14 +306,16 @@ impl CatalogBuilder {
             let expected = "unique database names";
             return Err(Invalid::new(InvalidKind::Duplicate, "databases.name", Some(row), Some(name), expected));
         }
-        let is_taken =
-            |id: &Guid| self.catalog.databases.iter().any(|other| other.enabled && other.broker == Some(*id));
-        if let Some(id) = broker.filter(|id| enabled && is_taken(id)) {
+        let id = broker.filter(|_| enabled);
+        if let Some((id, other)) = id.and_then(|id| Some((id, *self.enabled_brokers.get(&id)?))) {
             let (column, value) = ("databases.service_broker_guid", id.to_string());
-            let expected = "a unique broker id for each enabled database";
+            let other = String::from_utf8_lossy(&self.catalog.databases[usize::from(other)].name);
+            let expected = format!("a unique broker id for each enabled database; {other} has this one");
             return Err(Invalid::new(InvalidKind::Duplicate, column, Some(row), Some(value.as_bytes()), expected));
         }
-        self.add_database(name, broker, enabled).map(|_| ())
+        let number = self.add_database(name, broker, enabled)?;
+        self.enabled_brokers.extend(id.map(|id| (id, number)));
+        Ok(())
     }
 
     /// Reserves space for `routes` routes.
@@ -463,9 +469,11 @@ impl CatalogBuilder {
             .collect();
         given.sort_unstable();
         let duplicates = given.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1));
-        if let Some((_, id, row)) = duplicates.map(|pair| pair[1]).min_by_key(|&(_, _, row)| row) {
-            let (value, expected) = (id.to_string(), "unique route ids within a database");
-            let (kind, row) = (InvalidKind::Duplicate, Some(row as usize));
+        if let Some([first, second]) = duplicates.map(|pair| [pair[0], pair[1]]).min_by_key(|pair| pair[1].2) {
+            let (database, id, row) = second;
+            let database = String::from_utf8_lossy(&self.catalog.databases[usize::from(database)].name);
+            let expected = format!("unique route ids within a database; row {} of {database} has this one", first.2);
+            let (kind, row, value) = (InvalidKind::Duplicate, Some(row as usize), id.to_string());
             return Err(Invalid::new(kind, "routes.route_id", row, Some(value.as_bytes()), expected));
         }
         let mut next = vec![i64::from(FIRST_ROUTE_ID); self.catalog.databases.len()];

@@ -1,6 +1,7 @@
 //! Explains a decision: decides again and records what each step saw, and why routes did not match.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -336,15 +337,16 @@ impl RouteIndex {
     /// Returns the databases accepted by `is_included`, which is called with whether they have the service.
     fn trace_databases(&self, query: &Query<'_>, is_included: impl Fn(u16, bool) -> bool) -> Vec<HostTrace> {
         let name = self.catalog.find_name(query.name);
-        let has_service = |database: u16| name.is_some_and(|name| self.catalog.services.contains(&(database, name)));
-        let all =
-            (0..self.catalog.databases.len() as u16).filter(|&database| is_included(database, has_service(database)));
-        all.map(|database| HostTrace {
-            database,
-            has_service: has_service(database),
-            id_enabled_in: self.id_enabled_in(database),
-        })
-        .collect()
+        let services = self.catalog.services.iter().filter(|(_, service)| Some(*service) == name);
+        let hosts: HashSet<u16> = services.map(|&(database, _)| database).collect();
+        let all = (0..self.catalog.databases.len() as u16).map(|database| (database, hosts.contains(&database)));
+        all.filter(|&(database, has_service)| is_included(database, has_service))
+            .map(|(database, has_service)| HostTrace {
+                database,
+                has_service,
+                id_enabled_in: self.id_enabled_in(database),
+            })
+            .collect()
     }
 
     /// Returns the enabled database with the broker id of this disabled one (I7).
