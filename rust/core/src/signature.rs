@@ -8,11 +8,9 @@ use std::fmt;
 
 use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes192, Aes256};
+pub use ssbroker_md5::Digest;
 
 use crate::Guid;
-
-/// An MD5 digest, in the clear or encrypted as one block.
-pub type Digest = [u8; 16];
 
 /// Identifies a fragment: its conversation and direction, its message, and its number in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,12 +141,6 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// Whether two digests are equal, in constant time (P22).
-#[must_use]
-pub(crate) fn equal(one: &Digest, other: &Digest) -> bool {
-    one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
-}
-
 fn xor(one: Digest, other: Digest) -> Digest {
     (u128::from_ne_bytes(one) ^ u128::from_ne_bytes(other)).to_ne_bytes()
 }
@@ -210,16 +202,5 @@ mod tests {
         }
         assert_ne!(key.fragment_signature(&HEADER, &[5; 16], [3; 16]), signature);
         assert_ne!(key.fragment_signature(&HEADER, &[4; 16], [2; 16]), signature);
-    }
-
-    /// P22
-    #[test]
-    fn equal_compares_every_byte() {
-        for position in 0..16 {
-            let mut other = [9; 16];
-            assert!(equal(&[9; 16], &other));
-            other[position] ^= 0x80;
-            assert!(!equal(&[9; 16], &other));
-        }
     }
 }

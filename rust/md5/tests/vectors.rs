@@ -55,6 +55,7 @@ fn a_message_in_pieces_has_the_digest_of_the_whole() {
     }
 }
 
+/// P22
 #[test]
 fn digests_are_equal_if_no_bit_differs() {
     let one = digest(b"one");

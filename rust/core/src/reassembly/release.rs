@@ -1,12 +1,14 @@
 //! Processes the queue of complete messages: verifies them, then releases, holds or drops them.
 
+use ssbroker_md5::equal;
+
 use crate::reassembly::fragments::Body;
 use crate::reassembly::limits::Charge;
 use crate::reassembly::messages::{Message, MessageState};
 use crate::reassembly::output::{Acknowledgement, MessageInfo, Pushed, Rejected, Rejection};
 use crate::reassembly::push::{CompleteMessage, Push};
 use crate::reassembly::{Assembler, ExtraValues};
-use crate::signature::{Digest, Header, equal};
+use crate::signature::{Digest, Header};
 
 /// The number of held messages that are released at a time.
 const RUN: usize = 16;

@@ -1,8 +1,8 @@
 //! Verification of single fragments (P21, P23).
 
-use ssbroker_md5::digest_many;
+use ssbroker_md5::{digest_many, equal};
 
-use crate::signature::{Digest, Header, SessionKey, Signature, equal};
+use crate::signature::{Digest, Header, SessionKey, Signature};
 
 /// A fragment as received.
 #[derive(Clone, Copy, Debug)]
