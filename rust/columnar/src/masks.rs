@@ -1,22 +1,7 @@
 //! Bit masks of up to 64 rows.
 
 use arrow_buffer::BooleanBuffer;
-
-/// A mask of the lowest `len` bits.
-#[inline]
-pub(crate) fn ones(len: usize) -> u64 {
-    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
-}
-
-/// Returns the positions of the set bits.
-#[inline]
-pub(crate) fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let position = bits.trailing_zeros() as usize;
-        bits &= bits.wrapping_sub(1);
-        (position < 64).then_some(position)
-    })
-}
+pub(crate) use ssbroker_core::masks::{ones, set_bits};
 
 /// Reads up to 64 bits of a bitmap from `start`.
 #[inline]
@@ -45,12 +30,5 @@ mod tests {
                 assert_eq!(bits(&bitmap, start, len), expected, "offset {offset}, start {start}");
             }
         }
-    }
-
-    #[test]
-    fn set_bits_are_complete_and_ascending() {
-        assert_eq!(set_bits(0).count(), 0);
-        assert_eq!(set_bits(1 << 63 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 63]);
-        assert_eq!(set_bits(u64::MAX).count(), 64);
     }
 }

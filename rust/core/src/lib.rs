@@ -14,6 +14,7 @@ mod catalog;
 mod error;
 mod guid;
 mod hash;
+pub mod masks;
 pub mod message;
 mod prefetch;
 pub mod reassembly;

@@ -9,6 +9,7 @@ use crate::address::next_hop_of_service_name;
 use crate::catalog::NONE;
 use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
+use crate::masks::{ones, set_bits};
 use crate::prefetch::{prefetch, prefetch_line};
 use crate::route::decide::Scratch;
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, Source, Target, host_owner};
@@ -184,15 +185,6 @@ fn mask_of_bit(bytes: &[u8; BLOCK], bit: u32) -> u64 {
     })
 }
 
-#[inline]
-fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        bit
-    })
-}
-
 /// The block to decide, and the arguments.
 #[derive(Clone, Copy)]
 struct Request<'a, F> {
@@ -262,7 +254,7 @@ impl RouteIndex {
         answers: &mut Answers,
     ) {
         let len = block.len.min(BLOCK);
-        let rows = u64::MAX.checked_shr(64 - len as u32).unwrap_or(0);
+        let rows = ones(len);
         if self.options.tie_break == TieBreak::RoundRobin {
             *answers = Answers { brokers: answers.brokers, needs_decide: rows, ..Answers::default() };
             return;
