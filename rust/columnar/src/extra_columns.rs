@@ -317,14 +317,13 @@ fn select<'a>(arrays: impl Iterator<Item = &'a ArrayRef>, rows: &[(usize, usize)
     }
     let mut own = vec![Vec::new(); arrays.len()];
     let positions: Vec<_> = rows.iter().map(|&(array, row)| (array, place_of(&mut own[array], row))).collect();
-    let referenced_children = arrays.iter().zip(own).map(|(array, own)| take(array, &UInt64Array::from(own), None));
-    let mut referenced_children =
-        referenced_children.map(|part| without_dictionary(part?)).collect::<Arrow<Vec<_>>>()?;
-    match referenced_children.pop() {
-        Some(part) if referenced_children.is_empty() => Ok(part),
+    let parts = arrays.iter().zip(own).map(|(array, own)| take(array, &UInt64Array::from(own), None));
+    let mut parts = parts.map(|part| without_dictionary(part?)).collect::<Arrow<Vec<_>>>()?;
+    match parts.pop() {
+        Some(part) if parts.is_empty() => Ok(part),
         last => {
-            referenced_children.extend(last);
-            interleave(&referenced_children.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &positions)
+            parts.extend(last);
+            interleave(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &positions)
         }
     }
 }

@@ -189,9 +189,9 @@ impl<'a> Messages<'a> {
             binary_16(rows().map(|row| self.signature(row)).collect(), None)?,
             binary_16(self.fragment_signatures(parts), None)?,
         ];
-        let message_keys = UInt32Array::from_iter_values(parts.iter().map(|&(row, _)| row));
+        let rows = UInt32Array::from_iter_values(parts.iter().map(|&(row, _)| row));
         for array in &self.extra.arrays {
-            arrays.push(take(array, &message_keys, None).map_err(|error| internal(&error))?);
+            arrays.push(take(array, &rows, None).map_err(|error| internal(&error))?);
         }
         RecordBatch::try_new(Arc::clone(schema), arrays).map_err(|error| internal(&error))
     }

@@ -281,7 +281,7 @@ pub fn rejected_schema() -> SchemaRef {
 pub fn acknowledgements_schema() -> SchemaRef {
     let mut fields = message_keys();
     fields.truncate(2);
-    fields.push(field("acked_sequence_number", DataType::Int64, true));
+    fields.push(field(wire::ACKED_SEQUENCE_NUMBER, DataType::Int64, true));
     fields.push(field("partial_sequence_number", DataType::Int64, true));
     fields.push(field("partial_fragments", DataType::List(item_field()), true));
     Arc::new(Schema::new(fields))
@@ -326,7 +326,7 @@ pub fn wire_schema() -> SchemaRef {
         field(wire::SECURITY, DataType::Int8, false),
         field(wire::ACKED_SEQUENCE_NUMBER, DataType::Int64, true),
         field(wire::ACKED_AHEAD, DataType::Binary, true),
-        field("header_signature", DIGEST, false),
+        field(wire::HEADER_SIGNATURE, DIGEST, false),
         field(wire::HOPS_REMAINING, DataType::Int8, false),
         field(wire::TIME_TO_LIVE, DataType::Int32, false),
         field(wire::TIME_CONSUMED, DataType::Int32, false),

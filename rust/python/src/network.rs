@@ -7,11 +7,7 @@ use arrow_buffer::MutableBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
-use ssbroker_columnar::{
-    IncomingRun, OutgoingRun, RunEnvelope, SenderRun, crc32c as checksum, decode_fragments as decode,
-    first_hop as hop_of, header_digests as digests, incoming_runs as runs_of, outgoing_rows as rows_of,
-    outgoing_runs as waiting_runs_of, sender_runs as senders_of,
-};
+use ssbroker_columnar::{IncomingRun, OutgoingRun, RunEnvelope, SenderRun};
 
 use crate::arrow::{ReadOnlyBytes, export_array, export_with_known_schema, import_stream};
 use crate::detach::{attached, detached};
@@ -52,7 +48,7 @@ pub(crate) fn outgoing_runs<'py>(
     messages: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Vec<OutgoingRunRow<'py>>>> {
     let batches = import_stream(messages)?;
-    let found = attached(py, || waiting_runs_of(&batches))?;
+    let found = attached(py, || ssbroker_columnar::outgoing_runs(&batches))?;
     let as_run = |run: OutgoingRun| (PyBytes::new(py, &run.conversation_id), run.is_initiator, run.first, run.lengths);
     Ok(found.map(|runs| runs.into_iter().map(as_run).collect()))
 }
@@ -67,7 +63,8 @@ pub(crate) fn outgoing_rows<'py>(
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let batches = import_stream(messages)?;
     let envelopes: Vec<RunEnvelope> = senders.into_iter().map(as_envelope).collect();
-    let row_batches = detached_if_large(py, size_of(&batches), || rows_of(&batches, &envelopes))?;
+    let row_batches =
+        detached_if_large(py, size_of(&batches), || ssbroker_columnar::outgoing_rows(&batches, &envelopes))?;
     row_batches.into_iter().map(|rows| export_with_known_schema(py, rows, &ENVELOPE_SCHEMA)).collect()
 }
 
@@ -84,7 +81,7 @@ type SenderRuns<'py> = Vec<(Bound<'py, PyBytes>, bool, Option<Bound<'py, PyBytes
 #[pyo3(signature = (rows, /))]
 pub(crate) fn sender_runs<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<(SenderRuns<'py>, bool)> {
     let batches = import_stream(rows)?;
-    let (found, is_unencrypted) = attached(py, || senders_of(&batches))?;
+    let (found, is_unencrypted) = attached(py, || ssbroker_columnar::sender_runs(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
     let as_run = |run: SenderRun| (bytes(run.conversation_id), run.is_initiator, run.to_broker.map(bytes), run.rows);
     Ok((found.into_iter().map(as_run).collect(), is_unencrypted))
@@ -95,7 +92,7 @@ pub(crate) fn sender_runs<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyR
 #[pyo3(signature = (rows, now, /))]
 pub(crate) fn first_hop<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>, now: i64) -> PyResult<Bound<'py, PyAny>> {
     let batches = import_stream(rows)?;
-    export_with_known_schema(py, attached(py, || hop_of(&batches, now))?, &HOP_SCHEMA)
+    export_with_known_schema(py, attached(py, || ssbroker_columnar::first_hop(&batches, now))?, &HOP_SCHEMA)
 }
 
 /// See `_core.pyi`.
@@ -108,7 +105,7 @@ pub(crate) fn decode_fragments(py: Python<'_>, body: ReadOnlyBytes) -> PyResult<
         // Columns that share the memory need an aligned address.
         let mut aligned = MutableBuffer::with_capacity(body.len());
         aligned.extend_from_slice(body);
-        decode(&aligned.into())
+        ssbroker_columnar::decode_fragments(&aligned.into())
     })?;
     export_with_known_schema(py, rows, &WIRE_SCHEMA)
 }
@@ -118,7 +115,7 @@ pub(crate) fn decode_fragments(py: Python<'_>, body: ReadOnlyBytes) -> PyResult<
 #[pyo3(signature = (rows, /))]
 pub(crate) fn header_digests<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let batches = import_stream(rows)?;
-    let found = detached_if_large(py, size_of(&batches), || digests(&batches))?;
+    let found = detached_if_large(py, size_of(&batches), || ssbroker_columnar::header_digests(&batches))?;
     export_array(py, &found)
 }
 
@@ -145,7 +142,7 @@ pub(crate) fn incoming_runs<'py>(
     rows: &Bound<'py, PyAny>,
 ) -> PyResult<(Vec<IncomingRunRow<'py>>, Bound<'py, PyAny>)> {
     let batches = import_stream(rows)?;
-    let found = detached_if_large(py, size_of(&batches), || runs_of(&batches))?;
+    let found = detached_if_large(py, size_of(&batches), || ssbroker_columnar::incoming_runs(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
     let runs = found.runs.into_iter().map(|run| {
         let conversation_id = bytes(run.conversation_id);
@@ -163,5 +160,5 @@ pub(crate) fn incoming_runs<'py>(
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn crc32c(py: Python<'_>, data: ReadOnlyBytes, before: u32) -> PyResult<u32> {
     let data = data.bytes();
-    detached_if_large(py, data.len(), || Ok(checksum(data, before)))
+    detached_if_large(py, data.len(), || Ok(ssbroker_columnar::crc32c(data, before)))
 }

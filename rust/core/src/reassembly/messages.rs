@@ -99,9 +99,9 @@ impl Messages {
     /// Prefetches the message that is probably the right one; `None` if the message does not exist.
     #[inline]
     pub(crate) fn prefetch_candidate(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
-        let &prefetch_candidate = self.table.find(key(hash, direction, sequence), |_| true)?;
-        self.slab.prefetch(prefetch_candidate);
-        Some(prefetch_candidate)
+        let &number = self.table.find(key(hash, direction, sequence), |_| true)?;
+        self.slab.prefetch(number);
+        Some(number)
     }
 
     /// Prefetches messages ahead of `position` in a row of messages, and the fragments of nearer ones.
@@ -210,9 +210,9 @@ impl Directions {
     /// Prefetches the direction that is probably the right one; `None` if the direction does not exist.
     #[inline]
     pub(crate) fn prefetch_candidate(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
-        let &prefetch_candidate = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;
-        self.slab.prefetch(prefetch_candidate);
-        Some(prefetch_candidate)
+        let &number = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;
+        self.slab.prefetch(number);
+        Some(number)
     }
 
     /// Adds a direction that does not exist.

@@ -443,8 +443,7 @@ impl Assembler {
         }
         for (received, lookup) in block.iter().zip(&mut lookups) {
             let Header { conversation, is_initiator, .. } = received.header;
-            let prefetch_candidate = lookup.direction;
-            if prefetch_candidate != ABSENT && !directions.get(prefetch_candidate).is(conversation, is_initiator) {
+            if lookup.direction().is_some_and(|number| !directions.get(number).is(conversation, is_initiator)) {
                 lookup.direction = directions.find(hash, conversation, is_initiator).unwrap_or(ABSENT);
             }
         }
