@@ -375,7 +375,7 @@ impl RouteIndex {
             prefetch(&self.cells, stages.picked[row] as usize);
         }
         for row in rows.iter() {
-            // A single candidate is finished and leaves no pick to do.
+            // A single candidate is finished and leaves no pick to do; its number is that of an earlier block.
             let mut number = Some(stages.numbers[row]);
             let cell = request.follow_picks(row, self.cells[stages.picked[row] as usize], &self.cells, &mut number);
             self.finish(request, row, cell, number, stages, scratch, answers);
@@ -451,8 +451,8 @@ impl RouteIndex {
         }
     }
 
-    /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the slot
-    /// may be that of another name. `None` if `decide` must look at the name.
+    /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the
+    /// slot may be that of another name. `None` if `decide` must look at the name.
     // Returning the pair through memory would stall the reader.
     #[allow(clippy::inline_always)]
     #[inline(always)]
