@@ -40,8 +40,8 @@ fn integer_of<T: Integer>() -> String {
 /// Names of fewer letters are too similar to others by chance.
 const LETTERS_MIN: usize = 8;
 
-/// Whether a column name differs only in case, separators, or one letter of a long name, or is another usual name of the
-/// column.
+/// Whether a column name differs only in case, separators, or one letter of a long name, or is another usual name of
+/// the column.
 #[must_use]
 pub fn is_misspelling(found: &str, name: &str) -> bool {
     let letters = |text: &str| -> Vec<u8> {
@@ -341,7 +341,8 @@ impl<'a> Source<'a> {
         values.enumerate().map(whole).collect()
     }
 
-    /// Returns an optional timestamp column in microseconds since 1970, rounding finer units up. A date is midnight, UTC.
+    /// Returns an optional timestamp column in microseconds since 1970, rounding finer units up. A date is midnight,
+    /// UTC.
     pub(crate) fn timestamps(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         self.by_row(name, array, |array| self.timestamp_values(name, array)).map(Some)

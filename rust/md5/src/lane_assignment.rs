@@ -196,8 +196,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Puts a message into the next unused lane. Returns whether the next message should start a block later, so that the
-    /// lanes do not read lines of the same cache set at the same time.
+    /// Puts a message into the next unused lane. Returns whether the next message should start a block later, so that
+    /// the lanes do not read lines of the same cache set at the same time.
     fn add(&mut self, state: [u32; 4], index: usize, body: &'a [Block]) -> bool {
         self.put(self.count, state, index, body);
         self.count += 1;

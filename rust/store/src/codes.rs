@@ -7,6 +7,7 @@ pub(crate) const RETAINED_RECEIVED: i64 = 0;
 pub(crate) const READY: i64 = 1;
 /// The status of a message that waits for earlier ones (P14).
 pub(crate) const EARLY: i64 = 2;
+// Python writes the copies of messages that were sent, with status 3.
 
 /// The precedence of all messages but timers and errors.
 pub(crate) const PRECEDENCE_MESSAGE: i64 = 2;

@@ -467,8 +467,8 @@ const READY_MESSAGES: &str = "
     FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = ?2 ORDER BY precedence, message_sequence_number";
 const QUEUE_STATE: &str = "
     SELECT EXISTS (SELECT 1 FROM ssb_group_leases), rollbacks > 0 FROM ssb_queues WHERE queue_id = ?1";
-// The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s that was taken in more than 60 s from now was taken before
-// the clock was set back.
+// The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s that was taken in more than 60 s from now was taken
+// before the clock was set back.
 const LEASED: &str = "
     SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";
 const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1 AND status = ?2";

@@ -1,6 +1,6 @@
 //! SEND on established conversations (P33): into a queue of the same database, or into the transmission queue if
-//! the database does not have the service. Messages that need an event, a copy or a validated body are left to
-//! Python.
+//! the database does not have the service. Messages that need an event, a validated body, or a copy in the
+//! sender's queue (RETENTION) are left to Python.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ pub struct EnqueueTarget {
 pub struct QueueRow<'m> {
     /// The queue.
     pub queue_id: i64,
-    /// Its status: 0 for retained after it was received, 1 for ready, 2 for early, 3 for retained after it was sent.
+    /// Its status; see `codes.rs`.
     pub status: i64,
     /// The priority of the endpoint that receives it.
     pub priority: i64,

@@ -145,8 +145,8 @@ mod linux {
             self.content().calls.fetch_or(calls, Ordering::Relaxed);
         }
 
-        /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another may have
-        /// taken it already.
+        /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another may
+        /// have taken it already.
         pub fn clear_holder(&self) {
             let Content { process_id, writers_waiting, .. } = self.content();
             let cleared = process_id.compare_exchange(self.process_id, 0, Ordering::SeqCst, Ordering::Relaxed);

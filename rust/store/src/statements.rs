@@ -60,9 +60,9 @@ impl Statements {
         }
     }
 
-    /// Commits. A commit that is not durable defers its sync to a later commit or to `sync`: until then it survives the end
-    /// of the process, but not a power cut, which leaves the file as it was before. Returns whether the path still leads
-    /// to the opened file; otherwise the changes are lost with the old file.
+    /// Commits. A commit that is not durable defers its sync to a later commit or to `sync`: until then it survives the
+    /// end of the process, but not a power cut, which leaves the file as it was before. Returns whether the path still
+    /// leads to the opened file; otherwise the changes are lost with the old file.
     ///
     /// # Errors
     /// The commit failed, or there is no transaction.

@@ -307,9 +307,7 @@ mod tests {
         }
 
         /// P26
-
         #[test]
-
         fn many_fragments_use_at_most_twice_the_memory_they_need(numbers in numbers()) {
             let mut fragments = Fragments::default();
             for &number in &numbers {

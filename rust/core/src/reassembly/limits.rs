@@ -77,7 +77,6 @@ impl Charge {
     }
 
     fn is_within(self, bytes: u64, messages: u64) -> bool {
-        // A charge without a message must not fail because of the message limit.
         self.bytes <= bytes && self.messages <= messages
     }
 }

@@ -36,7 +36,7 @@ pub struct MessageBatch {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     batches: Vec<MessageBatch>,
-    /// The bytes of this push that may still be released; bytes kept from earlier pushes are not included.
+    /// How many bytes may still be released, without those that were kept from earlier pushes.
     expected_bytes: usize,
     /// The bodies that were assembled but not released yet, in order.
     assembled: VecDeque<Assembled>,
@@ -278,7 +278,7 @@ mod tests {
                 assert!(output.release(number, info(i64::from(number))).is_none());
             }
             output.drop_unreleased();
-            assert!(output.release(0, info(0)).is_some(), "nothing is body any more");
+            assert!(output.release(0, info(0)).is_some(), "no body is assembled any more");
             contents(output)
         };
         let all = [

@@ -8,8 +8,8 @@ use crate::reassembly::verify::{Received, Verification, Verifier};
 use crate::reassembly::{Assembler, ExtraColumnSource, ExtraValues};
 use crate::signature::{Digest, Header, Signature};
 
-/// The queue is processed at this many messages, unless the messages are large: the longer the queue, the more
-/// messages are released together with it and read only once.
+/// The queue is processed when it has this many messages: the longer it is, the more messages are digested and copied
+/// together, in one pass over memory.
 const QUEUE_MESSAGES: usize = 4_096;
 const LARGE: u64 = 4_096;
 

@@ -24,8 +24,9 @@ use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
-/// The most entries for names without a route in the table, of all sources together, and for the routes of `msdb` again;
-/// more only for replies. In the sources beyond, a service that no route names is left to `decide` if a database has it.
+/// The most entries for names without a route in the table, of all sources together, and for the routes of `msdb`
+/// again; more only for replies. In the sources beyond, a service that no route names is left to `decide` if a database
+/// has it.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;

@@ -1,18 +1,18 @@
 //! The decision table: what happens to the conversations of every routing table, service name and kind of broker id.
 //!
-//! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and for
-//! each kind of broker id a precomputed decision or what to look at next ([`Action`]). Names without an entry share one
-//! default entry per source, and so do unknown names: those that no route of the table, no database and no pending
-//! request has. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry
-//! is a [`Cell`].
+//! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and
+//! for each kind of broker id a precomputed decision or what to look at next ([`Action`]). Names without an entry share
+//! one default entry per source, and so do unknown names: those that no route of the table, no database and no pending
+//! request has. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry is a
+//! [`Cell`].
 
 use std::ops::Range;
 
 use crate::catalog::{AddressId, NONE, NameId};
 use crate::guid::Guid;
 
-/// Where a conversation comes from: the number of the database in which it started, or one for messages from other instances: `outside`
-/// or `replies`.
+/// Where a conversation comes from: the number of the database in which it started; or, if it comes from another
+/// instance, `outside` or `replies`.
 pub type Source = u16;
 
 /// A route and its target; in an action that is not finished, the cells to look at next ([`Target::cells`]).
@@ -86,8 +86,8 @@ pub(crate) struct Entry {
     pub(crate) targets: [Target; 2],
     /// When the entry must be compiled again.
     pub(crate) expires: i64,
-    /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length only has
-    /// to exceed 64, so that the entry is not taken for that of a shorter name.
+    /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length only
+    /// has to exceed 64, so that the entry is not taken for that of a shorter name.
     pub(crate) key: u32,
     /// For a conversation without a broker id, with one other than `broker`, and with `broker`.
     pub(crate) actions: [Action; 3],
@@ -181,8 +181,8 @@ impl Action {
 }
 
 impl Target {
-    /// The cells from `first` on, for [`Next::Pick`] and [`Next::MaybeAddress`]. They share the memory of a route and its
-    /// target, because an entry must fit into two cache lines: the first is in `route_id`, their number in `to`.
+    /// The cells from `first` on, for [`Next::Pick`] and [`Next::MaybeAddress`]. They share the memory of a route and
+    /// its target, because an entry must fit into two cache lines: the first is in `route_id`, their number in `to`.
     pub(crate) fn cells(first: usize, count: usize) -> Self {
         Self { route_id: first as u32 as i32, to: count as u32 }
     }

@@ -42,10 +42,12 @@ pub struct RouteIndex {
     pub(crate) order: Vec<u32>,
     /// Maps a name in a source to its slot in `entries`.
     pub(crate) entry_slots: PerfectHash,
-    /// One per slot, `Entry::NONE` in a free one; then the default entries, and those for unknown names, of each source.
+    /// One per slot, `Entry::NONE` in a free one; then the default entries, and those for unknown names, of each
+    /// source.
     pub(crate) entries: Vec<Entry>,
-    /// The names that have no entry in the sources for which the limit omits them. The names of services that a database
-    /// has and of pending requests are hashed as those of `replies`, the names of the routes of `msdb` as its own.
+    /// The names that have no entry in the sources for which the limit omits them. The names of services that a
+    /// database has and of pending requests are hashed as those of `replies`, the names of the routes of `msdb` as its
+    /// own.
     pub(crate) omitted_names: NameFilter,
     /// The routes of each slot's entry, as positions in `order`.
     pub(crate) routes_at: Vec<[u32; 2]>,

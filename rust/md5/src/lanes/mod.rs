@@ -168,8 +168,8 @@ fn prefetch_line(line: *const u8) {
 /// How many blocks ahead are prefetched.
 const AHEAD: usize = 8;
 
-// Copies of the input, made by the lanes while it is in the caches. A copy is written in whole cache lines, so that
-// the memory need not be read first.
+// Copies of the input, made by the lanes while it is in the caches. A copy is written in whole cache lines: an engine
+// with stores that bypass the caches need not read the memory first.
 
 /// A cache line that is not written yet.
 #[repr(align(64))]
