@@ -18,7 +18,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyTuple};
 use ssbroker_columnar::{DictionaryColumn, type_name};
 
-use crate::errors::{malformed, take_panic};
+use crate::errors::{malformed, panic_text};
 
 const ARRAY: &CStr = c"arrow_array";
 const SCHEMA: &CStr = c"arrow_schema";
@@ -141,10 +141,7 @@ fn export<'py>(py: Python<'py>, class: &str, data: &ArrayData) -> PyResult<Bound
 fn checked<T>(py: Python<'_>, import: impl FnOnce() -> Result<T, ArrowError>) -> PyResult<T> {
     match catch_unwind(AssertUnwindSafe(import)) {
         Ok(imported) => imported.map_err(|error| unreadable(py, &error)),
-        Err(_) => {
-            let what = take_panic().unwrap_or_default();
-            Err(malformed(py, &format!("it violates the C data interface: {what}")))
-        }
+        Err(panic) => Err(malformed(py, &format!("it violates the C data interface: {}", panic_text(&*panic)))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::prelude::*;
 use ssbroker_columnar::Result;
 
-use crate::errors::{internal, to_python};
+use crate::errors::{panicked, to_python};
 
 /// Runs `work` without the GIL.
 pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
@@ -22,6 +22,6 @@ fn map_result<T>(py: Python<'_>, outcome: std::result::Result<Result<T>, Box<dyn
     match outcome {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(to_python(py, &error)),
-        Err(_) => Err(internal(py)),
+        Err(panic) => Err(panicked(py, &*panic)),
     }
 }

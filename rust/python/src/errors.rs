@@ -1,7 +1,6 @@
 //! Maps errors to the exceptions of `ssbroker.exceptions`.
 
-use std::cell::Cell;
-use std::panic;
+use std::any::Any;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -43,35 +42,20 @@ pub(crate) fn option_error(py: Python<'_>, text: &str) -> PyErr {
     raise(py, "OptionError", text, None)
 }
 
-thread_local! {
-    /// The last panic of this thread that `internal` has not reported.
-    static LAST_PANIC: Cell<Option<String>> = const { Cell::new(None) };
+/// Returns the message of a panic that was caught.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without a message")
 }
 
-/// Keeps the message and place of each panic for `internal`.
-pub(crate) fn keep_panics() {
-    let before = panic::take_hook();
-    panic::set_hook(Box::new(move |panicked| {
-        let payload = panicked.payload();
-        let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
-        let place = panicked.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
-        // There is nothing to keep it in while the thread ends.
-        let _ = LAST_PANIC.try_with(|last| last.set(Some(format!("{text}{place}"))));
-        before(panicked);
-    }));
+/// Reports a panic that was caught.
+pub(crate) fn panicked(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
+    internal_error(py, panic_text(panic))
 }
 
-/// Returns the message and place of the panic that was just caught.
-pub(crate) fn take_panic() -> Option<String> {
-    LAST_PANIC.take()
-}
-
-/// Reports a bug of this module: the panic that was just caught, or a call on an object that cannot be used.
-pub(crate) fn internal(py: Python<'_>) -> PyErr {
-    let unusable = || "the object is closed, or an earlier internal error has interrupted a call".to_owned();
-    let what = take_panic().unwrap_or_else(unusable);
-    internal_error(py, &what)
+/// Reports a call on an object that cannot be used.
+pub(crate) fn unusable(py: Python<'_>) -> PyErr {
+    internal_error(py, "the object is closed, or an earlier internal error has interrupted a call")
 }
 
 fn internal_error(py: Python<'_>, what: &str) -> PyErr {

@@ -34,7 +34,6 @@ mod _core {
     #[allow(clippy::unnecessary_wraps)]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         super::memory::set_purge_delay();
-        super::errors::keep_panics();
         Ok(())
     }
 

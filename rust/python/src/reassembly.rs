@@ -1,6 +1,5 @@
 //! `_core.Reassembler`, `_core.fragment`, `_core.md5` and `_core.SessionKeys`.
 
-use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -16,7 +15,7 @@ use ssbroker_core::reassembly::Limits;
 use crate::arrow::{export_array, export_batches, import_array, import_batch};
 use crate::catalog::random_seed;
 use crate::detach::detached;
-use crate::errors::{in_use_at_fork, internal, option_error};
+use crate::errors::{in_use_at_fork, option_error, unusable};
 
 type Batches<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -41,12 +40,12 @@ impl PyReassembler {
         Self { kernel: Mutex::new(kernel), user: AtomicU32::new(0) }
     }
 
-    fn lock(&self) -> std::result::Result<MutexGuard<'_, ReassemblyKernel>, Unusable> {
+    fn lock(&self, process: u32) -> std::result::Result<MutexGuard<'_, ReassemblyKernel>, Unusable> {
         match self.kernel.try_lock() {
             Ok(kernel) => Ok(kernel),
             Err(TryLockError::Poisoned(_)) => Err(Unusable::Interrupted),
             Err(TryLockError::WouldBlock) => match self.user.load(Ordering::Relaxed) {
-                user if user != 0 && user != process::id() => Err(Unusable::InUseAtFork),
+                user if user != 0 && user != process => Err(Unusable::InUseAtFork),
                 _ => self.kernel.lock().map_err(|_| Unusable::Interrupted),
             },
         }
@@ -58,9 +57,10 @@ impl PyReassembler {
         py: Python<'_>,
         work: impl FnOnce(&mut ReassemblyKernel) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let worked = detached(py, || match self.lock() {
+        let process = py.import("os")?.call_method0("getpid")?.extract()?;
+        let worked = detached(py, || match self.lock(process) {
             Ok(mut kernel) => {
-                self.user.store(process::id(), Ordering::Relaxed);
+                self.user.store(process, Ordering::Relaxed);
                 let result = work(&mut kernel);
                 self.user.store(0, Ordering::Relaxed);
                 result.map(Ok)
@@ -68,7 +68,7 @@ impl PyReassembler {
             Err(why) => Ok(Err(why)),
         });
         worked?.map_err(|why| match why {
-            Unusable::Interrupted => internal(py),
+            Unusable::Interrupted => unusable(py),
             Unusable::InUseAtFork => in_use_at_fork(py),
         })
     }

@@ -17,7 +17,7 @@ use ssbroker_store::{
 };
 
 use crate::arrow::{export_batch, export_with_schema, import_stream};
-use crate::errors::{internal, to_python};
+use crate::errors::{panicked, to_python, unusable};
 use crate::metadata::PyMetadataSnapshot;
 use crate::sqlite::{statements, to_apsw_error};
 
@@ -110,7 +110,8 @@ impl PyStatements {
     ) -> PyResult<T> {
         match outcome {
             Ok(Some(result)) => result.map_err(|error| to_apsw_error(py, &error)),
-            Ok(None) | Err(_) => Err(internal(py)),
+            Ok(None) => Err(unusable(py)),
+            Err(panic) => Err(panicked(py, &*panic)),
         }
     }
 
