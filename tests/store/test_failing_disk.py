@@ -122,3 +122,29 @@ def test_a_transaction_rolled_back_by_sqlite_rejects_statements(tmp_path: Path) 
         assert numbers(file) == []
         write(file, 1)
     assert numbers_at(path) == [1]
+
+
+@pytest.mark.parametrize("rows", [5, 8, 11, 15, 30])
+def test_a_statement_rolled_back_by_sqlite_leaves_earlier_ones(tmp_path: Path, rows: int) -> None:
+    """If the disk is full while a spilled page is read again, SQLite may undo only that statement, and the rest may be committed."""
+    path = tmp_path / "file.sqlite"
+    with failing_calls("full") as disk, closing(DatabaseFile.create(path, MIGRATIONS)) as file:
+        session = file.session()
+        connection = session.begin()
+        connection.pragma("cache_size", 1)
+        for number in range(rows):
+            connection.execute("INSERT INTO numbers VALUES (?, ?)", (number, body(number)))
+        disk.asked, disk.fails_at = 0, 1
+        try:
+            connection.execute("UPDATE numbers SET number = number + 1000, body = body")
+        except apsw.FullError:
+            disk.fails_at = 0
+            if connection.in_transaction:
+                connection.execute("INSERT INTO numbers VALUES (?, ?)", (rows, body(rows)))
+                session.commit()
+                assert numbers(file) == [*range(rows + 1)]
+                assert numbers_after_a_kill(path, tmp_path / "killed") == [*range(rows + 1)]
+                return
+            with pytest.raises(StorageError):
+                session.commit()
+            assert numbers(file) == []

@@ -339,6 +339,8 @@ unsafe fn flush(file: *mut sqlite3_file) -> c_int {
     unsafe { buffer_of(file).map_or(SQLITE_OK, |buffer| flush_buffer(file, buffer)) }
 }
 
+/// Writes the buffered bytes. If that fails, they remain in the buffer: SQLite may undo only the current statement, and
+/// commit the frames of earlier ones.
 fn flush_buffer(file: *mut sqlite3_file, buffer: &mut WalBuffer) -> c_int {
     let Some(next) = buffer.next.filter(|_| !buffer.bytes.is_empty()) else { return SQLITE_OK };
     if next > buffer.end && buffer.bytes.len() <= SMALL_COMMIT && !buffer.growth_failed {
@@ -347,8 +349,8 @@ fn flush_buffer(file: *mut sqlite3_file, buffer: &mut WalBuffer) -> c_int {
     let code = write_at(file, &buffer.bytes, next - length(&buffer.bytes));
     if code == SQLITE_OK {
         buffer.end = buffer.end.max(next);
+        buffer.bytes.clear();
     }
-    buffer.bytes.clear();
     code
 }
 
@@ -398,6 +400,7 @@ unsafe fn end_transaction(database: *mut sqlite3_file) {
         let wal = (*database.cast::<File>()).other.cast();
         if let Some(buffer) = ptr::NonNull::new(wal).and_then(|wal| buffer_of(wal.as_ptr())) {
             flush_buffer(wal, buffer);
+            buffer.bytes.clear();
             buffer.next = None;
             buffer.is_last_frame = false;
             buffer.is_complete = false;
