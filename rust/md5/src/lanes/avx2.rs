@@ -1,12 +1,13 @@
 //! 256-bit vectors with 8 lanes each.
 
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States, copy_line};
+use super::{Copies, LANES_MAX, Line, Sources, States};
+use crate::rounds::Block;
 use std::arch::x86_64::{
-    __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_castsi128_si256,
-    _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi32, _mm256_sllv_epi32,
-    _mm256_srlv_epi32, _mm256_storeu_si256, _mm256_sub_epi32, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64,
-    _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
+    __m256i, _mm_loadu_si128, _mm_sfence, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256,
+    _mm256_castsi128_si256, _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi32,
+    _mm256_sllv_epi32, _mm256_srlv_epi32, _mm256_storeu_si256, _mm256_stream_si256, _mm256_sub_epi32,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
 const WIDTH: usize = 8;
@@ -20,9 +21,24 @@ type Vector = __m256i;
 
 kernel!([1 2 3] #[target_feature(enable = "avx2")]);
 
-/// Plain stores need no fence.
+/// Bypasses the caches, because the copy is read much later.
+#[target_feature(enable = "avx2")]
 #[inline]
-fn finish_copies() {}
+fn copy_line(from: &Block, to: &mut Line) {
+    let (from, to) = (from.as_ptr().cast::<Vector>(), to.0.as_mut_ptr().cast::<Vector>());
+    // SAFETY: references to 64 bytes each, i.e. two vectors; the second has that alignment.
+    unsafe {
+        _mm256_stream_si256(to, _mm256_loadu_si256(from));
+        _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
+    }
+}
+
+/// Makes the non-temporal stores visible to all readers.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn finish_copies() {
+    _mm_sfence();
+}
 
 #[target_feature(enable = "avx2")]
 #[inline]
