@@ -286,9 +286,7 @@ impl RouteIndex {
                 let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
                 self.look_up(&request, row, slot, None, stages, scratch, answers);
             }
-            for row in stages.pending_on(Next::Expired).iter() {
-                self.look_up(&request, row, stages.slots[row], None, stages, scratch, answers);
-            }
+            self.finish_expired(&request, stages, scratch, answers);
             self.finish_second_lookups(&request, stages, scratch, answers);
         }
         self.collect(rows, block.has_broker, stages, answers);
@@ -426,6 +424,26 @@ impl RouteIndex {
         }
     }
 
+    /// Finishes the conversations whose entries have expired.
+    fn finish_expired<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let rows = stages.pending_on(Next::Expired);
+        for row in rows.iter() {
+            scratch.entries.prefetch_number(stages.slots[row]);
+        }
+        for row in rows.iter() {
+            scratch.entries.prefetch_entry(stages.slots[row]);
+        }
+        for row in rows.iter() {
+            self.look_up_live(request, row, None, stages, scratch, answers);
+        }
+    }
+
     /// Returns the decision for a broker id that the routes of an entry do not name.
     pub(crate) fn cell_of_unlisted_id(&self, entry: &Entry, cells: &[Cell], broker: Guid) -> Cell {
         let is_host = entry.service != NONE && self.pair(host_owner(entry.service), broker).is_some();
@@ -478,9 +496,12 @@ impl RouteIndex {
             return (source, Some(self.prefetched_slot(hash(source))));
         }
         let source = self.entries[stages.slots[row] as usize].source();
-        let may_be_omitted = |of| self.omitted_names.may_contain(hash(of));
+        // The filter may contain a name that is not omitted. Every omitted name has an entry in another source.
+        let is_omitted =
+            |of, listed_in| self.omitted_names.may_contain(hash(of)) && self.slot(listed_in, name).is_some();
         let is_unknown = next == Next::Unknown
-            || !may_be_omitted(self.replies()) && (source != self.catalog.msdb || !may_be_omitted(source));
+            || !is_omitted(self.replies(), self.replies())
+                && (source != self.catalog.msdb || !is_omitted(source, self.outside()));
         (source, is_unknown.then(|| self.unknown_slot(source)))
     }
 
@@ -525,6 +546,7 @@ impl RouteIndex {
 
     /// Decides a conversation by the entry in a slot, which may have expired.
     #[allow(clippy::too_many_arguments)]
+    #[inline]
     fn look_up<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -538,39 +560,54 @@ impl RouteIndex {
         stages.slots[row] = slot;
         let (has_broker, broker) = (request.has_broker(row), answers.brokers[row]);
         let entry = &self.entries[slot as usize];
-        let cell = if request.now < entry.expires {
-            let action = entry.action(has_broker, broker);
-            if !action.has(Action::UNFINISHED) {
-                return Self::finish_in_entry(row, entry, action, stages, answers);
+        if request.now >= entry.expires {
+            return self.look_up_live(request, row, number, stages, scratch, answers);
+        }
+        let action = entry.action(has_broker, broker);
+        if !action.has(Action::UNFINISHED) {
+            return Self::finish_in_entry(row, entry, action, stages, answers);
+        }
+        let cell = match entry.cell(action) {
+            cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
+                Some(pair) => pair.cell(),
+                None => self.cell_of_unlisted_id(entry, &self.cells, broker),
+            },
+            cell if cell.action == Action::next(Next::HostDatabase) => {
+                self.cell_of_unlisted_id(entry, &self.cells, broker)
             }
-            let cell = match entry.cell(action) {
-                cell if cell.action == Action::next(Next::Pair) => match self.pair(slot, broker) {
-                    Some(pair) => pair.cell(),
-                    None => self.cell_of_unlisted_id(entry, &self.cells, broker),
-                },
-                cell if cell.action == Action::next(Next::HostDatabase) => {
-                    self.cell_of_unlisted_id(entry, &self.cells, broker)
-                }
-                cell => cell,
-            };
-            request.check_name_and_follow_picks(row, cell, &self.cells, &mut number)
-        } else {
-            self.refresh_entry(slot, request.now, scratch);
-            let Some(live) = scratch.entries.get(slot, request.now) else { return };
-            let entry = &live.entry;
-            let action = entry.action(has_broker, broker);
-            if !action.has(Action::UNFINISHED) {
-                return Self::finish_in_entry(row, entry, action, stages, answers);
-            }
-            let cell = match entry.cell(action) {
-                cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
-                    let pair = live.pairs.get(&broker).copied();
-                    pair.unwrap_or_else(|| self.cell_of_unlisted_id(entry, &live.cells, broker))
-                }
-                cell => cell,
-            };
-            request.check_name_and_follow_picks(row, cell, &live.cells, &mut number)
+            cell => cell,
         };
+        let cell = request.check_name_and_follow_picks(row, cell, &self.cells, &mut number);
+        self.finish(request, row, cell, number, stages, scratch, answers);
+    }
+
+    /// Decides a conversation whose entry has expired, by that entry compiled again for the current time.
+    // Called for each conversation whose entry has expired.
+    #[inline]
+    fn look_up_live<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        mut number: Option<TieNumber>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        let slot = stages.slots[row];
+        let live = self.live_entry(slot, request.now, scratch);
+        let (entry, broker) = (&live.entry, answers.brokers[row]);
+        let action = entry.action(request.has_broker(row), broker);
+        if !action.has(Action::UNFINISHED) {
+            return Self::finish_in_entry(row, entry, action, stages, answers);
+        }
+        let cell = match entry.cell(action) {
+            cell if matches!(cell.action.next_of(), Some(Next::Pair | Next::HostDatabase)) => {
+                let pair = live.pairs.get(&broker).copied();
+                pair.unwrap_or_else(|| self.cell_of_unlisted_id(entry, &live.cells, broker))
+            }
+            cell => cell,
+        };
+        let cell = request.check_name_and_follow_picks(row, cell, &live.cells, &mut number);
         self.finish(request, row, cell, number, stages, scratch, answers);
     }
 

@@ -182,19 +182,25 @@ impl RouteIndex {
         })
     }
 
-    /// Caches the entry of a slot for the routes that are live at `now`, unless the cached one is still valid then.
-    // Called for each conversation whose entry has expired.
-    #[allow(clippy::inline_always)]
-    #[inline(always)]
-    pub(crate) fn refresh_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) {
-        if scratch.entries.get(slot, now).is_none() {
-            let live = self.live_entry(slot, now, scratch);
-            scratch.entries.set(self.entries.len(), slot, live);
-        }
+    /// Returns the entry of a slot for the routes that are live at `now`, from the cache if it is still valid then.
+    #[inline]
+    pub(crate) fn live_entry<'s>(&self, slot: u32, now: i64, scratch: &'s mut Scratch) -> &'s LiveEntry {
+        let number = match scratch.entries.number(slot, now) {
+            Some(number) => number,
+            None => self.refresh_entry(slot, now, scratch),
+        };
+        scratch.entries.get(number)
+    }
+
+    /// Caches the entry of a slot for the routes that are live at `now`, and returns its number.
+    #[cold]
+    fn refresh_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> usize {
+        let live = self.compile_live_entry(slot, now, scratch);
+        scratch.entries.set(self.entries.len(), slot, live)
     }
 
     /// Compiles the entry of a slot again, for the routes that are live at `now`.
-    fn live_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> LiveEntry {
+    fn compile_live_entry(&self, slot: u32, now: i64, scratch: &mut Scratch) -> LiveEntry {
         let entry = &self.entries[slot as usize];
         let mut compiler = Compiler::new(self, now, std::mem::take(scratch), None);
         let service = Some(entry.service).filter(|&service| service != NONE);
@@ -543,7 +549,9 @@ impl<'a> Compiler<'a> {
     fn is_shared(&self, subject: &Subject<'_>, found: &Found) -> bool {
         let Some(service) = subject.service else { return false };
         let table = &self.index.tables[usize::from(self.index.table(subject.source))];
-        table.shares_later_steps
+        // An entry that is compiled again is for one time, so it holds the decision itself.
+        self.now == BEFORE_ALL
+            && table.shares_later_steps
             && matches!(found, Found::Request | Found::Nothing | Found::Routes { step: 5, .. })
             && self.index.hosts_of(Some(service)).is_empty()
             && !self.index.catalog.is_pending(service)

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use crate::catalog::NEVER;
 use crate::guid::Guid;
+use crate::prefetch::{CACHE_LINE, prefetch, prefetch_line};
 use crate::route::decision_table::{Cell, Entry};
 use crate::route::index::{CLASSES, Class, RouteIndex};
 
@@ -115,15 +116,36 @@ pub(crate) struct LiveEntries {
 }
 
 impl LiveEntries {
-    /// Returns the cached entry of a slot if it holds at `now`.
+    /// Prefetches the number of a slot's cached entry.
     #[inline]
-    pub(crate) fn get(&self, slot: u32, now: i64) -> Option<&LiveEntry> {
-        let number = *self.numbers.get(slot as usize)?;
-        self.all.get((number as usize).checked_sub(1)?).filter(|live| live.window.contains(now))
+    pub(crate) fn prefetch_number(&self, slot: u32) {
+        prefetch(&self.numbers, slot as usize);
     }
 
-    /// Caches the entry of a slot.
-    pub(crate) fn set(&mut self, slots: usize, slot: u32, live: LiveEntry) {
+    /// Prefetches the cached entry of a slot, if there is one.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, slot: u32) {
+        let number = self.numbers.get(slot as usize).copied().unwrap_or_default() as usize;
+        for line in 0..size_of::<LiveEntry>() / CACHE_LINE {
+            prefetch_line(&self.all, number.wrapping_sub(1), line);
+        }
+    }
+
+    /// Returns the number of a slot's cached entry if it holds at `now`.
+    #[inline]
+    pub(crate) fn number(&self, slot: u32, now: i64) -> Option<usize> {
+        let number = (*self.numbers.get(slot as usize)? as usize).checked_sub(1)?;
+        self.all.get(number).is_some_and(|live| live.window.contains(now)).then_some(number)
+    }
+
+    /// Returns the cached entry with a number.
+    #[inline]
+    pub(crate) fn get(&self, number: usize) -> &LiveEntry {
+        &self.all[number]
+    }
+
+    /// Caches the entry of a slot, and returns its number.
+    pub(crate) fn set(&mut self, slots: usize, slot: u32, live: LiveEntry) -> usize {
         self.numbers.resize(slots, 0);
         let number = &mut self.numbers[slot as usize];
         if *number == 0 {
@@ -132,5 +154,6 @@ impl LiveEntries {
         } else {
             self.all[*number as usize - 1] = live;
         }
+        *number as usize - 1
     }
 }

@@ -212,12 +212,7 @@ impl<'a> Writer<'a> {
     fn add_entry(&mut self, slot: u32, named: Option<Guid>, share: Share, row: &TableRow<'a>) {
         let index = self.index;
         let entry = &index.entries[slot as usize];
-        let live = if self.now < entry.expires {
-            None
-        } else {
-            index.refresh_entry(slot, self.now, &mut self.scratch);
-            self.scratch.entries.get(slot, self.now)
-        };
+        let live = (self.now >= entry.expires).then(|| index.live_entry(slot, self.now, &mut self.scratch));
         let current = Current { entry: live.map_or(entry, |live| &live.entry), live };
         let cells = live.map_or(&index.cells, |live| &live.cells);
         let expires = row.expires.min(current.entry.expires);
