@@ -39,7 +39,7 @@ MAY_IMPORT_IN_SOURCE = MAY_IMPORT["spark"] | {"broker", "protocol", "store"}
 # Libraries, and the packages or modules that may import them; `None` is all.
 LIBRARIES: dict[str, set[str] | None] = {
     "pyarrow": None,
-    "pyspark": {"spark"},
+    "pyspark": {"spark", "cli/on_spark"},
     "pandas": {"spark"},
     "typer": {"cli"},
     "duckdb": {"cli"},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from ssbroker.cli.csv_layout import read_layout
 from ssbroker.cli.errors import reading
@@ -19,12 +22,22 @@ from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, MESSAG
 from ssbroker.cli.route_files import RouteJob
 from ssbroker.cli.route_summary import COUNTED_COLUMNS, TOP_ROWS, RouteCounts
 from ssbroker.cli.writers import refuse_overwriting, replacing_folder
-from ssbroker.exceptions import OptionError, OutputError
+from ssbroker.exceptions import InputError, OptionError, OutputError
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
     from ssbroker.spark import SparkReassembly
 
 _SPARK_FORMATS: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
+_NULLABLE: Final = ("database", "to_broker_instance")
+_SESSION_VARIABLES: Final = (
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+)
 
 
 def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
@@ -38,17 +51,17 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
     from ssbroker.diagnose.report_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.spark import cli, route  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import route  # noqa: PLC0415 - PySpark is optional
 
     quiet = not sys.stderr.isatty()
     counts = RouteCounts()
-    with contextlib.ExitStack() as opened:
-        opened.enter_context(cli.spark_errors_translated())
+    with ExitStack() as opened:
+        opened.enter_context(_spark_errors_translated())
         part = opened.enter_context(replacing_folder(job.output))
         rejected_part = None if job.rejected is None else opened.enter_context(replacing_folder(job.rejected))
         catalog = job.loaded_catalog
-        with cli.session(threads=job.threads, quiet=quiet) as session:
-            conversations = cli.read(session, files, kind=file_format)
+        with _spark_session(threads=job.threads, quiet=quiet) as session:
+            conversations = _read_files(session, files, kind=file_format)
             routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
             routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # its errors name the row
             if job.rejected is None or rejected_part is None:
@@ -60,8 +73,8 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                 counts.rejected = session.read.parquet(str(rejected_part)).count()
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
             routed = session.read.parquet(str(part))
-            value_counts = cli.count(routed, COUNTED_COLUMNS, top=top)
-            traffic = None if job.html is None else cli.count_rows(routed, TRAFFIC_COLUMNS, name=COUNT)
+            value_counts = _count_values(routed, COUNTED_COLUMNS, top=top)
+            traffic = None if job.html is None else _count_rows(routed, TRAFFIC_COLUMNS, name=COUNT)
         rows = sum(row["count"] for row in value_counts["outcome"].to_pylist())
         counts.add(value_counts, rows=rows, traffic=traffic)
     return counts, files
@@ -116,13 +129,13 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
     input_columns = fragment_columns(session_key_column=job.session_key_column)
     common_schema(open_inputs(files, input_columns, keep_json_lines=False, threads=1, progress=False), input_columns)
     keys = job.load_keys()
-    from ssbroker.spark import cli, reassemble  # noqa: PLC0415 - PySpark is optional
+    from ssbroker.spark import reassemble  # noqa: PLC0415 - PySpark is optional
 
-    with cli.spark_errors_translated(), contextlib.ExitStack() as stack:
+    with _spark_errors_translated(), ExitStack() as stack:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
         is_quiet = not sys.stderr.isatty()
-        session = stack.enter_context(cli.session(threads=job.threads, quiet=is_quiet))
-        fragments = cli.read(session, files, kind=Format.PARQUET)
+        session = stack.enter_context(_spark_session(threads=job.threads, quiet=is_quiet))
+        fragments = _read_files(session, files, kind=Format.PARQUET)
         found = reassemble(fragments, strategy="sort", session_keys=keys, **job.options).persist()
         tables = {MESSAGES: found.messages, REJECTED: found.rejected, INCOMPLETE: found.incomplete}
         for name, part in parts.items():
@@ -168,3 +181,130 @@ def _count_on_spark(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
 
 def _integer_row(frame: Any) -> list[int]:
     return [int(value) for value in frame.first()]
+
+
+@contextmanager
+def _spark_errors_translated() -> Iterator[None]:
+    """Turns Spark's exceptions into `InputError` with the line that states the cause."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - pyspark is an extra
+
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, PySparkException) and not type(error).__module__.startswith("py4j."):
+            raise
+        raise InputError(_cause(str(error))) from error
+
+
+@contextmanager
+def _spark_session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
+    """Yields the session that the environment configures (`SPARK_REMOTE`, `MASTER`, spark-submit), else a local one.
+
+    A local session uses `threads` cores, None for all, and is stopped at the end. With `quiet`, the standard error of a JVM started
+    here is discarded.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("ssbroker")
+    if SparkSession.getActiveSession() is not None or any(name in os.environ for name in _SESSION_VARIABLES):
+        yield builder.getOrCreate()
+        return
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = builder.master(os.environ.get("MASTER") or f"local[{threads or '*'}]")
+    with _stderr_discarded() if quiet else nullcontext():
+        local = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+    try:
+        yield local
+    finally:
+        local.stop()
+
+
+def _read_files(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
+    """Reads files with the same columns as a DataFrame; `kind` is `parquet`, `csv` or `jsonl`.
+
+    All CSV columns but `is_initiator` are strings; in nullable columns, an empty cell, NULL or null is null.
+    """
+    paths = [str(file.resolve()) for file in files]
+    if kind == "parquet":
+        return spark.read.parquet(*paths)
+    if kind == "jsonl":
+        return spark.read.json(paths, mode="FAILFAST")
+    table = spark.read.csv(
+        paths, header=True, multiLine=True, quote='"', escape='"', mode="FAILFAST", enforceSchema=False
+    )
+    return table.withColumns(
+        {name: _typed_column(name) for name in table.columns if name in (*_NULLABLE, "is_initiator")}
+    )
+
+
+def _count_values(table: DataFrame, columns: Sequence[str], *, top: Mapping[str, int]) -> dict[str, pa.Table]:
+    """Counts the values of some columns.
+
+    Columns named in `top` may have many values: only that many of the most frequent ones are counted, and null is not.
+    """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    from ssbroker.spark.compat import collect_arrow  # noqa: PLC0415 - the same
+
+    counts = {}
+    for name in columns:
+        groups = table.where(sf.col(name).isNotNull()) if name in top else table
+        groups = groups.groupBy(sf.col(name).alias("value")).count()
+        if name in top:
+            groups = groups.orderBy(sf.desc("count"), "value").limit(top[name])
+        counts[name] = collect_arrow(groups)
+    return counts
+
+
+def _count_rows(table: DataFrame, columns: Sequence[str], *, name: str) -> pa.Table:
+    """Returns the distinct rows of some columns, and their number in the column `name`."""
+    from ssbroker.spark.compat import collect_arrow  # noqa: PLC0415 - pyspark is an extra
+
+    return collect_arrow(table.groupBy(*columns).count().withColumnRenamed("count", name))
+
+
+def _typed_column(name: str) -> Column:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    text = sf.col(name)
+    if name != "is_initiator":
+        return sf.when(~text.isin("", "NULL", "null"), text)
+    word = sf.lower(sf.trim(text))
+    wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0, got "), text)
+    return (
+        sf.when(word.isin("true", "1"), sf.lit(True))
+        .when(word.isin("false", "0"), sf.lit(False))
+        .when(text.isNotNull(), sf.raise_error(wrong).cast("boolean"))
+    )
+
+
+@contextmanager
+def _stderr_discarded() -> Iterator[None]:
+    """Discards the standard error of child processes started within the block."""
+    original = os.dup(2)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 2)
+    os.close(null_device)
+    try:
+        yield
+    finally:
+        os.dup2(original, 2)
+        os.close(original)
+
+
+def _cause(text: str) -> str:
+    r"""Returns the line of a Spark failure that states the cause: ssbroker's own error, else the end of a Python traceback, else the first line.
+
+    Examples:
+        >>> _cause("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")
+        'row 7'
+    """
+    if "JAVA_GATEWAY_EXITED" in text:
+        return "Spark could not start Java; it needs Java 17 or newer"
+    lines = [line.strip() for line in text.partition("JVM stacktrace:")[0].splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("ssbroker.exceptions.")]
+    if own:
+        return own[-1].partition(": ")[2]
+    last = lines[-1] if any("Traceback" in line for line in lines) else next(iter(lines), "no reason was reported")
+    return f"Spark failed: {last}"
