@@ -24,8 +24,17 @@ from ssbroker.cli.diagnose_options import (
     write_text,
 )
 from ssbroker.cli.errors import error_in_file
-from ssbroker.cli.options import AtOption, PendingRequestOption, ProgressOption, TieBreakOption, parse_time
-from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+from ssbroker.cli.options import (
+    AtOption,
+    EncodingOption,
+    LenientOption,
+    PendingRequestOption,
+    ProgressOption,
+    TieBreakOption,
+    VariableOption,
+    parse_script_options,
+    parse_time,
+)
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
 from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
@@ -106,7 +115,7 @@ def compare(
     if html is not None:
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
-    options = parse_options(variable, encoding, lenient=lenient)
+    options = parse_script_options(variable, encoding, lenient=lenient)
     addresses = parse_instance_addresses(address)
     old, new = (
         load_fleet([side], is_fleet=fleet, now=current_time, options=options, addresses=addresses)

@@ -16,13 +16,16 @@ from ssbroker.cli.diagnose_options import instance_name
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
+    EncodingOption,
+    LenientOption,
     PendingRequestOption,
     TieBreakOption,
+    VariableOption,
     as_options,
     check_service_name,
     parse_time,
+    parse_variables,
 )
-from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 from ssbroker.cli.terminal import fitted, print_prose
 from ssbroker.exceptions import OptionError
 from ssbroker.explain import render

@@ -29,13 +29,15 @@ from ssbroker.cli.diagnose_options import (
     with_addresses,
     write_text,
 )
-from ssbroker.cli.options import AtOption, as_options, parse_time
-from ssbroker.cli.script_options import (
+from ssbroker.cli.options import (
+    AtOption,
     EncodingOption,
     LenientOption,
     VariableOption,
     VerboseOption,
-    parse_options,
+    as_options,
+    parse_script_options,
+    parse_time,
     warn_about,
 )
 from ssbroker.cli.terminal import print_prose
@@ -104,7 +106,7 @@ def lint(
     now = parse_time(at, option="--at", default=current_time)
     paths = instance_paths(catalogs, is_fleet=fleet)
     refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
-    options = parse_options(variable, encoding, lenient=lenient, collects=True)
+    options = parse_script_options(variable, encoding, lenient=lenient, collects=True)
     addresses = parse_instance_addresses(address)
     instances, uris, duplicate_id_findings = _load_instances(
         paths, now=current_time, options=options, addresses=addresses

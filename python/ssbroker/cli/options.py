@@ -1,21 +1,26 @@
-"""Options that several commands share, and the parsing of their values."""
+"""Options that several commands share, the parsing of their values, and the report of what scripts leave undone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from ssbroker._arguments import parse_timestamp
 from ssbroker._well_known import SERVICE_NAME_MAX
+from ssbroker.catalog.catalog import script_options
 from ssbroker.cli.file_formats import Format
-from ssbroker.exceptions import OptionError, SsbrokerError
+from ssbroker.exceptions import DdlWarning, OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
+
+if TYPE_CHECKING:
+    from ssbroker.ddl import ScriptNote, ScriptOptions
 
 CatalogArgument: TypeAlias = Annotated[
     Path,
@@ -24,6 +29,7 @@ CatalogArgument: TypeAlias = Annotated[
         help="Routing tables: a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]
+FolderArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the instance.")]
 AtOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -52,6 +58,29 @@ FormatOption: TypeAlias = Annotated[
 ThreadsOption: TypeAlias = Annotated[
     int | None, typer.Option(min=1, metavar="COUNT", help="Number of threads. Default: one per core.")
 ]
+VariableOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variable",
+        "-v",
+        metavar="NAME=VALUE",
+        help="Value of a sqlcmd variable, $(NAME) in scripts. Can be repeated. :setvar in a script overrides it.",
+    ),
+]
+EncodingOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Encoding of scripts without a byte order mark, such as cp1252. Default: UTF-8."),
+]
+LenientOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--lenient",
+        help="Skip statements that T-SQL does not have, and accept scripts without Service Broker statements: for exports of whole servers.",
+    ),
+]
+VerboseOption: TypeAlias = Annotated[
+    bool, typer.Option("--verbose", help="List the skipped statements of scripts instead of counting them.")
+]
 SummaryAsJsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the summary as a JSON object.")]
 QuietOption: TypeAlias = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only errors, and the summary if --json is specified.")
@@ -66,6 +95,8 @@ _SIZE: Final = re.compile(r"([0-9]{1,30})(?: ?(?:([kmgt])(i?))?b)?", re.IGNORECA
 _COUNT: Final = re.compile(r"[0-9]{1,30}")
 _UNITS: Final = "kmgt"
 _NO_LIMIT: Final = "none"
+_ROUTINE: Final = frozenset({"PRINT", "SET"})
+"""Skipped statements that every script has."""
 
 
 def parse_size(text: str, *, option: str) -> int | None:
@@ -131,4 +162,29 @@ def parse_time(text: str | None, *, option: str, default: datetime) -> datetime:
         ) from error
 
 
-FolderArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the instance.")]
+def parse_script_options(
+    variables: Sequence[str] | None, encoding: str | None, *, lenient: bool, collects: bool = False
+) -> ScriptOptions:
+    """Returns how scripts are read; with `collects`, errors of statements become notes."""
+    return script_options(variables=parse_variables(variables), encoding=encoding, lenient=lenient, collects=collects)
+
+
+def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
+    """Returns the values of variables by name."""
+    given: dict[str, str] = {}
+    for variable in variables or ():
+        name, equals, value = variable.partition("=")
+        if not equals:
+            raise OptionError(f"-v: expected NAME=VALUE, got {variable!r:.80}")
+        given[name] = value
+    return given
+
+
+def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
+    """Warns about what scripts leave undone: each statement, or the number of skipped ones except routine."""
+    from ssbroker import ddl  # noqa: PLC0415 - keeps the start of other commands fast
+
+    told = (note for note in notes if not (note.kind == "skipped" and note.statement in _ROUTINE))
+    lines = map(str, notes) if verbose else ddl.summary(told, about=about)
+    for line in lines:
+        warnings.warn(line, DdlWarning, stacklevel=2)

@@ -15,18 +15,21 @@ from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
+    EncodingOption,
     FormatOption,
+    LenientOption,
     PendingRequestOption,
     ProgressOption,
     QuietOption,
     SummaryAsJsonOption,
     ThreadsOption,
     TieBreakOption,
+    VariableOption,
     parse_time,
+    parse_variables,
 )
 from ssbroker.cli.route_files import RouteJob, route_files
 from ssbroker.cli.route_summary import TOP_ROWS, RejectedRows, RouteCounts, RouteSummary
-from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_variables
 
 EXAMPLES = """Examples:
 

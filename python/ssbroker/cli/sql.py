@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from ssbroker._text import quantity
-from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.script_options import (
+from ssbroker.cli.options import (
     EncodingOption,
+    FolderArgument,
     LenientOption,
     VariableOption,
     VerboseOption,
-    parse_options,
+    parse_script_options,
     warn_about,
 )
 from ssbroker.cli.sql_query import result_table, rows_as_json, run_queries
@@ -88,7 +88,7 @@ def sql(
         raise OptionError(
             "nothing to run: pass scripts or --query, or start the shell by running the command in a terminal"
         )
-    options = parse_options(variable, encoding, lenient=lenient)
+    options = parse_script_options(variable, encoding, lenient=lenient)
     scripts = [(file, read_script(file, options)) for file in files or ()]  # before the instance is created
     if create:
         with suppress(BrokerError):  # it exists, or another process is creating it

@@ -36,7 +36,17 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
-from ssbroker.cli.options import AtOption, FormatOption, PendingRequestOption, as_options, parse_time
+from ssbroker.cli.options import (
+    AtOption,
+    EncodingOption,
+    FormatOption,
+    LenientOption,
+    PendingRequestOption,
+    VariableOption,
+    as_options,
+    parse_script_options,
+    parse_time,
+)
 from ssbroker.cli.readers import (
     common_schema,
     conform,
@@ -46,7 +56,6 @@ from ssbroker.cli.readers import (
     reject_misspelled,
     with_known_names,
 )
-from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
 from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files
 from ssbroker.exceptions import InputError, OptionError, SchemaError
@@ -130,7 +139,7 @@ def stuck(
     outputs = [] if output is None else [output]
     formats = [output_format(path, format) for path in outputs]
     refuse_overwriting(outputs, inputs=files, catalogs=[*paths.values()])
-    options = parse_options(variable, encoding, lenient=lenient)
+    options = parse_script_options(variable, encoding, lenient=lenient)
     addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
     check_instances(addresses, instances)

@@ -23,8 +23,17 @@ from ssbroker.cli.diagnose_options import (
     require_start,
     write_text,
 )
-from ssbroker.cli.options import AtOption, PendingRequestOption, as_options, check_service_name, parse_time
-from ssbroker.cli.script_options import EncodingOption, LenientOption, VariableOption, parse_options
+from ssbroker.cli.options import (
+    AtOption,
+    EncodingOption,
+    LenientOption,
+    PendingRequestOption,
+    VariableOption,
+    as_options,
+    check_service_name,
+    parse_script_options,
+    parse_time,
+)
 from ssbroker.cli.terminal import fitted
 from ssbroker.cli.writers import refuse_overwriting
 
@@ -92,7 +101,7 @@ def trace(
         refuse_overwriting([html], inputs=[], catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
-    options = parse_options(variable, encoding, lenient=lenient)
+    options = parse_script_options(variable, encoding, lenient=lenient)
     addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
     check_instances(addresses, instances)
