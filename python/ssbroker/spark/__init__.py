@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ssbroker.spark.reassemble_and_route import Pipeline, pipeline
     from ssbroker.spark.reassembly import SparkReassembly, reassemble
     from ssbroker.spark.routing import route, route_engine, route_udf
-    from ssbroker.spark.streams.routing import route_stream
-    from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
+    from ssbroker.spark.streams.stream import Stream, reassemble_stream, route_stream, stream
     from ssbroker.spark.streams.stream_rows import StreamKinds
     from ssbroker.spark.streams.stream_state import stream_state
 
@@ -56,10 +55,9 @@ _HOMES = {
     **dict.fromkeys(("Pipeline", "pipeline"), "reassemble_and_route"),
     **dict.fromkeys(("SparkReassembly", "reassemble"), "reassembly"),
     **dict.fromkeys(("route", "route_engine", "route_udf"), "routing"),
-    **dict.fromkeys(("Stream", "reassemble_stream", "stream"), "streams.stream"),
+    **dict.fromkeys(("Stream", "reassemble_stream", "route_stream", "stream"), "streams.stream"),
     "RouteEngine": "engine_choice",
     "StreamKinds": "streams.stream_rows",
-    "route_stream": "streams.routing",
     "stream_state": "streams.stream_state",
 }
 """The module of each name."""
