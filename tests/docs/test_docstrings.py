@@ -58,7 +58,7 @@ def test_everything_public_has_an_example(name: str) -> None:
     "name",
     [
         "comparison.compare",
-        "reassemble_and_route.pipeline",
+        "message_pipeline.pipeline",
         "reassembly.reassemble",
         "routing.route",
         "routing.route_udf",

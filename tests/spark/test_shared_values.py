@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import ssbroker.spark
 from ssbroker import Catalog
-from ssbroker.spark import route_task, shared_values
+from ssbroker.spark import routing_task, shared_values
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
 from tests.worlds.universe import NOW
 
@@ -23,7 +23,7 @@ def compilations(spark: SparkSession) -> dict[int, int]:
     """Returns how many catalogs each worker process has compiled so far."""
 
     def count(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"pid": [os.getpid()], "count": [route_task.cached_router.cache_info().misses]})
+        yield pa.record_batch({"pid": [os.getpid()], "count": [routing_task.cached_router.cache_info().misses]})
 
     rows = spark.range(0, 8, 1, 8).mapInArrow(count, "pid long, count long").collect()
     return {row["pid"]: row["count"] for row in rows}

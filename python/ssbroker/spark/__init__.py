@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ssbroker.spark.engine_choice import RouteEngine
     from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
     from ssbroker.spark.files.routing import RoutedFiles, route_files
-    from ssbroker.spark.reassemble_and_route import Pipeline, pipeline
+    from ssbroker.spark.message_pipeline import Pipeline, pipeline
     from ssbroker.spark.reassembly import SparkReassembly, reassemble
     from ssbroker.spark.routing import route, route_engine, route_udf
     from ssbroker.spark.streams.stream import Stream, reassemble_stream, route_stream, stream
@@ -52,7 +52,7 @@ _HOMES = {
     **dict.fromkeys(("SparkComparison", "compare"), "comparison"),
     **dict.fromkeys(("ReassembledFiles", "reassemble_files"), "files.reassembly"),
     **dict.fromkeys(("RoutedFiles", "route_files"), "files.routing"),
-    **dict.fromkeys(("Pipeline", "pipeline"), "reassemble_and_route"),
+    **dict.fromkeys(("Pipeline", "pipeline"), "message_pipeline"),
     **dict.fromkeys(("SparkReassembly", "reassemble"), "reassembly"),
     **dict.fromkeys(("route", "route_engine", "route_udf"), "routing"),
     **dict.fromkeys(("Stream", "reassemble_stream", "route_stream", "stream"), "streams.stream"),

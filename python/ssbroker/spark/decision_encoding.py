@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.spark import decision_codes, input_columns
 from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
-from ssbroker.spark.route_task import RouteTask, coded_decisions_of_partition, decision_numbers_of_partition
+from ssbroker.spark.routing_task import RouteTask, coded_decisions_of_partition, decision_numbers_of_partition
 from ssbroker.spark.transferred_columns import TransferredColumns
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ssbroker.spark.decision_join_table import (
     DecisionJoinTable,
 )
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, SHOWN_MAX, quoted, start_of
-from ssbroker.spark.text_parsing import PARSING_STEPS, address_in_name
+from ssbroker.spark.text_expressions import PARSING_STEPS, address_in_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -14,7 +14,7 @@ from ssbroker.exceptions import SchemaError
 from ssbroker.reassembly import reassemble
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark.input_columns import HANDLE_COLUMN, ID_COLUMN, arrow_type, check_arrow_types, check_unique
-from ssbroker.spark.reassembly_rows import extra_name
+from ssbroker.spark.reassembly_output import extra_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

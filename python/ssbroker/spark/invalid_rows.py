@@ -12,7 +12,7 @@ from ssbroker.exceptions import SchemaError
 from ssbroker.router import TieBreak
 from ssbroker.schemas import REJECTED_CONVERSATIONS
 from ssbroker.spark.input_columns import BROKER_COLUMN, ID_COLUMNS, quoted, shortened
-from ssbroker.spark.text_parsing import parsed_guid
+from ssbroker.spark.text_expressions import parsed_guid
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

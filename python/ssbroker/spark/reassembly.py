@@ -15,7 +15,7 @@ from ssbroker.reassembly import SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.spark.arguments import MESSAGE_BYTES_MAX, check_frame, default_pending_bytes
 from ssbroker.spark.fragment_columns import FragmentColumns, read_fragment_columns
-from ssbroker.spark.reassembly_rows import (
+from ssbroker.spark.reassembly_output import (
     INCOMPLETE,
     KEYS,
     KIND,

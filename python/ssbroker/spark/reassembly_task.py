@@ -16,8 +16,8 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.spark.arrow_columns import ArrowColumn
 from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, Labels
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY
-from ssbroker.spark.reassembly_rows import COLUMNS, INCOMPLETE, KEYS, KIND, MESSAGE, REJECTION
-from ssbroker.spark.route_task import RouteTask, coded_decisions_of_batch
+from ssbroker.spark.reassembly_output import COLUMNS, INCOMPLETE, KEYS, KIND, MESSAGE, REJECTION
+from ssbroker.spark.routing_task import RouteTask, coded_decisions_of_batch
 from ssbroker.spark.shared_values import SharedValue
 
 _COUNT_COLUMN: Final = "whole_count"
@@ -66,7 +66,7 @@ class ReassembleTask:
 
 
 def reassemble_partition(task: ReassembleTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `reassembly_rows.schema`."""
+    """Reassembles the fragments of a partition; yields rows of all kinds in the schema of `reassembly_output.schema`."""
     run = _AssemblyRun(task)
     for batch in batches:
         if batch.num_rows:

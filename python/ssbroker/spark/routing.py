@@ -20,7 +20,7 @@ from ssbroker.spark.decision_join import DecisionJoin
 from ssbroker.spark.engine_choice import Engine, RouteEngine
 from ssbroker.spark.input_columns import CODE_COLUMNS, DECISION_COLUMN, check_unambiguous, quoted
 from ssbroker.spark.invalid_rows import split_invalid
-from ssbroker.spark.route_task import RouteTask, decision_structs
+from ssbroker.spark.routing_task import RouteTask, decision_structs
 from ssbroker.spark.shared_values import share_catalog
 from ssbroker.spark.transferred_columns import TransferredColumns
 

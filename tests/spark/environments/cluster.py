@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
-from tests.spark.test_reassemble_and_route import catalog_messages_and_fragments
+from tests.spark.test_message_pipeline import catalog_messages_and_fragments
 from tests.spark.traffic import PLANS, collect_all, collect_rows, expected_rows, fragment_table, random_fragments
 from tests.worlds.universe import NOW
 

@@ -13,10 +13,10 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
-from ssbroker.spark import route_task
+from ssbroker.spark import routing_task
 from ssbroker.spark.engine_choice import Engine
 from tests.spark.frames import decisions_of, expected_decisions, frame, world
-from tests.spark.test_reassemble_and_route import catalog_messages_and_fragments
+from tests.spark.test_message_pipeline import catalog_messages_and_fragments
 from tests.spark.traffic import PLANS, collect_all, expected_rows, fragment_table, random_fragments, session_keys_for
 from tests.worlds.fragments import KEYS
 from tests.worlds.numbered import hosts
@@ -93,7 +93,7 @@ def check_routing(spark: SparkSession) -> None:
 
 def compilations(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields how many catalogs a worker has compiled."""
-    yield pa.record_batch({"pid": [os.getpid()], "count": [route_task.cached_router.cache_info().misses]})
+    yield pa.record_batch({"pid": [os.getpid()], "count": [routing_task.cached_router.cache_info().misses]})
 
 
 def check_errors(given: DataFrame, catalog: ssbroker.Catalog) -> None:

@@ -45,7 +45,7 @@ from ssbroker.spark.files.parquet import (
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns
 from ssbroker.spark.reassembly_task import native_keys
-from ssbroker.spark.route_task import RouteTask, cached_router
+from ssbroker.spark.routing_task import RouteTask, cached_router
 from ssbroker.spark.shared_values import SharedValue, share_catalog, share_session_keys
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ssbroker.spark.files.parquet import (
 )
 from ssbroker.spark.files.staging import ProgressWatch, Staging, new_attempt, run_tasks, sync_files
 from ssbroker.spark.input_columns import check_no_decision_columns, check_unique
-from ssbroker.spark.route_task import RouteTask, cached_router
+from ssbroker.spark.routing_task import RouteTask, cached_router
 from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:

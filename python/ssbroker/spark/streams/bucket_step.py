@@ -17,8 +17,8 @@ from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly_task
 from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, row_keys, with_column
-from ssbroker.spark.reassembly_rows import KEYS, TIMESTAMP
-from ssbroker.spark.route_task import code_decisions
+from ssbroker.spark.reassembly_output import KEYS, TIMESTAMP
+from ssbroker.spark.routing_task import code_decisions
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import extra_columns, stream_rows
 from ssbroker.spark.streams.bucket_state import BucketState, state_from_bytes

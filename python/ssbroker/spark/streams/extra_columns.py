@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.spark.arrow_columns import column, with_column
-from ssbroker.spark.reassembly_rows import extra_name
+from ssbroker.spark.reassembly_output import extra_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ssbroker._compat import cast
 from ssbroker.spark.arrow_columns import ArrowColumn, combined, nulls, pc, repeat
-from ssbroker.spark.reassembly_rows import to_spark_type
+from ssbroker.spark.reassembly_output import to_spark_type
 from ssbroker.spark.streams import stream_rows
 
 PACKED_SCHEMA: Final = "bucket int, place bigint, cell binary"

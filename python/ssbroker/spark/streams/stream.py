@@ -13,7 +13,7 @@ from ssbroker import reassembly as keys
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest
-from ssbroker.spark import input_columns, reassembly_rows
+from ssbroker.spark import input_columns, reassembly_output
 from ssbroker.spark.arguments import SparkTieBreak
 from ssbroker.spark.fragment_columns import FragmentColumns, bucket_column, read_fragment_columns
 from ssbroker.spark.input_columns import check_no_reserved_columns
@@ -52,7 +52,7 @@ def build_stream(
     spark = check_stream(fragments, name=name, observe=observe)
     fragment_columns = read_fragment_columns(fragments, limits.session_keys)
     output_fields = without_watermark(fragment_columns.extra)
-    extra = {reassembly_rows.extra_name(place): field for place, field in enumerate(output_fields)}
+    extra = {reassembly_output.extra_name(place): field for place, field in enumerate(output_fields)}
     routing = None
     if stream_routing is not None:
         check_no_reserved_columns(fragments, [field.name for field in fragment_columns.extra])
@@ -435,7 +435,7 @@ def route_stream(
         for name in column_names
     }
     input_columns.check_arrow_types(fields)
-    worker_names = [reassembly_rows.extra_name(index) for index in range(len(fields))]
+    worker_names = [reassembly_output.extra_name(index) for index in range(len(fields))]
     names = {name: worker_names[fields.names.index(name)] for name in column_names}
     task = StreamTask(
         fixed={**bucket_count.fixed, "in_order": None},
@@ -454,6 +454,6 @@ def route_stream(
     extra = dict(zip(worker_names, output_fields, strict=True))
     rows = process_buckets(with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint)
     rows = with_metrics(rows, observe)
-    extra_columns = reassembly_rows.select_extra_columns(output_fields)
+    extra_columns = reassembly_output.select_extra_columns(output_fields)
     assert task.routing is not None  # noqa: S101 - it was set above
     return rows.select(*extra_columns, *decision_columns(task.routing.labels))

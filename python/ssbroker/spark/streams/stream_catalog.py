@@ -14,7 +14,7 @@ from ssbroker._arguments import EPOCH
 from ssbroker.catalog.catalog import Catalog, catalog_files
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.spark.route_task import cached_router
+from ssbroker.spark.routing_task import cached_router
 from ssbroker.spark.shared_values import SharedValue
 
 _LOGGER: Final = logging.getLogger("ssbroker.spark")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker.exceptions import OptionError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
-from ssbroker.spark import reassembly_rows
+from ssbroker.spark import reassembly_output
 from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, CODED_FIELDS, Labels
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 
-KIND: Final = reassembly_rows.KIND
+KIND: Final = reassembly_output.KIND
 MESSAGE: Final = "message"
 REJECTION: Final = "rejected"
 ACKNOWLEDGEMENT: Final = "acknowledgement"
@@ -26,7 +26,7 @@ EXPIRY: Final = "expired"
 METRICS: Final = "figures"
 """The size of a bucket: an internal kind, which only `observe` reads."""
 
-_WAITING_SINCE: Final = pa.field("waiting_since", reassembly_rows.TIMESTAMP)
+_WAITING_SINCE: Final = pa.field("waiting_since", reassembly_output.TIMESTAMP)
 EXPIRED: Final = pa.schema([*PENDING, _WAITING_SINCE])
 """Messages that were dropped because they had not grown: what was missing, and since when they had been pending."""
 
@@ -38,7 +38,7 @@ METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     **{
-        field.name: reassembly_rows.to_spark_type(field.type)
+        field.name: reassembly_output.to_spark_type(field.type)
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },
@@ -69,8 +69,8 @@ class StreamKinds:
         Returns:
             `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
         """
-        own = reassembly_rows.select_columns(MESSAGES, _key_columns(MESSAGES))
-        extra = reassembly_rows.select_extra_columns(self._further)
+        own = reassembly_output.select_columns(MESSAGES, _key_columns(MESSAGES))
+        extra = reassembly_output.select_extra_columns(self._further)
         return _of_kind(rows, MESSAGE).select(*own, *extra, *decision_columns(self._labels))
 
     def rejected(self, rows: DataFrame) -> DataFrame:
@@ -82,7 +82,7 @@ class StreamKinds:
         Returns:
             `schemas.REJECTED`.
         """
-        return _of_kind(rows, REJECTION).select(*reassembly_rows.select_columns(REJECTED, _key_columns(REJECTED)))
+        return _of_kind(rows, REJECTION).select(*reassembly_output.select_columns(REJECTED, _key_columns(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
         """Selects the acknowledgements for the senders: one for each direction in which a micro-batch accepted a fragment or saw a duplicate.
@@ -99,7 +99,7 @@ class StreamKinds:
         if not self._acknowledgements:
             raise OptionError("acknowledgements: this stream does not emit them; create it with acknowledgements=True")
         return _of_kind(rows, ACKNOWLEDGEMENT).select(
-            *reassembly_rows.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
+            *reassembly_output.select_columns(ACKNOWLEDGEMENTS, _key_columns(ACKNOWLEDGEMENTS))
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
@@ -111,7 +111,7 @@ class StreamKinds:
         Returns:
             `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
         """
-        return _of_kind(rows, EXPIRY).select(*reassembly_rows.select_columns(EXPIRED, _key_columns(EXPIRED)))
+        return _of_kind(rows, EXPIRY).select(*reassembly_output.select_columns(EXPIRED, _key_columns(EXPIRED)))
 
 
 def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool) -> StructType:
@@ -122,7 +122,9 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
     for name, arrow_type in own_columns(reassembled=reassembled, routed=routed).items():
         result.add(
             name,
-            ArrayType(IntegerType()) if pa.types.is_list(arrow_type) else reassembly_rows.SPARK_TYPE_NAMES[arrow_type],
+            ArrayType(IntegerType())
+            if pa.types.is_list(arrow_type)
+            else reassembly_output.SPARK_TYPE_NAMES[arrow_type],
         )
     for name, field in extra.items():
         result.add(name, field.dataType, nullable=True, metadata=field.metadata)

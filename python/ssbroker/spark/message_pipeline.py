@@ -19,7 +19,7 @@ from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.reassembly_task import MessageRouting
-from ssbroker.spark.route_task import RouteTask
+from ssbroker.spark.routing_task import RouteTask
 from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:

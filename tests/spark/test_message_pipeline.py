@@ -109,9 +109,7 @@ def test_now_is_the_time_of_the_call(spark: SparkSession, monkeypatch: pytest.Mo
     """A retry on another day gives the same result."""
     end = datetime(2026, 11, 20, 12, tzinfo=UTC)
     times = iter([end - timedelta(seconds=1), end])
-    monkeypatch.setattr(
-        sys.modules["ssbroker.spark.reassemble_and_route"], "utc_datetime", lambda now: now or next(times)
-    )
+    monkeypatch.setattr(sys.modules["ssbroker.spark.message_pipeline"], "utc_datetime", lambda now: now or next(times))
     given = simple(spark, to_service_name="'//s'")
     before, after = (ssbroker.spark.pipeline(given, one_route(lifetime=end)) for _ in range(2))
     assert [row["outcome"] for done in (before, after) for row in done.messages.collect()] == ["REMOTE", "DELAYED"]
