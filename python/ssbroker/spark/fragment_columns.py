@@ -13,7 +13,14 @@ from ssbroker._arrow import reject_misspelled_columns
 from ssbroker.exceptions import SchemaError
 from ssbroker.reassembly import reassemble
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.spark.input_columns import HANDLE_COLUMN, ID_COLUMN, arrow_type, check_arrow_types, check_unique
+from ssbroker.spark.input_columns import (
+    HANDLE_COLUMN,
+    ID_COLUMN,
+    arrow_type,
+    check_arrow_types,
+    check_unique,
+    conversation_type,
+)
 from ssbroker.spark.reassembly_output import extra_name
 
 if TYPE_CHECKING:
@@ -85,12 +92,18 @@ class FragmentColumns:
         id_bytes = _id_bytes(column) if self.has_text_ids else column
         return named.select(bucket_column(id_bytes, count=count, key=key), *named.columns)
 
-    def routing_columns(self) -> dict[str, tuple[str, DataType]]:
-        """Returns the worker name and type of each extra column that routing reads."""
-        names = [field.name for field in self.extra]
-        check_unique(CONVERSATIONS.names, names)
-        indexes = {name: names.index(name) for name in CONVERSATIONS.names if name in names}
-        return {name: (extra_name(index), self.extra[index].dataType) for name, index in indexes.items()}
+    def routing_columns(self) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+        """Returns the types of the message columns that routing reads, and their names in a worker."""
+        extra_names = [field.name for field in self.extra]
+        check_unique(CONVERSATIONS.names, extra_names)
+        types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
+        names = {name: name for name in types}
+        for name in CONVERSATIONS.names:
+            if name in extra_names:
+                index = extra_names.index(name)
+                types[name] = conversation_type(name, self.extra[index].dataType)
+                names[name] = extra_name(index)
+        return types, names
 
     def _sort_columns(self, column: Mapping[str, Column]) -> list[Column]:
         """Returns the columns to sort by: the fragment's position, then all others, so that rows at one position have a fixed order, signed rows first."""

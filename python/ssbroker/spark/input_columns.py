@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker._arguments import EPOCH
 from ssbroker._arrow import reject_misspelled_columns
-from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import SchemaError
-from ssbroker.router import PendingRequest, Router, TieBreak
-from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark.arguments import check_frame
-from ssbroker.spark.arrow_columns import pc
-from ssbroker.spark.decision_codes import Labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -166,6 +160,11 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
     )
 
 
+def conversation_type(name: str, spark_type: DataType) -> pa.DataType:
+    """Returns the Arrow type of a column of conversations; see `arrow_type`."""
+    return arrow_type(name, spark_type, expected=EXPECTED_TYPES[name])
+
+
 def are_arrow_types(fields: Iterable[StructField]) -> bool:
     """Whether Spark can convert all columns to Arrow."""
     return all(_has_arrow_type(field.dataType) for field in fields)
@@ -182,48 +181,6 @@ def check_arrow_types(fields: Iterable[StructField]) -> None:
                 expected="a type that Spark can convert to Arrow",
                 actual=actual,
             )
-
-
-def validate_routing(
-    catalog: Catalog,
-    columns: Mapping[str, pa.DataType],
-    *,
-    now: datetime,
-    tie_break: TieBreak,
-    pending_request: PendingRequest,
-    all_names: Iterable[str] = (),
-) -> Labels:
-    """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels.
-
-    An error about a missing column lists `all_names`, those of the input, or else `columns`.
-    """
-    without_routes = Catalog(ROUTES.empty_table(), catalog.databases)
-    router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
-    fields = [pa.field(name, columns.get(name, pa.null())) for name in dict.fromkeys((*all_names, *columns))]
-    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
-    if tie_break == "hash" and columns.keys().isdisjoint(ID_COLUMNS):
-        _reject_ties(catalog, now=now, pending_request=pending_request)
-    return Labels(outcomes=_dictionary_values(decided["outcome"]), reasons=_dictionary_values(decided["reason"]))
-
-
-def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
-    """Raises SchemaError if some service has several equal candidates, so that no task fails because ids are missing."""
-    table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
-    is_tie = pc.not_equal(table["hash_from"], -(2**63))
-    if pc.any(is_tie).as_py():
-        services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()
-        service = next((f'the service "{name}"' for name in services if name is not None), "a service")
-        expected = (
-            f"a conversation id for each row, because {service} has several equal candidates, "
-            'or the argument tie_break="first"'
-        )
-        raise SchemaError(
-            f"conversation_id: the column is missing; expected {expected}", column="conversation_id", expected=expected
-        )
-
-
-def _dictionary_values(column: Any) -> tuple[str, ...]:
-    return tuple(column.dictionary.to_pylist())
 
 
 def _has_arrow_type(spark_type: DataType, *, nullable: bool = True) -> bool:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest
-from ssbroker.spark import input_columns, reassembly
+from ssbroker.spark import reassembly
 from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog
 from ssbroker.spark.decision_codes import CODED_FIELDS, Labels
+from ssbroker.spark.dry_run import validate_routing
 from ssbroker.spark.input_columns import check_no_reserved_columns
 from ssbroker.spark.reassembly import ReassemblyOptions, ShardBy, SparkReassembly, Strategy
 from ssbroker.spark.reassembly_task import MessageRouting
@@ -24,10 +23,6 @@ from ssbroker.spark.shared_values import share_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-_DIRECTION_COLUMNS: Final = ("conversation_id", "is_initiator")
-"""The columns of messages that routing reads."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,27 +119,13 @@ def pipeline(
     catalog = loaded_catalog(catalog, now=moment)
     fragment_columns = reassembly.read_columns(fragments_df, session_keys, name="ssbroker.spark.pipeline")
     check_no_reserved_columns(fragments_df, [field.name for field in fragment_columns.extra])
-    routing_columns = fragment_columns.routing_columns()
-    types: dict[str, pa.DataType] = {
-        "conversation_id": pa.binary(),
-        "is_initiator": pa.bool_(),
-        **{
-            name: input_columns.arrow_type(name, kind, expected=input_columns.EXPECTED_TYPES[name])
-            for name, (_, kind) in routing_columns.items()
-        },
-    }
-    labels = input_columns.validate_routing(
-        catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request
-    )
+    types, names = fragment_columns.routing_columns()
+    labels = validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(fragments_df.sparkSession, catalog),
         now=moment,
         tie_break=tie_break,
         pending_request=pending_request,
     )
-    names = {
-        **dict(zip(_DIRECTION_COLUMNS, _DIRECTION_COLUMNS, strict=True)),
-        **{name: worker_name for name, (worker_name, _) in routing_columns.items()},
-    }
     routing = MessageRouting(task=task, labels=labels, names=names)
     return Pipeline(*reassembly.plan_reassembly(fragments_df, fragment_columns, options, routing), labels)

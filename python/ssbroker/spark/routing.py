@@ -17,6 +17,7 @@ from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_cata
 from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.decision_encoding import DecisionEncoding, choose_encoding
 from ssbroker.spark.decision_join import DecisionJoin
+from ssbroker.spark.dry_run import validate_routing
 from ssbroker.spark.engine_choice import Engine, RouteEngine
 from ssbroker.spark.input_columns import CODE_COLUMNS, DECISION_COLUMN, check_unambiguous, quoted
 from ssbroker.spark.invalid_rows import split_invalid
@@ -235,14 +236,9 @@ def _checked_columns(
     """Checks columns and options; returns the Arrow types of the columns that routing reads, and the decision labels."""
     names = input_columns.conversation_columns(conversations)
     check_unambiguous(names, conversations)
-    types = {
-        name: input_columns.arrow_type(
-            name, conversations.schema[name].dataType, expected=input_columns.EXPECTED_TYPES[name]
-        )
-        for name in names
-    }
+    types = {name: input_columns.conversation_type(name, conversations.schema[name].dataType) for name in names}
     check_tie_break(tie_break)
-    labels = input_columns.validate_routing(
+    labels = validate_routing(
         catalog,
         types,
         now=now,
@@ -299,7 +295,7 @@ def route_udf(
     types = {field.name: field.type for field in CONVERSATIONS}
     moment = utc_datetime(now)
     catalog = loaded_catalog(catalog, now=moment)
-    input_columns.validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
+    validate_routing(catalog, types, now=moment, tie_break=tie_break, pending_request=pending_request)
     task = RouteTask(
         catalog=share_catalog(spark, catalog),
         now=moment,

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
-from ssbroker.spark import decision_codes, input_columns
+from ssbroker.spark import decision_codes
+from ssbroker.spark.dry_run import validate_routing
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.streams import stream_rows
 from ssbroker.spark.streams.bucket_state import state_from_bytes
@@ -81,7 +82,7 @@ def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
 def labels() -> decision_codes.Labels:
     types = {each.name: each.type for each in CONVERSATIONS}
     empty = ssbroker.Catalog(ROUTES.empty_table())
-    return input_columns.validate_routing(empty, types, now=NOW, tie_break="hash", pending_request="continue")
+    return validate_routing(empty, types, now=NOW, tie_break="hash", pending_request="continue")
 
 
 def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:

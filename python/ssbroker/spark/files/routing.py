@@ -19,8 +19,8 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
-from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog, local_path
+from ssbroker.spark.dry_run import validate_routing
 from ssbroker.spark.files.parquet import (
     SPLIT_BYTES,
     Compression,
@@ -159,7 +159,7 @@ def route_files(
     check_unique(CONVERSATIONS.names, schema.names)
     check_no_decision_columns(schema.names)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
-    input_columns.validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
+    validate_routing(catalog, types, now=at, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:
         job = _Job(
             task=RouteTask(

@@ -18,7 +18,6 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
-from ssbroker.spark import input_columns
 from ssbroker.spark.arguments import (
     MESSAGE_BYTES_MAX,
     check_frame,
@@ -27,6 +26,7 @@ from ssbroker.spark.arguments import (
     local_path,
 )
 from ssbroker.spark.compat import check_stream_support
+from ssbroker.spark.dry_run import validate_routing
 from ssbroker.spark.shared_values import share_catalog
 from ssbroker.spark.streams.stream_catalog import CatalogPath, FixedCatalog, StreamCatalog, load_catalog
 from ssbroker.spark.streams.task import RoutingSettings
@@ -221,7 +221,7 @@ class StreamRouting:
         """
         given = parse_catalog(self.catalog)
         catalog = given if isinstance(given, Catalog) else load_catalog(Path(given))
-        labels = input_columns.validate_routing(
+        labels = validate_routing(
             catalog, types, now=utc_datetime(None), tie_break=self.tie_break, pending_request=self.pending_request
         )
         stream_catalog: StreamCatalog = (

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from ssbroker import reassembly as keys
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
@@ -33,7 +31,6 @@ from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, Strea
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
 
 _DIRECTION: Final = ("conversation_id", "is_initiator")
 
@@ -90,11 +87,7 @@ def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
 def _routing(
     spark: SparkSession, fragment_columns: FragmentColumns, stream_routing: StreamRouting, *, in_order: bool
 ) -> RoutingSettings:
-    read = fragment_columns.routing_columns()
-    types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
-    for name, (_, kind) in read.items():
-        types[name] = input_columns.arrow_type(name, kind, expected=input_columns.EXPECTED_TYPES[name])
-    names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
+    types, names = fragment_columns.routing_columns()
     return stream_routing.settings(spark, types, names, direction=_DIRECTION if in_order else None)
 
 
@@ -430,10 +423,7 @@ def route_stream(
 
     column_names = input_columns.conversation_columns(conversations_df)
     fields = conversations_df.schema
-    types = {
-        name: input_columns.arrow_type(name, fields[name].dataType, expected=input_columns.EXPECTED_TYPES[name])
-        for name in column_names
-    }
+    types = {name: input_columns.conversation_type(name, fields[name].dataType) for name in column_names}
     input_columns.check_arrow_types(fields)
     worker_names = [reassembly_output.extra_name(index) for index in range(len(fields))]
     names = {name: worker_names[fields.names.index(name)] for name in column_names}
