@@ -1,4 +1,4 @@
-"""Arrow input: reads any object of the Arrow PyCapsule protocol and normalizes it for the native module."""
+"""Arrow input: reads any object of the Arrow PyCapsule protocol and normalizes it for the native module; and rows as bytes."""
 
 from __future__ import annotations
 
@@ -602,3 +602,26 @@ def append_extra_columns(table: pa.Table, extra: pa.Table | None) -> pa.Table:
         else:
             table = table.append_column(field, column)
     return table
+
+
+def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
+    """Serializes rows with their schema.
+
+    Examples:
+        >>> from_ipc(to_ipc(pa.table({"a": [1, 2]}))).num_rows
+        2
+    """
+    sink = pa.BufferOutputStream()
+    write_ipc(rows, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def write_ipc(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
+    """Appends rows with their schema to a sink."""
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+
+
+def from_ipc(data: bytes | memoryview) -> pa.Table:
+    """Reads rows that `to_ipc` serialized, without a copy."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()

@@ -16,11 +16,11 @@ import pyarrow as pa
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import boolean, path_argument, string_list, utc_datetime
-from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, missing_column_error
+from ssbroker._arrow import Rows, append_extra_columns, as_table, extra_columns, from_ipc, missing_column_error, to_ipc
 from ssbroker._text import printable, quantity, restore_spaces
 from ssbroker.catalog import sql_server
 from ssbroker.catalog.details import NO_DETAILS, InstanceDetails, details_of_script
-from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
+from ssbroker.catalog.fingerprint import fingerprint
 from ssbroker.catalog.instance_folder import (
     Contents,
     instance_files,

@@ -1,4 +1,4 @@
-"""Fingerprints of catalogs, and Arrow IPC of their tables."""
+"""Fingerprints of catalogs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import schemas
+from ssbroker._arrow import to_ipc
 
 _FINGERPRINT_FORMAT: Final = 1
 # The bytes under a null are undefined, so each column is digested as one without nulls: with a fill value, and a column of null flags.
@@ -21,20 +22,6 @@ _CANONICAL_TYPES: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
     pa.timestamp("us", "UTC"): (pa.int64(), 0),
     schemas.GUID: (pa.binary(), b""),
 }
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """Serializes a table as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(data: bytes) -> pa.Table:
-    """Reads the table of an Arrow IPC stream."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
 
 
 def fingerprint(

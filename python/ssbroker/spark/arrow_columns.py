@@ -69,6 +69,14 @@ def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
     return result(count, arrow_type)
 
 
+def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Returns the type that Spark accepts in place of an Arrow type: no dictionary and no fixed-size binary."""
+    if isinstance(arrow_type, pa.DictionaryType):
+        values: pa.DataType = arrow_type.value_type
+        return values
+    return pa.binary() if pa.types.is_fixed_size_binary(arrow_type) else arrow_type
+
+
 def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
     """Joins some columns into one column of bytes, whose values are equal exactly if the rows are equal in these columns.
 

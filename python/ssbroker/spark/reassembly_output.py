@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
+from ssbroker.spark.arrow_columns import to_spark_type
 from ssbroker.spark.decision_codes import CODED_ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -23,14 +24,6 @@ INCOMPLETE: Final = 2
 KIND: Final = "kind"
 KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 """The columns that rows of every kind have."""
-
-
-def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Returns the type that Spark accepts in place of an Arrow type: no dictionary and no fixed-size binary."""
-    if isinstance(arrow_type, pa.DictionaryType):
-        values: pa.DataType = arrow_type.value_type
-        return values
-    return pa.binary() if pa.types.is_fixed_size_binary(arrow_type) else arrow_type
 
 
 COLUMNS: Final[dict[str, pa.DataType]] = {

@@ -17,18 +17,13 @@ from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, Router, TieBreak, with_similar_database
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import decision_codes
-from ssbroker.spark.arrow_columns import ArrowColumn
+from ssbroker.spark.arrow_columns import ArrowColumn, to_spark_type
 from ssbroker.spark.decision_codes import Labels
 from ssbroker.spark.input_columns import EXPECTED_TYPES
 from ssbroker.spark.shared_values import SharedValue
 from ssbroker.spark.transferred_columns import TransferredColumns
 
 _ROUTERS_MAX: Final = 4
-_SPARK_TYPES: Final = {
-    name: pa.binary() if DECISIONS.field(name).type == pa.binary(16) else pa.string()
-    for name in DECISIONS.names
-    if not pa.types.is_integer(DECISIONS.field(name).type)
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +84,7 @@ def code_decisions(
     decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(decision_codes.CODED_FIELDS)
 ) -> pa.StructArray:
     """Encodes decisions as structs with some of the fields `decision_codes.CODED_FIELDS`, of which the decision code is the first."""
-    others = [_to_spark_type(decided, name) for name in fields[1:]]
-    return pa.StructArray.from_arrays([labels.codes(decided), *others], list(fields))
+    return pa.StructArray.from_arrays([labels.codes(decided), *_spark_columns(decided, fields[1:])], list(fields))
 
 
 def decision_structs(
@@ -106,7 +100,7 @@ def decision_structs(
         raise OptionError(f"route_udf: expected {', '.join(CONVERSATIONS.names)}, in this order or by name; got {got}")
     by_name = {**dict(zip(CONVERSATIONS.names, positional, strict=False)), **keyword}
     decided = _route_batch(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)
-    return pa.StructArray.from_arrays([_to_spark_type(decided, name) for name in DECISIONS.names], DECISIONS.names)
+    return pa.StructArray.from_arrays(_spark_columns(decided, DECISIONS.names), DECISIONS.names)
 
 
 def _decoded_batches(transfer: TransferredColumns, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -138,7 +132,6 @@ def _batch_located(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
         raise
 
 
-def _to_spark_type(decided: pa.RecordBatch, name: str) -> ArrowColumn:
-    """Returns a column in a type that Spark accepts: no dictionary and no fixed-size binary."""
-    column = decided[name]
-    return column.cast(_SPARK_TYPES[name]) if name in _SPARK_TYPES else column
+def _spark_columns(decided: pa.RecordBatch, names: Sequence[str]) -> list[ArrowColumn]:
+    columns: list[ArrowColumn] = [decided[name] for name in names]
+    return [column.cast(to_spark_type(column.type)) for column in columns]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+from ssbroker._arrow import from_ipc, to_ipc
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import bucket_state, packed_rows
 from ssbroker.spark.streams.bucket_operator import processor
@@ -36,7 +37,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
-    return Row(bucket=3, place=place, cell=packed_rows.to_ipc(batch_of(fragments)))
+    return Row(bucket=3, place=place, cell=to_ipc(batch_of(fragments)))
 
 
 def new_tester(**changed: Any) -> Any:
@@ -47,7 +48,7 @@ def new_tester(**changed: Any) -> Any:
 
 
 def output_rows(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, packed_rows.from_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, from_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def stored_state(of: Any) -> bytes | None:
@@ -143,7 +144,7 @@ def test_rows_are_packed_by_bucket_in_order() -> None:
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert packed_rows.from_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert from_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

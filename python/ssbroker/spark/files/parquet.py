@@ -20,7 +20,8 @@ from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker._table_folders import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.arguments import local_path
-from ssbroker.spark.reassembly_output import TIMESTAMP, to_spark_type
+from ssbroker.spark.arrow_columns import to_spark_type
+from ssbroker.spark.reassembly_output import TIMESTAMP
 
 _SPARK_METADATA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"
 _INTERVAL_KEY: Final = b"spark"

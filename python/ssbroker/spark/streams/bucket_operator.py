@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import boolean
+from ssbroker._arrow import from_ipc
 from ssbroker.spark.streams import packed_rows, stream_rows
 from ssbroker.spark.streams.bucket_state import StateParts
 from ssbroker.spark.streams.bucket_step import run_step
@@ -34,7 +35,7 @@ class BucketStore:
     def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
         state_before = self._parts.get()
-        batches = [batch for cell in cells for batch in packed_rows.from_ipc(cell).to_batches()]
+        batches = [batch for cell in cells for batch in from_ipc(cell).to_batches()]
         output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
         if output.state is None:
             self._parts.clear()

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker._arrow import from_ipc, to_ipc
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.spark.arrow_columns import ArrowColumn, pc
-from ssbroker.spark.streams.packed_rows import from_ipc, to_ipc
 
 MAGIC: Final = b"ssbroker bucket\0"
 VERSION: Final = 1

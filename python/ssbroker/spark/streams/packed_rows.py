@@ -1,4 +1,4 @@
-"""Rows in binary cells: Arrow data as bytes, and the cells in which Spark passes rows to the step of a bucket and back."""
+"""Rows in binary cells, in which Spark passes rows to the step of a bucket and back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker._arrow import from_ipc, to_ipc, write_ipc
 from ssbroker._compat import cast
-from ssbroker.spark.arrow_columns import ArrowColumn, combined, nulls, pc, repeat
-from ssbroker.spark.reassembly_output import to_spark_type
+from ssbroker.spark.arrow_columns import ArrowColumn, combined, nulls, pc, repeat, to_spark_type
 from ssbroker.spark.streams import stream_rows
 
 PACKED_SCHEMA: Final = "bucket int, place bigint, cell binary"
@@ -22,29 +22,6 @@ _PACKED_TYPES: Final = pa.schema(_PACKED_FIELDS)
 _PACK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 16 << 20
 _PLACE_BITS: Final = 40
-
-
-def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
-    """Serializes rows with their schema.
-
-    Examples:
-        >>> from_ipc(to_ipc(pa.table({"a": [1, 2]}))).num_rows
-        2
-    """
-    sink = pa.BufferOutputStream()
-    write_ipc(rows, sink)
-    return sink.getvalue().to_pybytes()
-
-
-def write_ipc(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
-    """Appends rows with their schema to a sink."""
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write(rows)
-
-
-def from_ipc(data: bytes | memoryview) -> pa.Table:
-    """Reads rows that `to_ipc` serialized, without a copy."""
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
 def split_by_size(rows: pa.RecordBatch, *, max_bytes: int) -> Iterator[pa.RecordBatch]:

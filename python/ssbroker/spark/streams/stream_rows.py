@@ -11,6 +11,7 @@ import pyarrow as pa
 from ssbroker.exceptions import OptionError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark import reassembly_output
+from ssbroker.spark.arrow_columns import to_spark_type
 from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, CODED_FIELDS, Labels
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
     **{
-        field.name: reassembly_output.to_spark_type(field.type)
+        field.name: to_spark_type(field.type)
         for schema in (MESSAGES, REJECTED, ACKNOWLEDGEMENTS, EXPIRED)
         for field in schema
     },

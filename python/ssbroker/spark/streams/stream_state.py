@@ -14,9 +14,9 @@ from ssbroker._arguments import integer_argument, is_utf8_text
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.arguments import check_session
-from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat
+from ssbroker.spark.arrow_columns import ArrowColumn, column, nulls, pc, repeat, to_spark_type
 from ssbroker.spark.compat import check_spark_version
-from ssbroker.spark.reassembly_output import TIMESTAMP, to_spark_type
+from ssbroker.spark.reassembly_output import TIMESTAMP
 from ssbroker.spark.streams import bucket_step, delayed_queue
 from ssbroker.spark.streams.bucket_state import STATE_VARIABLE, BucketState, join_state_parts, state_from_bytes
 from ssbroker.spark.worker_version_check import on_workers
