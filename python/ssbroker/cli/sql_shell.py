@@ -21,7 +21,7 @@ from ssbroker._text import count_of, did_you_mean, terminal_safe
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
-from ssbroker.cli import status
+from ssbroker.cli import state_tables
 from ssbroker.cli.sql_query import (
     Rows,
     objects_as_rows,
@@ -206,21 +206,21 @@ class Shell:
     def show_databases(self, _: str) -> None:
         """Shows the databases."""
         found = overview_of(self._instance)
-        self._print(status.database_rows(found), *status.database_problems(found))
+        self._print(state_tables.database_rows(found), *state_tables.database_problems(found))
 
     def show_queues(self, _: str) -> None:
         """Shows the queues, and why they are disabled."""
         found = overview_of(self._instance)
-        self._print(status.queue_rows(found), *status.queue_problems(found))
+        self._print(state_tables.queue_rows(found), *state_tables.queue_problems(found))
 
     def show_conversations(self, _: str) -> None:
         """Shows the conversations by state."""
-        self._print(status.conversation_rows(overview_of(self._instance)))
+        self._print(state_tables.conversation_rows(overview_of(self._instance)))
 
     def show_waiting(self, _: str) -> None:
         """Shows undelivered messages, and why they are undelivered."""
         found = overview_of(self._instance)
-        self._print(status.waiting_rows(found), *status.waiting_reasons(found))
+        self._print(state_tables.waiting_rows(found), *state_tables.waiting_reasons(found))
 
     def show_services(self, _: str) -> None:
         """Shows the services with their queues and contracts."""
@@ -277,7 +277,7 @@ class Shell:
             return
         schema = read_object(self._instance, *known[plain]).schema
         columns = [{"column": field.name, "type": _type_name(field.type)} for field in schema]
-        status.print_parts(self._console, [result_table(["column", "type"], columns)])  # readable in any case
+        state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])  # readable in any case
 
     def toggle_records(self, _: str) -> None:
         """Switches between tables and records."""
@@ -307,7 +307,7 @@ class Shell:
 
     def _print(self, *parts: Text | FittedTable) -> None:
         shown = (part.with_records() if self._as_records and isinstance(part, FittedTable) else part for part in parts)
-        status.print_parts(self._console, shown)
+        state_tables.print_parts(self._console, shown)
 
     def _line(self, text: str, style: str = "") -> None:
         self._print(cell(text, style))

@@ -19,7 +19,7 @@ from rich.text import Text
 from ssbroker.cli.app import is_output_closed
 from ssbroker.cli.options import FolderArgument
 from ssbroker.cli.serve import stop_signals
-from ssbroker.cli.status import (
+from ssbroker.cli.state_tables import (
     age_text,
     connection_row,
     database_problems,
