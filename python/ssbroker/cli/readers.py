@@ -38,7 +38,6 @@ from ssbroker.cli.chunks import (
     InputFile,
     LoadedChunk,
     empty_batch,
-    ordered_map,
     rechunk,
     rows_per_chunk,
 )
@@ -55,6 +54,7 @@ from ssbroker.cli.errors import error_in_file, line_text, reading
 from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import PartitionedInput
 from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
+from ssbroker.cli.parallel_map import ordered_map
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 

@@ -20,14 +20,13 @@ from ssbroker.cli.chunks import (
     Chunk,
     InputFile,
     all_chunks,
-    configure_threads,
     empty_batch,
-    ordered_map,
     total_bytes,
 )
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import fragment_columns
+from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.reassemble_summary import (
     ACKNOWLEDGEMENTS,

@@ -21,13 +21,12 @@ from ssbroker.cli.chunks import (
     InputFile,
     LoadedChunk,
     all_chunks,
-    configure_threads,
-    ordered_map,
     total_bytes,
 )
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
+from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.route_summary import RouteCounts, count_values
 from ssbroker.cli.terminal import ProgressBar

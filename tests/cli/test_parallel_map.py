@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ssbroker.cli.chunks import ordered_map
+from ssbroker.cli.parallel_map import ordered_map
 
 
 def mapped(items: Iterator[int], work: object = str, *, threads: int = 4, weight_max: int = 100) -> Iterator[str]:
