@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
+from ssbroker.cli.sql_input import is_complete, pieces
 from ssbroker.cli.sql_shell import COMMANDS, Shell
-from ssbroker.cli.sql_statements import is_complete, pieces
 from ssbroker.ddl import STRICT
 from tests.cli.conftest import Run
 from tests.cli.terminal import Terminal

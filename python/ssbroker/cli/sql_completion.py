@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from ssbroker.cli.sql_input import is_command
 from ssbroker.cli.sql_query import read_object, readable_objects, referenced_objects
-from ssbroker.cli.sql_statements import is_command
 from ssbroker.exceptions import SsbrokerError
 
 if TYPE_CHECKING:

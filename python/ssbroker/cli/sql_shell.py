@@ -22,6 +22,7 @@ from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.scripts import ScriptSession
 from ssbroker.cli import state_tables
+from ssbroker.cli.sql_input import is_command, is_complete, open_transaction, pieces
 from ssbroker.cli.sql_query import (
     Rows,
     objects_as_rows,
@@ -31,7 +32,6 @@ from ssbroker.cli.sql_query import (
     rows_as_json,
     run_queries,
 )
-from ssbroker.cli.sql_statements import is_command, is_complete, open_transaction, pieces
 from ssbroker.cli.terminal import FittedTable, cell
 from ssbroker.exceptions import InputError, MissingDependencyError, SsbrokerError
 
