@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker._arrow import guid_text
-from ssbroker.cli.input_columns import convert_csv, convert_json, fragment_columns
-from ssbroker.cli.text_conversion import csv_cells, hex_text, json_values
+from ssbroker.cli.input_columns import fragment_columns
+from ssbroker.cli.text_conversion import convert_csv, convert_json, csv_cells, hex_text, json_values
 
 COLUMNS: list[tuple[pa.Array[Any], list[Any]]] = [
     (pa.array([1, None], pa.int8()), [1, None]),

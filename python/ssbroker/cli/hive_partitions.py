@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from ssbroker._table_folders import partition_columns
 from ssbroker.cli.chunks import Chunk, InputFile, LoadedChunk, empty_batch
-from ssbroker.cli.input_columns import InputColumns, convert_csv
+from ssbroker.cli.input_columns import InputColumns
+from ssbroker.cli.text_conversion import convert_csv
 from ssbroker.exceptions import InputError
 
 

@@ -53,9 +53,10 @@ from ssbroker.cli.csv_layout import (
 from ssbroker.cli.errors import error_in_file, line_text, reading
 from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import PartitionedInput
-from ssbroker.cli.input_columns import InputColumns, convert_csv, convert_json
+from ssbroker.cli.input_columns import InputColumns
 from ssbroker.cli.parallel_map import ordered_map
 from ssbroker.cli.terminal import ProgressBar
+from ssbroker.cli.text_conversion import convert_csv, convert_json
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
