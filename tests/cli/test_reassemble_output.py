@@ -16,7 +16,7 @@ import pytest
 
 import ssbroker
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.writers import replacing_files
+from ssbroker.cli.output_paths import replacing_files
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write

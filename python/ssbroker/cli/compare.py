@@ -35,8 +35,8 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
+from ssbroker.cli.output_paths import refuse_overwriting
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
-from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.load import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.options import warn_about
-from ssbroker.cli.writers import replacing_files
+from ssbroker.cli.output_paths import replacing_files
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import InputError, InvalidAddressError, OptionError

@@ -40,8 +40,8 @@ from ssbroker.cli.options import (
     parse_time,
     warn_about,
 )
+from ssbroker.cli.output_paths import refuse_overwriting
 from ssbroker.cli.terminal import print_prose
-from ssbroker.cli.writers import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import fragment_columns
+from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.reassemble_summary import (
@@ -38,7 +39,7 @@ from ssbroker.cli.reassemble_summary import (
 )
 from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.cli.terminal import ProgressBar
-from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files, without_dictionaries
+from ssbroker.cli.writers import OutputFile, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 

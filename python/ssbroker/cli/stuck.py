@@ -47,6 +47,7 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
+from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.readers import (
     common_schema,
     conform,
@@ -57,7 +58,7 @@ from ssbroker.cli.readers import (
     with_known_names,
 )
 from ssbroker.cli.terminal import print_prose
-from ssbroker.cli.writers import OutputFile, refuse_overwriting, replacing_files
+from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 
 if TYPE_CHECKING:

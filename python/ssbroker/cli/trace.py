@@ -34,8 +34,8 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
+from ssbroker.cli.output_paths import refuse_overwriting
 from ssbroker.cli.terminal import fitted
-from ssbroker.cli.writers import refuse_overwriting
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Trace

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from ssbroker.cli.output_paths import refuse_overwriting, replacing_files, replacing_folder
 from ssbroker.cli.terminal import ProgressBar
-from ssbroker.cli.writers import refuse_overwriting, replacing_files, replacing_folder
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
