@@ -14,7 +14,7 @@ import pytest
 
 from ssbroker.cli import chunks, readers
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
-from ssbroker.cli.readers import open_inputs
+from ssbroker.cli.input_files import open_inputs
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, read, write
 

@@ -99,7 +99,7 @@ def compare(
 
     Exit status: 0 if nothing changes, 1 if anything changes, 2 if an option or an input is invalid.
     """
-    from ssbroker.cli.readers import expand_patterns  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.cli.input_files import expand_patterns  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import (  # noqa: PLC0415 - the same
         Comparer,
         Fleet,
@@ -152,7 +152,7 @@ def _add_traffic(
 
     from ssbroker.cli.chunks import all_chunks, total_bytes  # noqa: PLC0415 - the same
     from ssbroker.cli.input_columns import CONVERSATION_COLUMNS  # noqa: PLC0415 - the same
-    from ssbroker.cli.readers import expand_patterns, open_inputs, with_known_names  # noqa: PLC0415 - the same
+    from ssbroker.cli.input_files import expand_patterns, open_inputs, with_known_names  # noqa: PLC0415 - the same
     from ssbroker.cli.terminal import ProgressBar  # noqa: PLC0415 - the same
 
     files = expand_patterns(conversations)

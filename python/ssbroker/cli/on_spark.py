@@ -16,8 +16,8 @@ from ssbroker.cli.errors import reading
 from ssbroker.cli.file_formats import Format, format_by_suffix, input_format
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, fragment_columns
+from ssbroker.cli.input_files import common_schema, expand_patterns, open_inputs
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_folder
-from ssbroker.cli.readers import common_schema, expand_patterns, open_inputs
 from ssbroker.cli.reassemble_files import ReassembleJob
 from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, MESSAGES, REJECTED, ReassembleCounts
 from ssbroker.cli.route_files import RouteJob

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import glob
 import io
 import itertools
 import json
 import mmap
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +28,10 @@ from ssbroker._arrow import (
     with_column,
     without_views,
 )
-from ssbroker._compat import cast, is_binary_view, is_string_view
-from ssbroker._table_folders import partition_columns, refuse_delta_and_iceberg
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     Chunk,
-    InputFile,
     LoadedChunk,
     empty_batch,
     rechunk,
@@ -51,8 +47,6 @@ from ssbroker.cli.csv_layout import (
     read_layout,
 )
 from ssbroker.cli.errors import error_in_file, line_text, reading
-from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
-from ssbroker.cli.hive_partitions import PartitionedInput
 from ssbroker.cli.input_columns import InputColumns
 from ssbroker.cli.parallel_map import ordered_map
 from ssbroker.cli.terminal import ProgressBar
@@ -77,8 +71,6 @@ _ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
 BLOCK_BYTES: Final = 1 << 20
 _JSON_EXPECTED: Final = "one JSON object per line"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
-
-_HIDDEN_PREFIXES: Final = (".", "_")
 
 
 class ParquetInput:
@@ -560,10 +552,11 @@ def _reject_added_columns(block: bytes, input_columns: InputColumns, *, file: Pa
         found = json.loads(line) if added_key.search(line) is not None else {}
         conflict = next((name for name in input_columns.added if name in found), None)
         if conflict is not None:
-            raise _added_column_error(f"{file}: row {row}", conflict, input_columns)
+            raise added_column_error(f"{file}: row {row}", conflict, input_columns)
 
 
-def _added_column_error(where: str, name: str, input_columns: InputColumns) -> SchemaError:
+def added_column_error(where: str, name: str, input_columns: InputColumns) -> SchemaError:
+    """Returns the error about an input that has a column which the command adds."""
     message = f"{where}: {input_columns.operation} adds the column {name}; drop or rename the one in the input"
     return SchemaError(message, column=name)
 
@@ -648,182 +641,3 @@ def _merge_schemas(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: i
             raise _two_types_error(file, field.name, where, before=str(known.type), after=str(field.type)) from error
         fields[field.name] = merged.field(0)
     return pa.schema(list(fields.values()))
-
-
-def expand_patterns(patterns: Sequence[str]) -> list[Path]:
-    """Returns the files in the order given; each argument is a file, a folder (its files of known formats) or a pattern."""
-    files: list[Path] = []
-    for pattern in patterns:
-        with reading(Path(pattern)):
-            files += _matching_files(pattern)
-    seen: set[Path] = set()
-    for file in files:
-        with reading(file):
-            if not file.exists() and str(file) == STANDARD_STREAM:
-                raise InputError(
-                    f"{file}: standard input is not supported, because files are read more than once; "
-                    f"write the rows to a file with one of the suffixes {KNOWN_SUFFIXES}"
-                )
-            if not file.exists():
-                raise InputError(f"{file}: no such file or folder")
-            if not file.is_file():
-                raise InputError(f"{file}: not a regular file; the file is read more than once")
-        if file.resolve() in seen:
-            raise InputError(
-                f"{file}: the file is specified twice, so its rows would be counted twice; specify it once"
-            )
-        seen.add(file.resolve())
-    refuse_delta_and_iceberg(files)
-    return files
-
-
-def open_inputs(
-    files: Sequence[Path], input_columns: InputColumns, *, keep_json_lines: bool, threads: int, progress: bool | None
-) -> list[InputFile]:
-    """Opens the files, with the columns of their Hive partitions.
-
-    `keep_json_lines` copies lines of JSON to the output instead of parsing all their columns, unless partitions add columns to them.
-    """
-    file_formats = []
-    for file in files:
-        with reading(file):
-            file_formats.append(input_format(file))
-    json_files = [file for file, found in zip(files, file_formats, strict=True) if found is Format.JSONL]
-    json_schema = None
-    if json_files and not (keep_json_lines and not any(map(partition_columns, json_files))):
-        json_schema = infer_json_schema(json_files, input_columns, threads=threads, progress=progress)
-    inputs: list[InputFile] = []
-    for file, file_format in zip(files, file_formats, strict=True):
-        if file_format is Format.PARQUET:
-            inputs.append(ParquetInput(file))
-        elif file_format is Format.CSV:
-            inputs.append(CsvInput(file, input_columns=input_columns))
-        elif file_format is Format.JSONL:
-            inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
-        else:
-            inputs.append(ArrowInput(file, is_stream=file_format is Format.ARROWS))
-        if values := partition_columns(file):
-            inputs[-1] = PartitionedInput(inputs[-1], values, input_columns)
-    return inputs
-
-
-def _matching_files(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    if path.is_dir():
-        return _files_in(path)
-    if path.exists() or not glob.has_magic(pattern):
-        return [path]
-    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
-    if not matches:
-        raise InputError(f"{pattern}: no file matches the pattern")
-    return [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
-
-
-def _files_in(folder: Path) -> list[Path]:
-    with reading(folder):
-        entries = sorted(
-            entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN_PREFIXES)
-        )
-    files = [entry for entry in entries if format_by_suffix(entry) is not None]
-    if not files:
-        raise InputError(
-            f"{folder}: the folder has no file of a known format ({KNOWN_SUFFIXES}); "
-            "subfolders are not searched, use a pattern such as 'folder/**/*.parquet'"
-        )
-    return files
-
-
-def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> pa.Schema:
-    """Returns the columns that all files must have, in the order and with the types of the first; files without a schema are ignored.
-
-    A column that is binary in one file and fixed-size binary in another is binary; a column that is nullable in any file is nullable.
-    """
-    first: InputFile | None = None
-    fields: dict[str, Any] = {}
-    for input_file in inputs:
-        if input_file.schema is None:
-            continue
-        _check_column_names(input_file, input_file.schema, input_columns)
-        if first is None or first.schema is None:
-            first, fields = input_file, {field.name: field for field in input_file.schema}
-            continue
-        for name in [*first.schema.names, *input_file.schema.names]:
-            one, other = _column_type(first.schema, name), _column_type(input_file.schema, name)
-            if one is None or other is None:
-                has, lacks = (first, input_file) if other is None else (input_file, first)
-                problem = f"the column {name} is missing, but {has.file} has it"
-                message = f"{lacks.file}: {problem}; expected the same columns in all files"
-                raise SchemaError(message, column=name)
-            if logical_type(one) != logical_type(other):
-                problem = f"the type of {name} is {other}, but {one} in {first.file}"
-                message = f"{input_file.file}: {problem}; expected the same types in all files"
-                raise SchemaError(message, column=name, expected=str(one), actual=str(other))
-            if one != other and pa.types.is_fixed_size_binary(one):
-                fields[name] = fields[name].with_type(pa.binary())
-            if input_file.schema.field(name).nullable:
-                fields[name] = fields[name].with_nullable(True)
-    return pa.schema([*fields.values()])
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the batch with the columns in the order and with the types of the schema."""
-    if batch.schema.equals(schema):
-        return batch
-    columns = []
-    for field in schema:
-        column: Any = batch.column(field.name)
-        if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(field.type):
-            column = column.dictionary_decode()
-        columns.append(column if column.type == field.type else cast(column, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def logical_type(data_type: pa.DataType) -> pa.DataType:
-    """Returns the type of the values of a column, independent of its layout.
-
-    Examples:
-        >>> logical_type(pa.dictionary(pa.int8(), pa.large_string()))
-        DataType(string)
-    """
-    if pa.types.is_dictionary(data_type):
-        return logical_type(data_type.value_type)
-    if pa.types.is_large_string(data_type) or is_string_view(data_type):
-        return pa.string()
-    if pa.types.is_large_binary(data_type) or is_binary_view(data_type) or pa.types.is_fixed_size_binary(data_type):
-        return pa.binary()
-    return data_type
-
-
-def with_known_names(rows: pa.Table, column: str, names: Collection[str]) -> pa.Table:
-    """Replaces each name in a column by the known name that differs from it only in case, if there is exactly one.
-
-    Examples:
-        >>> with_known_names(pa.table({"database": ["SALES", None, "x"]}), "database", ["Sales"])["database"].to_pylist()
-        ['Sales', None, 'x']
-    """
-    from ssbroker.ddl.model import find_name  # noqa: PLC0415 - keeps --help fast
-
-    number = rows.schema.get_field_index(column)
-    if number < 0 or logical_type(rows.schema.field(number).type) != pa.string():
-        return rows
-    given = cast(rows.column(number), pa.string())
-    distinct = given.unique()
-    known = [None if name is None else find_name(name, names) or name for name in distinct.to_pylist()]
-    if known == distinct.to_pylist():
-        return rows
-    found = pc.take(pa.array(known, pa.string()), pc.index_in(given, distinct))
-    return with_column(rows, number, pa.field(column, pa.string()), found)
-
-
-def _column_type(schema: pa.Schema, name: str) -> pa.DataType | None:
-    return schema.field(name).type if name in schema.names else None
-
-
-def _check_column_names(input_file: InputFile, schema: pa.Schema, input_columns: InputColumns) -> None:
-    seen = set()
-    for name in schema.names:
-        if name in seen:
-            raise SchemaError(f"{input_file.file}: duplicate column {name}; expected each column once", column=name)
-        if name in input_columns.added:
-            raise _added_column_error(str(input_file.file), name, input_columns)
-        seen.add(name)

@@ -26,9 +26,9 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import fragment_columns
+from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
-from ssbroker.cli.readers import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.reassemble_summary import (
     ACKNOWLEDGEMENTS,
     DIRECTION,

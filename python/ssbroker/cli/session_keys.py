@@ -11,7 +11,7 @@ from typing import Final
 from ssbroker._arguments import guid_bytes
 from ssbroker.cli.errors import reading
 from ssbroker.cli.input_columns import SESSION_KEY_COLUMNS
-from ssbroker.cli.readers import open_inputs
+from ssbroker.cli.input_files import open_inputs
 from ssbroker.exceptions import InputError, InvalidGuidError, MalformedDataError, SchemaError
 
 _KEY_LENGTHS: Final = (16, 24, 32)

@@ -36,6 +36,14 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
+from ssbroker.cli.input_files import (
+    common_schema,
+    conform,
+    expand_patterns,
+    logical_type,
+    open_inputs,
+    with_known_names,
+)
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
@@ -48,15 +56,7 @@ from ssbroker.cli.options import (
     parse_time,
 )
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
-from ssbroker.cli.readers import (
-    common_schema,
-    conform,
-    expand_patterns,
-    logical_type,
-    open_inputs,
-    reject_misspelled,
-    with_known_names,
-)
+from ssbroker.cli.readers import reject_misspelled
 from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, OptionError, SchemaError

@@ -17,7 +17,7 @@ from ssbroker._parquet import RowGroupWriter
 from ssbroker.cli.chunks import empty_batch
 from ssbroker.cli.errors import writing
 from ssbroker.cli.file_formats import Format
-from ssbroker.cli.readers import conform
+from ssbroker.cli.input_files import conform
 from ssbroker.cli.text_conversion import ArrowColumn, concat_text, csv_cells, json_values
 
 
