@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, InputError, Router, SchemaError
-from ssbroker.diagnose import Findings, Fleet, compare, html_report, lint, reachability, report_graph, trace
-from ssbroker.diagnose.report_traffic import Flow, compared_flows
+from ssbroker.diagnose import Findings, Fleet, compare, html_graph, html_report, lint, reachability, trace
+from ssbroker.diagnose.html_traffic import Flow, compared_flows
 from tests.browser import Page, browser, skip_without_browser
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.guards.repository import ROOT
@@ -143,7 +143,7 @@ def test_route_that_only_conversations_with_its_broker_id_use() -> None:
 
 
 def test_worst_decisions_have_explanations_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_graph, "EXPLANATIONS_MAX", 20)
+    monkeypatch.setattr(html_graph, "EXPLANATIONS_MAX", 20)
     many = here(*(route(number, f"TCP://h{number}", service=f"S{number}") for number in range(70)))
     html = html_report(catalog_of(many), at=NOW)
     assert len(explanations_of(html)) == 20
@@ -524,7 +524,7 @@ def test_fifty_instances_with_a_thousand_routes(page: Page, folder: Path) -> Non
 def test_six_thousand_routes_of_one_instance_are_clustered_until_a_search(
     page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_graph, "EXPLANATIONS_MAX", 20)
+    monkeypatch.setattr(html_graph, "EXPLANATIONS_MAX", 20)
     wide = catalog_of(here(*(route(number, f"TCP://h{number}", service=f"//S{number}") for number in range(6000))))
     show(page, folder, html_report(wide, findings=lint(Fleet({})), at=NOW))
     assert "REMOTE" in labels(page, "nodes")

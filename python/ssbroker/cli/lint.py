@@ -151,7 +151,7 @@ def _load_instances(
     A LIFETIME in a script counts from `now`.
     """
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose.object_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.database_checks import duplicate_enabled_id  # noqa: PLC0415 - the same
 
     usable: dict[str, Catalog] = {}
     uris: dict[str, str] = {}

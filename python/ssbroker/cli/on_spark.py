@@ -50,7 +50,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     if file_format is not Format.JSONL:  # Spark reads the columns of one file only
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
-    from ssbroker.diagnose.report_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.html_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
     from ssbroker.spark import route  # noqa: PLC0415 - PySpark is optional
 
     quiet = not sys.stderr.isatty()

@@ -207,7 +207,7 @@ def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
 
 
 def _traffic(conversations: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.Table:
-    from ssbroker.diagnose.report_traffic import TRAFFIC_COLUMNS, count_traffic  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.html_traffic import TRAFFIC_COLUMNS, count_traffic  # noqa: PLC0415 - keeps --help fast
 
     service, *names = TRAFFIC_COLUMNS
     columns = {service: conversations.column(service), **{name: decisions.column(name) for name in names}}

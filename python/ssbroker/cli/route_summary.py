@@ -53,7 +53,7 @@ class RouteCounts:
 
     def all_traffic(self) -> pa.Table:
         """Returns the traffic that was counted."""
-        from ssbroker.diagnose.report_traffic import NO_TRAFFIC, count_traffic  # noqa: PLC0415 - keeps --help fast
+        from ssbroker.diagnose.html_traffic import NO_TRAFFIC, count_traffic  # noqa: PLC0415 - keeps --help fast
 
         return count_traffic(pa.concat_tables(self.traffic or [NO_TRAFFIC]))
 

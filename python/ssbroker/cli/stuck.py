@@ -244,7 +244,7 @@ def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, 
 
 def _parse_queue(start: str | None, fleet: Fleet, *, has_databases: bool) -> tuple[str, str | None]:
     """Returns the instance and the database of the queue; None if the files alone name databases."""
-    from ssbroker.diagnose.catalog_tables import MSDB  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.catalog_rows import MSDB  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.trace import resolve_database  # noqa: PLC0415 - the same
 
     instance, database = parse_start(start, fleet)

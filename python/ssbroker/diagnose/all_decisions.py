@@ -16,7 +16,7 @@ import pyarrow.compute
 from ssbroker._arrow import without_views
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded, read_tables
+from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded, read_tables
 from ssbroker.router import PendingRequest, Router
 
 _OF_ROUTES: Final = ("match_step", "route_id")

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.catalog_tables import Tables, read_tables
+from ssbroker.diagnose.catalog_rows import Tables, read_tables
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.route_targets import RouteTargets
+from ssbroker.diagnose.reached_instances import ReachedInstances
 
 _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 
@@ -73,7 +73,7 @@ def _named_ids(
 ) -> defaultdict[tuple[str, str], Counter[bytes]]:
     """Counts, for each database of each instance, the unknown broker ids in routes to its services."""
     found: defaultdict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
-    targets = RouteTargets(fleet, tables)
+    targets = ReachedInstances(fleet, tables)
     for instance, each in tables.items():
         for route in each.routes:
             if route.service is None or route.broker is None or route.broker in known:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 from ssbroker._text import bracketed, quoted, restore_spaces, route_name, shortened_list, string_literal
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
-from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, FleetRoute, Tables
+from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, FleetRoute, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity, Subject
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses

@@ -19,15 +19,15 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.compare import Comparison, not_compared_text, traffic_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.html_graph import graph_data
+from ssbroker.diagnose.html_traffic import changed_services, compared_flows, sankey, traffic_flows
 from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
 from ssbroker.diagnose.remedy_proofs import scripts_by_instance
-from ssbroker.diagnose.report_graph import graph_data
-from ssbroker.diagnose.report_traffic import changed_services, compared_flows, sankey, traffic_flows
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failure, return_subject
 

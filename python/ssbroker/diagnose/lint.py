@@ -13,7 +13,7 @@ from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
-from ssbroker.diagnose import object_checks, route_checks, service_checks
+from ssbroker.diagnose import database_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.check_context import CheckContext, Problem
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
@@ -35,13 +35,13 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
     route_checks.check_stale_broker_ids,
     route_checks.check_similar_route_names,
     route_checks.check_next_hops,
-    object_checks.check_broker_ids,
-    object_checks.check_disabled_databases,
-    object_checks.check_endpoints,
-    object_checks.check_stated_ports,
-    object_checks.check_queues,
-    object_checks.check_conversations,
-    object_checks.check_bindings,
+    database_checks.check_broker_ids,
+    database_checks.check_disabled_databases,
+    database_checks.check_endpoints,
+    database_checks.check_stated_ports,
+    database_checks.check_queues,
+    database_checks.check_conversations,
+    database_checks.check_bindings,
     service_checks.check_similar_service_names,
     service_checks.check_loops,
     service_checks.check_services,

@@ -14,7 +14,7 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import Target
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.routing_graph import Ends, MessageKey, RoutingEnd, RoutingGraph

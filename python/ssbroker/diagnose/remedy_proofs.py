@@ -11,7 +11,7 @@ from typing import Final
 
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
-from ssbroker.diagnose.catalog_tables import MSDB, TRANSPORT
+from ssbroker.diagnose.catalog_rows import MSDB, TRANSPORT
 from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
 from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import Fleet

@@ -17,7 +17,7 @@ from ssbroker._text import bracketed, quantity, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
-from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
+from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.check_context import (
     CheckContext,
     Concern,
@@ -31,7 +31,7 @@ from ssbroker.diagnose.check_context import (
     quoted_name,
     route_problem,
 )
-from ssbroker.diagnose.route_targets import RouteTargets
+from ssbroker.diagnose.reached_instances import ReachedInstances
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
@@ -405,7 +405,7 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
 def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, list[str]]]:
     """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
     known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
-    targets = RouteTargets(context.fleet, context.tables, is_live=context.is_live)
+    targets = ReachedInstances(context.fleet, context.tables, is_live=context.is_live)
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if not context.is_live(route) or route.service is None or route.broker is None or route.broker in known:

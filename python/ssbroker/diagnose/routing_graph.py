@@ -16,7 +16,7 @@ from ssbroker.diagnose.all_decisions import (
     Target,
     may_begin_with_address,
 )
-from ssbroker.diagnose.catalog_tables import read_tables
+from ssbroker.diagnose.catalog_rows import read_tables
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.router import PendingRequest
 

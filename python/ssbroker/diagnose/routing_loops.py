@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.routing_graph import MessageKey, RoutingGraph

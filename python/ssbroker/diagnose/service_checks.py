@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ssbroker._text import bracketed, quantity, restore_spaces
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.diagnose.all_decisions import RouteLookup
-from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute
+from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.check_context import (
     Candidate,
     CheckContext,

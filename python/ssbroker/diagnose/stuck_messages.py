@@ -19,7 +19,7 @@ from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet

@@ -14,7 +14,7 @@ from ssbroker._text import printable, quoted, restore_spaces, route_name, shorte
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
-from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.routing_graph import (

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from ssbroker.diagnose.catalog_tables import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
+from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
 from ssbroker.diagnose.fleet import Fleet
 
 
-class RouteTargets:
+class ReachedInstances:
     """Follows routes by service name and broker id alone, since the ids of the databases may be unknown.
 
     `is_live` says which routes of forwarders count; all of them, if no time is given at which they are used.

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._text import terminal_safe
 from ssbroker.diagnose.all_decisions import Behaviour, PossibleDecision, RouteLookup, used_route
-from ssbroker.diagnose.catalog_tables import MSDB, FleetRoute
+from ssbroker.diagnose.catalog_rows import MSDB, FleetRoute
 from ssbroker.diagnose.findings import Findings
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.router import Router

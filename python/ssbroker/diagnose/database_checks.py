@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from ssbroker._text import bracketed, quantity
-from ssbroker.diagnose.catalog_tables import LOCAL, TRANSPORT, FleetDatabase
+from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.diagnose.check_context import (
     CheckContext,
     Concern,
