@@ -6,14 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import count, repeat
+from itertools import count
 from operator import getitem
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker._arrow import without_views
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables, dictionary_encoded, read_tables
@@ -56,7 +55,12 @@ class PossibleDecision(NamedTuple):
     next_hop: str | None
     mirror: str | None
     target_database: str | None
-    broker: bytes | None
+    broker: bytes | None = None
+    """Not set in comparisons: it follows from the others and from the broker id of the conversation."""
+
+    def __str__(self) -> str:
+        where = self.target_database if self.outcome == "LOCAL" else self.next_hop
+        return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
 
 
 def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now: datetime) -> pa.RecordBatch:
@@ -485,176 +489,19 @@ def _address_class(route: FleetRoute) -> int:
     return {LOCAL: 1, TRANSPORT: 3}.get(route.address, 2)
 
 
-COMPARED_COLUMNS: Final = (
-    "outcome",
-    "reason",
-    "match_step",
-    "route_id",
-    "next_hop_address",
-    "mirror_address",
-    "target_database",
-)
-"""The columns of a decision that are compared. The broker id follows from them and from that of the conversation."""
-
-
-class ComparedDecision(NamedTuple):
-    """The decision with one of two catalogs."""
-
-    outcome: str
-    reason: str
-    match_step: int | None
-    route_id: int | None
-    next_hop: str | None
-    mirror: str | None
-    target_database: str | None
-
-    def __str__(self) -> str:
-        where = self.target_database if self.outcome == "LOCAL" else self.next_hop
-        return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
-
-
-NO_DATABASE: Final = ComparedDecision("NONE", "no such database", None, None, None, None, None)
-"""The decision with a catalog that does not have the database in which the conversation starts."""
-
-
-class DecisionPair(NamedTuple):
-    """A class of conversations with the decision of each of two catalogs."""
-
-    database: str | None
-    """Where they start; None from outside."""
-    service: str | None
-    """None represents all services that neither catalog knows."""
-    before: ComparedDecision
-    after: ComparedDecision
-
-
-def count_pairs(
-    conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
-) -> Counter[DecisionPair]:
-    """Counts conversations by pair of decisions; without a column `database`, all start in the given one."""
-    columns: dict[str, Any] = {"to_service_name": _dictionary_decoded(conversations.column("to_service_name"))}
-    if "database" in conversations.schema.names:
-        columns["database"] = _dictionary_decoded(conversations.column("database"))
-    for which, decisions in (("before", before), ("after", after)):
-        columns.update({f"{which} {name}": _dictionary_decoded(decisions.column(name)) for name in COMPARED_COLUMNS})
-    table = pa.table(columns)
-    grouped = table.group_by(list(columns)).aggregate([([], "count_all")])
-    found: Counter[DecisionPair] = Counter()
-    for row in grouped.to_pylist():
-        found[pair({"database": database, **row})] += row["count_all"]
-    return found
-
-
-def pair(row: dict[str, Any]) -> DecisionPair:
-    """Returns the pair of a row with the columns `before outcome`, `after outcome` and so on."""
-    before, after = (
-        ComparedDecision(*(row[f"{which} {name}"] for name in COMPARED_COLUMNS)) for which in ("before", "after")
-    )
-    return DecisionPair(row["database"], row["to_service_name"], before, after)
-
-
-def _dictionary_decoded(column: Any) -> Any:
-    words = without_views(column)
-    return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
-
-
-class ConversationClass(NamedTuple):
-    """Conversations that both catalogs treat alike."""
-
-    database: str | None
-    """Where they start; None from outside."""
-    service: str | None
-    """None represents all services that neither catalog knows."""
-    broker: bytes | None
-    """The broker id that they name; empty for one that neither catalog knows."""
-    is_initiator: bool
-    before: tuple[ComparedDecision, ...]
-    """Every possible decision."""
-    after: tuple[ComparedDecision, ...]
-
-
-def classes(
-    before: Catalog, after: Catalog, *, moments: tuple[datetime, datetime], pending_request: PendingRequest
-) -> Iterator[ConversationClass]:
-    """Yields every class of conversations once, with the decisions of both catalogs, each at its own time.
-
-    Conversations that start in a database that only one of the catalogs has are `NO_DATABASE` with the other.
-    """
-    both = [
-        Behaviour(catalog, now=now, pending_request=pending_request, with_routes=True)
-        for catalog, now in zip((before, after), moments, strict=True)
-    ]
-    unknown_name = _unknown_name(both)
-    unknown_broker = _unknown_broker(both)
-    ids: defaultdict[str, set[bytes]] = defaultdict(set)
-    own_ids: set[bytes] = set()
-    for behaviour in both:
-        own_ids |= {row.broker for row in behaviour.tables.databases.values() if row.broker is not None}
-        for route in behaviour.tables.routes:
-            if route.service is not None and route.broker is not None:
-                ids[route.service].add(route.broker)
-    for database in (None, *sorted(both[0].tables.databases.keys() | both[1].tables.databases.keys())):
-        table = MSDB if database is None else database
-        names = sorted(frozenset().union(*(behaviour.known_names.get(table, ()) for behaviour in both)))
-        addressed_names = [ANY_ADDRESS] if any(behaviour.reads_names(table) for behaviour in both) else []
-        lookups = [
-            RouteLookup(database, name, broker, is_initiator)
-            for name in (*names, *addressed_names, unknown_name)
-            for broker in (None, unknown_broker, *sorted(ids[name] | own_ids))
-            for is_initiator in ((True, False) if database is None and broker in own_ids else (True,))
-        ]
-        sides = [
-            map(_distinct_decisions, behaviour.decisions_for(lookups))
-            if table in behaviour.tables.databases
-            else repeat((NO_DATABASE,))
-            for behaviour in both
-        ]
-        for lookup, old, new in zip(lookups, *sides, strict=False):
-            service = None if lookup.service == unknown_name else lookup.service
-            broker = b"" if lookup.broker == unknown_broker else lookup.broker
-            yield ConversationClass(database, service, broker, lookup.is_initiator, old, new)
-
-
-def _distinct_decisions(decisions: tuple[PossibleDecision, ...]) -> tuple[ComparedDecision, ...]:
-    return tuple(
-        dict.fromkeys(
-            ComparedDecision(
-                each.outcome,
-                each.reason,
-                each.match_step,
-                each.route_id,
-                each.next_hop,
-                each.mirror,
-                each.target_database,
-            )
-            for each in decisions
-        )
-    )
-
-
-def _unknown_name(both: list[Behaviour]) -> str:
+def name_unknown_to(behaviours: Collection[Behaviour]) -> str:
+    """Returns a name that no catalog knows."""
     name = "any other service"
-    while any(name in names for behaviour in both for names in behaviour.known_names.values()):
+    while any(name in names for behaviour in behaviours for names in behaviour.known_names.values()):
         name += "."
     return name
-
-
-def _unknown_broker(both: list[Behaviour]) -> bytes:
-    """Returns an id that neither catalog knows; `Behaviour.unknown_broker` of one may be known to the other."""
-    known = {route.broker for behaviour in both for route in behaviour.tables.routes}
-    known |= {row.broker for behaviour in both for row in behaviour.tables.databases.values()}
-    return next(
-        broker
-        for number in range(len(known) + 1)
-        if (broker := (0xFFFF << 112 | number).to_bytes(16, "big")) not in known
-    )
 
 
 def used_route(
     routes: Mapping[tuple[str, int], FleetRoute],
     database: str | None,
     service: str | None,
-    decision: ComparedDecision | PossibleDecision,
+    decision: PossibleDecision,
 ) -> FleetRoute | None:
     """Returns the route of a decision on a conversation from a database, or from outside; `routes` are those of the instance by key.
 

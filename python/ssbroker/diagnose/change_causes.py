@@ -8,9 +8,10 @@ from typing import Final, Literal, NamedTuple
 
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import DecisionPair, used_route
+from ssbroker.diagnose.all_decisions import used_route
 from ssbroker.diagnose.catalog_rows import MSDB, FleetRoute, Tables, read_tables
 from ssbroker.diagnose.check_context import quoted_name
+from ssbroker.diagnose.decision_pairs import DecisionPair
 
 _CREATED: Final = "database created"
 _DROPPED: Final = "database dropped"

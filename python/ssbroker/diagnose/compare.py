@@ -20,9 +20,10 @@ from ssbroker._arguments import compared_times
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker._text import quantity
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import ComparedDecision, ConversationClass, DecisionPair, classes, count_pairs
+from ssbroker.diagnose.all_decisions import PossibleDecision
 from ssbroker.diagnose.change_causes import Cause, Differences, RouteKey
 from ssbroker.diagnose.check_context import quoted_name
+from ssbroker.diagnose.decision_pairs import ConversationClass, DecisionPair, classes, count_pairs
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -241,7 +242,7 @@ def skew(loads: Sequence[int]) -> float | None:
     return max(used) * len(used) / sum(used) if used else None
 
 
-def change_kind(before: ComparedDecision, after: ComparedDecision) -> Kind:
+def change_kind(before: PossibleDecision, after: PossibleDecision) -> Kind:
     """Returns what differs between two different decisions."""
     if before.outcome != after.outcome:
         return "outcome"
@@ -536,7 +537,7 @@ def _change_of_pair(
     )
 
 
-def _comparable(side: ComparedDecision, route: RouteKey | None) -> tuple[ComparedDecision, RouteKey | None]:
+def _comparable(side: PossibleDecision, route: RouteKey | None) -> tuple[PossibleDecision, RouteKey | None]:
     """Returns a decision with the key of its route instead of the route id."""
     return side._replace(route_id=None), route
 
@@ -587,7 +588,7 @@ def _broker_id(each: ConversationClass) -> str:
 
 
 def _change_of_class(instance: str, each: ConversationClass, differences: Differences) -> Change | None:
-    ends: list[dict[tuple[ComparedDecision, RouteKey | None], None]] = [{}, {}]
+    ends: list[dict[tuple[PossibleDecision, RouteKey | None], None]] = [{}, {}]
     example = DecisionPair(each.database, each.service, each.before[0], each.after[0])
     for side in each.before:
         ends[0][_comparable(side, differences.route(example._replace(before=side), 0))] = None

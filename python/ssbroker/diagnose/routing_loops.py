@@ -9,6 +9,7 @@ from datetime import datetime
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.all_decisions import name_unknown_to
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
@@ -80,7 +81,7 @@ def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:
     """Returns the loops of a routing graph."""
     graph.prepare_arrivals()
     found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
-    unknown = _unknown_name(graph)
+    unknown = name_unknown_to(graph.behaviours.values())
     knowing, name_readers = _entry_instances(graph)
     for service, broker in _message_keys(graph, unknown):
         entries = graph.fleet if service == unknown else (*knowing.get(service, ()), *name_readers)
@@ -129,16 +130,6 @@ def _message_keys(graph: RoutingGraph, unknown: str) -> Iterable[tuple[str, byte
     for service, ids in sorted(graph.ids.items()):
         for broker in ids:
             yield service, broker
-
-
-def _unknown_name(graph: RoutingGraph) -> str:
-    known = {
-        name for behaviour in graph.behaviours.values() for names in behaviour.known_names.values() for name in names
-    }
-    name = "any other service"
-    while name in known:
-        name += "."
-    return name
 
 
 def _rotated(cycle: list[str]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker._arguments import compared_times
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.all_decisions import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
+from ssbroker.diagnose.decision_pairs import COMPARED_COLUMNS, DecisionPair, pair
 from ssbroker.diagnose.fleet import SINGLE_INSTANCE
 from ssbroker.exceptions import SchemaError
 from ssbroker.router import PendingRequest
