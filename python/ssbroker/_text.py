@@ -28,6 +28,11 @@ def quoted(name: str) -> str:
     return f'"{printable(name)}"'
 
 
+def quoted_name(text: str) -> str:
+    """Returns a name in quotation marks, safe for a terminal, whose lines may break at its spaces."""
+    return restore_spaces(quoted(text))
+
+
 def printable(text: str) -> str:
     """Escapes unprintable characters and protects spaces from line breaks."""
     if not text.isprintable():

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from ssbroker import OptionError, SchemaError
+from ssbroker._text import quoted_name
 from ssbroker.diagnose import REACHABILITY, Fleet, Loop, RoutingEnd, loops, reachability, trace
-from ssbroker.diagnose.check_context import quoted_name
 from tests.diagnose.observed_fleets import unproven_findings
 from tests.diagnose.random_fleets import ADDRESSES, SampledFleet
 from tests.rules.setting import BCN, here

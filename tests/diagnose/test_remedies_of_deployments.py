@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker.diagnose import lint, trace
-from ssbroker.diagnose.check_context import CheckContext, Problem
+from ssbroker.diagnose.check_context import CheckContext
+from ssbroker.diagnose.problems import Problem
 from ssbroker.diagnose.service_checks import check_listening_msdb, check_own_services
 from tests.diagnose.script_fleets import after, found, host, loaded, names_in, to
 from tests.worlds.universe import NOW

@@ -18,7 +18,7 @@ from rich.console import Console
 from ssbroker._arguments import parse_timestamp
 from ssbroker._arrow import with_column
 from ssbroker._compat import cast
-from ssbroker._text import count_of, one_line, shortened_list
+from ssbroker._text import count_of, one_line, quoted_name, shortened_list
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.chunks import all_chunks
 from ssbroker.cli.diagnose_options import (
@@ -332,8 +332,7 @@ def print_messages(
 
 
 def _print_group(row: dict[str, Any], times: list[datetime | None], instance: str, console: Console) -> None:
-    from ssbroker.diagnose.check_context import quoted_name  # noqa: PLC0415 - keeps --help fast
-    from ssbroker.diagnose.findings import CODES  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.findings import CODES  # noqa: PLC0415 - keeps --help fast
 
     oldest = min((time for time in times if time is not None), default=None)
     age = "" if oldest is None else f", the oldest from {oldest:%Y-%m-%d %H:%M:%S} UTC"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+from ssbroker._text import quoted_name
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_route
 from ssbroker.diagnose.catalog_rows import MSDB, FleetRoute, Tables, read_tables
-from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.decision_pairs import DecisionPair
 
 _CREATED: Final = "database created"

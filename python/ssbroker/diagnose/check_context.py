@@ -1,95 +1,21 @@
-"""The input of all checks, and helpers that create problems."""
+"""The input of all checks."""
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import tee
-from typing import Final, NamedTuple, Self
 
-from ssbroker._text import bracketed, quoted, restore_spaces, route_name, shortened_list, string_literal
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
-from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, FleetRoute, Tables
-from ssbroker.diagnose.findings import CODES, Finding, Severity, Subject
+from ssbroker.diagnose.catalog_rows import FleetRoute, Tables
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet
-from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
+from ssbroker.diagnose.known_addresses import KnownAddresses
+from ssbroker.diagnose.remedies import TO_LOCAL, RouteDestination
 from ssbroker.diagnose.routing_graph import RoutingGraph
 from ssbroker.diagnose.routing_loops import Loop, find_loops
-from ssbroker.diagnose.scripts_on_copies import drop_route_named
-
-
-class Step(NamedTuple):
-    """A script for one instance."""
-
-    instance: str
-    script: str
-
-
-Candidate = tuple[Step, ...]
-"""A possible remedy."""
-
-
-class Concern(NamedTuple):
-    """A conversation that must be delivered after a remedy."""
-
-    instance: str
-    database: str | None
-    """Where it starts; None if it arrives at the instance from outside."""
-    service: str
-
-    @classmethod
-    def of_table(cls, instance: str, table: str, service: str) -> Self:
-        """Returns the conversation that the routes of a database route: those of msdb route what arrives from outside."""
-        return cls(instance, None if table == MSDB else table, service)
-
-
-class RouteDestination(NamedTuple):
-    """Where a route must lead to reach a database."""
-
-    address: str
-    mirror: str | None = None
-    broker: bytes | None = None
-    """The broker id; a mirrored route needs it."""
-
-    @property
-    def clauses(self) -> str:
-        """The clauses of ALTER ROUTE."""
-        addresses = ("ADDRESS", self.address), ("MIRROR_ADDRESS", self.mirror)
-        clauses = [f"{name} = {string_literal(value)}" for name, value in addresses if value is not None]
-        return ", ".join(clauses if self.broker is None else [broker_clause(self.broker), *clauses])
-
-
-TO_LOCAL: Final = RouteDestination(LOCAL)
-
-
-class Candidates:
-    """The possible remedies of a problem, the best first; each is made when it is first needed, since few are tried."""
-
-    def __init__(self, instance: str, given: Iterable[str | Candidate]) -> None:
-        made = (_restored((Step(instance, each),) if isinstance(each, str) else each) for each in given)
-        (self._from_first,) = tee(made, 1)
-
-    def __iter__(self) -> Iterator[Candidate]:
-        return copy(self._from_first)
-
-
-def _restored(candidate: Candidate) -> Candidate:
-    return tuple(Step(instance, restore_spaces(script)) for instance, script in candidate)
-
-
-class Problem(NamedTuple):
-    """A finding without a remedy, the possible remedies, and what they must achieve."""
-
-    finding: Finding
-    """Its `remedy` is the advice if no candidate is proven."""
-    candidates: Iterable[Candidate] = ()
-    concerns: Sequence[Concern] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,126 +179,3 @@ class CheckContext:
     def address_of(self, instance: str) -> str | None:
         """Returns the address by which other instances reach an instance; None if no address is known."""
         return next(iter(self.addresses.of(instance)), None)
-
-
-def route_problem(
-    code: str,
-    instance: str,
-    route: FleetRoute,
-    message: str,
-    advice: str,
-    *,
-    services: Iterable[str] = (),
-    related: Sequence[FleetRoute | str] = (),
-    severity: Severity | None = None,
-    candidates: Iterable[str | Candidate] = (),
-    concerns: Sequence[Concern] | None = None,
-) -> Problem:
-    """Creates a problem of a route, which affects the route's service and other `services`; by default it concerns the conversations for it."""
-    finding = Finding(
-        code=code,
-        severity=severity or CODES[code].severity,
-        instance=instance,
-        database=route.database,
-        subject=Subject("route", route.name),
-        route_id=route.route_id,
-        services=(*services, *([] if route.service is None else [route.service])),
-        message=restore_spaces(message),
-        remedy=restore_spaces(advice),
-        related=tuple(other if isinstance(other, str) else qualified_route(instance, other) for other in related),
-    )
-    if concerns is None:
-        concerns = [] if route.service is None else [Concern.of_table(instance, route.database, route.service)]
-    return Problem(finding, Candidates(instance, candidates), concerns)
-
-
-def problem_about(
-    code: str,
-    subject: Subject,
-    message: str,
-    advice: str,
-    *,
-    instance: str | None = None,
-    database: str | None = None,
-    services: Iterable[str] = (),
-    loop: tuple[str, ...] = (),
-    related: Sequence[str] = (),
-    severity: Severity | None = None,
-    candidates: Iterable[str | Candidate] = (),
-    concerns: Sequence[Concern] = (),
-) -> Problem:
-    """Creates a problem of another object, which affects `services`, and the object if it is one."""
-    finding = Finding(
-        code=code,
-        severity=severity or CODES[code].severity,
-        instance=instance,
-        database=database,
-        subject=subject,
-        services=(*services, *([subject.name] if subject.kind == "service" and subject.name is not None else [])),
-        loop=loop,
-        message=restore_spaces(message),
-        remedy=restore_spaces(advice),
-        related=tuple(related),
-    )
-    return Problem(finding, Candidates(instance or "", candidates), concerns)
-
-
-def listed_names(names: Iterable[str]) -> list[str]:
-    """Returns the first names in quotation marks, followed by `...` if there are more."""
-    return shortened_list(map(quoted_name, names), LISTED_MAX)
-
-
-def quoted_name(text: str) -> str:
-    """Returns a name in quotation marks, safe for a terminal."""
-    return restore_spaces(quoted(text))
-
-
-def qualified_route(instance: str, route: FleetRoute) -> str:
-    """Returns instance, database, id and name of a route."""
-    return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"
-
-
-def broker_clause(broker: bytes) -> str:
-    """Returns the clause of a route that names a broker id."""
-    return f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
-
-
-def alter_route(route: FleetRoute, clauses: str) -> str:
-    """Returns the statements that change a route."""
-    return f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH {clauses};"
-
-
-def drop_route(route: FleetRoute) -> str:
-    """Returns the statements that drop a route."""
-    return drop_route_named(route.database, route.name)
-
-
-def new_route(
-    tables: Tables,
-    database: str,
-    *,
-    service: str | None,
-    reserved: set[str],
-    destination: RouteDestination = TO_LOCAL,
-) -> str:
-    """Returns the statements that create a route, under a name that the table does not have.
-
-    `reserved` are the names of the routes that the same candidate creates in this table; the name is added to them.
-    """
-    taken = tables.route_names.get(database, set()) | reserved
-    address = destination.address
-    wanted = "AutoCreatedLocal" if service is None and address == LOCAL else (service or "AllServices").strip("/")
-    wanted = wanted.rpartition("/")[2] or "Route"
-    name, number = wanted, 1
-    while name.casefold() in taken:
-        number += 1
-        name = f"{wanted} {number}"
-    reserved.add(name.casefold())
-    clauses = "" if service is None else f"SERVICE_NAME = {string_literal(service)}, "
-    return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {clauses}{destination.clauses};"
-
-
-def local_routes(instance: str, tables: Tables, database: str, services: Iterable[str | None]) -> Candidate:
-    """Returns the steps that create a route to LOCAL for each service; None is the route for all services."""
-    reserved: set[str] = set()
-    return tuple(Step(instance, new_route(tables, database, service=each, reserved=reserved)) for each in services)

@@ -18,11 +18,10 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import compared_times
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
-from ssbroker._text import quantity
+from ssbroker._text import quantity, quoted_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision
 from ssbroker.diagnose.change_causes import Cause, Differences, RouteKey
-from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.decision_pairs import ConversationClass, DecisionPair, classes, count_pairs
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row

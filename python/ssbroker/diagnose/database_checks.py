@@ -7,19 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from ssbroker._text import bracketed, quantity
+from ssbroker._text import bracketed, quantity, quoted_name
 from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, FleetDatabase
-from ssbroker.diagnose.check_context import (
-    CheckContext,
-    Concern,
-    Problem,
-    listed_names,
-    problem_about,
-    qualified_route,
-    quoted_name,
-)
+from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import LOOPBACK
+from ssbroker.diagnose.problems import Concern, Problem, listed_names, problem_about, qualified_route
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100

@@ -12,9 +12,9 @@ from typing import Final, get_args
 from ssbroker._arguments import integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.catalog_rows import read_tables
-from ssbroker.diagnose.check_context import qualified_route
 from ssbroker.diagnose.compare import Comparison, compare
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.problems import qualified_route
 from ssbroker.router import PendingRequest, check_option
 
 _LIMIT: Final = 5

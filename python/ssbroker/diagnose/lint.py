@@ -15,11 +15,12 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
-from ssbroker.diagnose.check_context import CheckContext, Problem
+from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
+from ssbroker.diagnose.problems import Problem
 from ssbroker.diagnose.remedy_proofs import RemedyProver
 from ssbroker.exceptions import OptionError
 

@@ -12,9 +12,11 @@ from typing import Final
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
 from ssbroker.diagnose.catalog_rows import MSDB, TRANSPORT
-from ssbroker.diagnose.check_context import Candidate, CheckContext, Concern, Problem, Step
+from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import Finding, Subject
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.problems import Concern, Problem
+from ssbroker.diagnose.remedies import Candidate, Step
 from ssbroker.diagnose.route_checks import addresses_in
 from ssbroker.diagnose.routing_graph import RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import ScriptOnCopies

@@ -13,25 +13,15 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._text import bracketed, quantity, string_literal
+from ssbroker._text import bracketed, quantity, quoted_name, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
-from ssbroker.diagnose.check_context import (
-    CheckContext,
-    Concern,
-    Problem,
-    RouteDestination,
-    alter_route,
-    broker_clause,
-    drop_route,
-    listed_names,
-    local_routes,
-    quoted_name,
-    route_problem,
-)
+from ssbroker.diagnose.check_context import CheckContext
+from ssbroker.diagnose.problems import Concern, Problem, listed_names, route_problem
 from ssbroker.diagnose.reached_instances import ReachedInstances
+from ssbroker.diagnose.remedies import RouteDestination, alter_route, broker_clause, drop_route, local_routes
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router

@@ -7,29 +7,24 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from ssbroker._text import bracketed, quantity, restore_spaces
+from ssbroker._text import bracketed, quantity, quoted_name, restore_spaces
 from ssbroker._well_known import CONFIGURATION_SERVICE
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute
-from ssbroker.diagnose.check_context import (
+from ssbroker.diagnose.check_context import CheckContext
+from ssbroker.diagnose.findings import Subject
+from ssbroker.diagnose.problems import Concern, Problem, listed_names, problem_about, qualified_route
+from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
+from ssbroker.diagnose.remedies import (
     Candidate,
-    CheckContext,
-    Concern,
-    Problem,
     RouteDestination,
     Step,
     alter_route,
     broker_clause,
     drop_route,
-    listed_names,
     local_routes,
     new_route,
-    problem_about,
-    qualified_route,
-    quoted_name,
 )
-from ssbroker.diagnose.findings import Subject
-from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
 from ssbroker.diagnose.route_checks import SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT

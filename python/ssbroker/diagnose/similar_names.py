@@ -6,9 +6,8 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ssbroker._text import folded_name, without_invisible_characters
+from ssbroker._text import folded_name, quoted_name, without_invisible_characters
 from ssbroker.diagnose.catalog_rows import Tables
-from ssbroker.diagnose.check_context import quoted_name
 
 
 class SimilarServices:

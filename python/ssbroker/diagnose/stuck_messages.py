@@ -14,13 +14,12 @@ import pyarrow.compute
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, null_where, with_column
 from ssbroker._compat import cast, is_string_view
-from ssbroker._text import bracketed, restore_spaces, string_literal
+from ssbroker._text import bracketed, quoted_name, restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_rows import MSDB
-from ssbroker.diagnose.check_context import quoted_name
 from ssbroker.diagnose.findings import Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.lint import lint
