@@ -12,7 +12,7 @@ from ssbroker import schemas
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.details import EndpointDetails, InstanceDetails, QueueDetails, ServiceDetails
-from ssbroker.ddl import parser_objects
+from ssbroker.ddl.model import listener_addresses
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store.objects import Objects
 
@@ -103,7 +103,7 @@ def _catalog(
             },
             schema=schemas.SERVICES,
         ),
-        addresses=served or (() if endpoint is None else parser_objects.listener_addresses(endpoint.port, endpoint.ip)),
+        addresses=served or (() if endpoint is None else listener_addresses(endpoint.port, endpoint.ip)),
         message_forwarding=endpoint is not None and endpoint.is_message_forwarding_enabled,
         pending_requests=pending,
     ).with_details(_details(databases))

@@ -11,8 +11,8 @@ from ssbroker._text import most_similar
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.model import find_name
-from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.statements import QueueName
+from ssbroker.ddl.token_cursor import check_name
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue

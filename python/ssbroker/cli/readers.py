@@ -21,22 +21,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ssbroker._arrow import (
-    drop_columns,
-    reject_misspelled_columns,
-    type_without_views,
-    with_column,
-    without_views,
-)
+from ssbroker._arrow import drop_columns, reject_misspelled_columns, type_without_views, with_column, without_views
 from ssbroker._text import one_line
-from ssbroker.cli.chunks import (
-    IN_FLIGHT_BYTES_MAX,
-    Chunk,
-    LoadedChunk,
-    empty_batch,
-    rechunk,
-    rows_per_chunk,
-)
+from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, LoadedChunk, empty_batch, rechunk, rows_per_chunk
 from ssbroker.cli.csv_layout import (
     ROW_COUNT,
     CsvLayout,

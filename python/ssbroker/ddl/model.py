@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal
 
 from ssbroker._text import bracketed, did_you_mean, differs_by_one_edit, most_similar, restore_spaces, string_literal
@@ -120,6 +121,27 @@ class EndpointModel:
     addresses: tuple[str, ...] | None = None
     is_assumed: bool = False
     """Whether the script alters the endpoint without creating it, so that it may be started."""
+
+
+def listener_addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
+    """Returns the addresses of a listener.
+
+    A script does not know the host that it will run on, so a listener on all addresses has only those of the loopback
+    interface; others come from an `addresses` annotation.
+
+    Example:
+        >>> listener_addresses(4022, "10.0.0.5")
+        ('TCP://10.0.0.5:4022',)
+        >>> listener_addresses(4022, "ALL")
+        ('TCP://localhost:4022', 'TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
+    """
+    if port is None:
+        return ()
+    hosts = ["localhost", "127.0.0.1", "[::1]"]
+    if ip not in (None, "ALL"):
+        parsed = ip_address(str(ip))
+        hosts = [f"[{parsed.compressed}]" if isinstance(parsed, IPv6Address) else str(parsed)]
+    return tuple(f"TCP://{host}:{port}" for host in hosts)
 
 
 @dataclass(slots=True)

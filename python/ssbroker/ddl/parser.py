@@ -11,10 +11,10 @@ from typing import Final
 from ssbroker.ddl import statements
 from ssbroker.ddl.annotations import INSTANCE_ANNOTATION_KEYS
 from ssbroker.ddl.lexer import ScriptBatch, ScriptSource, Token
-from ssbroker.ddl.parser_base import STATEMENT_WORDS, TokenCursor, on_or_off
 from ssbroker.ddl.parser_statements import known_statement, parse_statement
 from ssbroker.ddl.skipped_statements import is_call_without_exec, skip_condition, skip_other, skip_simple
 from ssbroker.ddl.statements import Branch, ParsedStatement, Skipped, Statement, Tokens, walk
+from ssbroker.ddl.token_cursor import STATEMENT_WORDS, TokenCursor, on_or_off
 from ssbroker.exceptions import DdlError
 
 _SHOWN_CHARACTERS_MAX: Final = 60

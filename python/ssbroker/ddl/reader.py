@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
-from ssbroker.ddl import parser_objects, script_notes
+from ssbroker.ddl import script_notes
 from ssbroker.ddl.annotations import parse_list
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, batches, decode
-from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, run
+from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, listener_addresses, run
 from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.script_notes import Remark, ScriptNote
 from ssbroker.ddl.script_runner import ScriptRunner
@@ -401,9 +401,7 @@ def _script_tables(instance: InstanceModel, notes: Iterable[ScriptNote], *, addr
     if endpoint is not None:
         settings = endpoint.settings
         listed = (
-            endpoint.addresses
-            if endpoint.addresses is not None
-            else parser_objects.listener_addresses(settings.port, settings.ip)
+            endpoint.addresses if endpoint.addresses is not None else listener_addresses(settings.port, settings.ip)
         )
         listed += () if address is None else (address,)
     return ScriptTables(

@@ -8,8 +8,8 @@ from typing import Final
 from ssbroker import _core
 from ssbroker._well_known import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX, PORT_MAX
 from ssbroker.ddl.errors import RefusalError
-from ssbroker.ddl.parser_base import utf16_length
 from ssbroker.ddl.statements import RouteClauses
+from ssbroker.ddl.token_cursor import utf16_length
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ssbroker._text import did_you_mean, most_similar
-from ssbroker.ddl.parser_base import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor
 from ssbroker.ddl.parser_statements import known_statement
 from ssbroker.ddl.statements import Skipped, Statement, Tokens, Unknown
+from ssbroker.ddl.token_cursor import RESERVED_WORDS, STATEMENT_WORDS, TokenCursor
 
 # Reserved words that start a statement anywhere outside parentheses.
 _STATEMENT_STARTERS: Final = frozenset(

@@ -12,16 +12,15 @@ import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
 from ssbroker._well_known import LIFETIME_SECONDS_MAX, PORT
-from ssbroker.ddl import parser_objects
 from ssbroker.ddl.annotations import WITHOUT_SQLCMD, annotation_comment, format_lifetime, format_list
 from ssbroker.ddl.errors import RefusalError, refusal_text
 from ssbroker.ddl.expressions import folded
-from ssbroker.ddl.model import FIRST_ROUTE_ID, UNUSED_GUID
-from ssbroker.ddl.parser_base import check_name
+from ssbroker.ddl.model import FIRST_ROUTE_ID, UNUSED_GUID, listener_addresses
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.sqlcmd import REFERENCE
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.token_cursor import check_name
 from ssbroker.exceptions import DdlError
 
 
@@ -260,8 +259,8 @@ class _Writer:
         parts = [match for match in map(_NETWORK_ADDRESS.fullmatch, addresses) if match]
         port = next((int(part[2]) for part in parts if int(part[2]) in _LISTENER_PORTS), PORT)
         ip = _single_ip(addresses)
-        listener_addresses = parser_objects.listener_addresses(port, ip)
-        note = annotation_comment(addresses_only=None if listener_addresses == addresses else format_list(addresses))
+        expected = listener_addresses(port, ip)
+        note = annotation_comment(addresses_only=None if expected == addresses else format_list(addresses))
         listener = "ALL" if ip is None else f"('{ip}')" if ":" in ip else f"({ip})"
         state = "ENABLED" if forwarding else "DISABLED"
         yield from self._use("master")
@@ -357,7 +356,7 @@ def _single_ip(addresses: tuple[str, ...]) -> str | None:
         return None
     host = match[1].strip("[]")
     try:
-        return host if parser_objects.listener_addresses(int(match[2]), host) == addresses else None
+        return host if listener_addresses(int(match[2]), host) == addresses else None
     except ValueError:
         return None
 
