@@ -12,7 +12,7 @@ import pytest
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.packed_transmission import PACKED_MAX
 from ssbroker.protocol.storage import MessageRange
-from ssbroker.security.dialog import SALT_BYTES
+from ssbroker.security.secured_direction import SALT_BYTES
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair
 

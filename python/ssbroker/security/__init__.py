@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.security.dialog import SEAL_BYTES, SIGNATURE_BYTES, SecuredDirection
 from ssbroker.security.keys import SESSION_KEY_BYTES, DirectionKeys, derive_keys
+from ssbroker.security.secured_direction import SEAL_BYTES, SIGNATURE_BYTES, SecuredDirection
 
 __all__ = ["SEAL_BYTES", "SESSION_KEY_BYTES", "SIGNATURE_BYTES", "DirectionKeys", "SecuredDirection", "derive_keys"]

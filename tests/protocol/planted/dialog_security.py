@@ -10,7 +10,7 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import EnvelopeRow, Protection
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.security import SecuredDirection
-from ssbroker.security import dialog as security
+from ssbroker.security import secured_direction as security
 
 _NUMBER: Final = 4
 """The index of the sequence number among the arguments of `header_as_bytes`."""
