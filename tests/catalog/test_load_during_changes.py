@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, InputError, schemas
-from ssbroker.catalog import load
+from ssbroker.catalog import load, table_files
 from tests.catalog.catalogs import route, rows
 
 Meanwhile = Callable[[Callable[[], None]], None]
@@ -23,7 +23,7 @@ def during_loading(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Runs a function each time after the first file has been read."""
 
     def do(change: Callable[[], None]) -> None:
-        read = load.read_bytes
+        read = table_files.read_bytes
 
         def read_and_change(path: Path) -> bytes:
             data = read(path)
@@ -32,7 +32,7 @@ def during_loading(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
             return data
 
         monkeypatch.setattr(load, "read_bytes", read_and_change)
-        monkeypatch.setattr("ssbroker.catalog.load.read_bytes", read_and_change)
+        monkeypatch.setattr(table_files, "read_bytes", read_and_change)
 
     return do
 

@@ -26,7 +26,7 @@ from ssbroker.broker.context import log_failure
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
-from ssbroker.catalog.load import FORMATS, read_table
+from ssbroker.catalog.table_files import FORMATS, read_table
 from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED

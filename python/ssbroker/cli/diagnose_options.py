@@ -14,7 +14,7 @@ import typer
 from ssbroker import schemas
 from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
-from ssbroker.catalog.load import os_errors_as_input_errors
+from ssbroker.catalog.table_files import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
 from ssbroker.cli.options import warn_about
 from ssbroker.cli.output_paths import replacing_files

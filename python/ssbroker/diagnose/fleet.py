@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances, script_options
-from ssbroker.catalog.load import os_errors_as_input_errors
+from ssbroker.catalog.table_files import os_errors_as_input_errors
 from ssbroker.ddl import ScriptOptions, summary
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError

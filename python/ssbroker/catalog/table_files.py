@@ -1,0 +1,307 @@
+"""Reads tables from Parquet, CSV, JSON and Arrow files, with the types of their schemas."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from ssbroker._arguments import is_utf8_text, parse_timestamp
+from ssbroker._arrow import null_where
+from ssbroker.exceptions import InputError, MalformedDataError
+
+_INT32: Final = range(-(2**31), 2**31)
+_BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
+_NULL_TEXTS: Final = ("", "NULL")
+
+
+def typed_column(
+    values: pa.ChunkedArray[Any] | Sequence[Any], field: pa.Field[Any], *, where: str
+) -> pa.ChunkedArray[Any]:
+    """Converts the cells of a column, text from CSV or values from JSON, to the type of its field; GUIDs remain text.
+
+    Args:
+        values: The cells.
+        field: The field of the schema.
+        where: File, table and column, for error messages.
+    """
+    parse, data_type, expected = _cell_parser(field.type)
+    if not isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([pa.array(_parse_values(values, parse, where, expected), data_type)])
+    if pa.types.is_string(data_type):
+        return _with_nulls(values, _NULL_TEXTS if field.nullable else ("",))
+    distinct = _with_nulls(pc.utf8_trim_whitespace(values), _NULL_TEXTS).combine_chunks().dictionary_encode()
+    readable: list[Any] = []
+    unreadable: list[int] = []
+    for number, value in enumerate(distinct.dictionary.to_pylist()):
+        try:
+            readable.append(parse(value))
+        except ValueError:
+            readable.append(None)
+            unreadable.append(number)
+    if unreadable:
+        row = pc.index(pc.is_in(distinct.indices, value_set=pa.array(unreadable, distinct.indices.type)), True).as_py()
+        raise _cell_error(values[row].as_py(), row, where, expected)
+    return pa.chunked_array([pa.array(readable, data_type).take(distinct.indices)])
+
+
+def _parse_values(values: Sequence[Any], parse: Callable[[Any], Any], where: str, expected: str) -> list[Any]:
+    parsed = []
+    for row, value in enumerate(values):
+        try:
+            parsed.append(None if value is None else parse(value))
+        except ValueError as error:
+            raise _cell_error(value, row, where, expected) from error
+    return parsed
+
+
+def _cell_parser(data_type: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
+    """Returns the parser of a cell, the resulting type, and its description for messages."""
+    if pa.types.is_int32(data_type):
+        return _int32, data_type, "a 32-bit integer"
+    if pa.types.is_boolean(data_type):
+        return _boolean, data_type, "true, false, 1 or 0"
+    if pa.types.is_timestamp(data_type):
+        return _timestamp, data_type, "a timestamp such as 2026-11-20T21:00:00Z or 2026-11-20 21:00:00.000"
+    return _text, pa.string(), "text"
+
+
+def _int32(value: Any) -> int:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and value.isascii():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT32:
+        raise ValueError(value)
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, str):
+        value = _BOOLEANS.get(value.lower())
+    if value is True or value is False:
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError(value)
+
+
+def _timestamp(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(value)  # noqa: TRY004 - the caller converts it to an InputError
+    return parse_timestamp(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)  # noqa: TRY004 - as above
+    value.encode()  # raises for a lone surrogate, which JSON can contain
+    return value
+
+
+def _with_nulls(values: pa.ChunkedArray[Any], null_texts: Sequence[str]) -> pa.ChunkedArray[Any]:
+    """Converts cells with one of the texts to null; SQL Server Management Studio writes `NULL`."""
+    with_nulls: pa.ChunkedArray[Any] = null_where(pc.is_in(values, value_set=pa.array(null_texts)), values)
+    return with_nulls
+
+
+def _cell_error(value: object, row: int, where: str, expected: str) -> InputError:
+    shown = ascii(value) if len(ascii(value)) <= 80 else ascii(value)[:77] + "..."  # noqa: PLR2004
+    return InputError(
+        f"{where}, row {row}: {shown} is not {expected}",
+        column=where.rpartition(" ")[2],
+        row=row,
+        value=shown,
+        expected=expected,
+    )
+
+
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_table(path: Path, schema: pa.Schema, *, name: str) -> pa.Table:
+    """Reads a table file in the format of its suffix; cells of CSV and JSON are converted to the types of the schema, GUIDs remain text.
+
+    Args:
+        path: The file; its suffix is one of `FORMATS`.
+        schema: Types of the known columns; other columns are kept as they are.
+        name: Name of the table, for error messages.
+    """
+    return FORMATS[path.suffix.lower()](path, schema, name)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Reads a file; errors become InputError."""
+    with os_errors_as_input_errors(path):
+        return path.read_bytes()
+
+
+@contextmanager
+def os_errors_as_input_errors(path: Path) -> Iterator[None]:
+    """Converts an OSError of the block, such as a missing permission, to InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}", expected="a file that can be read") from error
+
+
+def decode_json(data: bytes | str, *, where: str) -> Any:
+    """Parses one JSON value; errors become MalformedDataError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedDataError(f"{where}: invalid JSON: {error}", expected="JSON") from error
+
+
+def _parquet(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
+    data = pa.BufferReader(read_bytes(path))
+    try:
+        with pq.ParquetFile(data, pre_buffer=False) as file:
+            return file.read(use_threads=False)  # a reader thread that frees the bytes at exit would abort the process
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedDataError(
+            f"{path}: invalid or truncated Parquet file: {error}", expected="a Parquet file"
+        ) from error
+
+
+def _arrow(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
+    data = read_bytes(path)
+    source = pa.BufferReader(data)
+    try:
+        reader = pa.ipc.open_file(source) if data.startswith(b"ARROW1") else pa.ipc.open_stream(source)
+        with reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedDataError(
+            f"{path}: invalid or truncated Arrow IPC file: {error}", expected="an Arrow IPC file"
+        ) from error
+    return table
+
+
+def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
+    data = read_bytes(path)
+    if data.startswith(_UTF16):
+        data = _decode(data, "utf-16", path).encode()
+    header = _csv_header(data, schema, path)
+    source: Any = pa.BufferReader(data if data.endswith(b"\n") else data + b"\n")
+    bad_rows: list[Any] = []
+
+    def collect_bad_row(row: Any) -> Literal["error"]:
+        bad_rows.append(row)
+        return "error"
+
+    try:
+        table = pyarrow.csv.read_csv(
+            source,
+            read_options=pyarrow.csv.ReadOptions(use_threads=False),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=collect_bad_row),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]
+            ),
+        )
+    except (pa.ArrowException, OSError) as error:
+        if not bad_rows:
+            raise MalformedDataError(
+                f"{path}: invalid CSV: {error}", expected="CSV in UTF-8 with a header line"
+            ) from error
+        row, expected = bad_rows[0].number - 2, f"{bad_rows[0].expected_columns} cells"
+        raise MalformedDataError(
+            f"{path}: {name}, row {row}: expected {expected}, got {bad_rows[0].actual_columns}: {bad_rows[0].text!r}",
+            row=row,
+            value=bad_rows[0].text,
+            expected=expected,
+        ) from error
+    return _typed_table({column: table[column] for column in header}, schema, path, name)
+
+
+def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
+    rows = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""), strict=True)
+    try:
+        header = next(rows, [])
+        if data.count(b'"') % 2:
+            # pyarrow would read everything after an unclosed quotation mark as one cell.
+            deque(rows, maxlen=0)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MalformedDataError(f"{path}: invalid CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
+    duplicate = next((column for column, count in Counter(header).items() if count > 1), None)
+    if not header:
+        found = "the file is empty"
+    elif not set(header) & set(schema.names):
+        # SQL Server Management Studio omits the header by default, and Excel may separate columns by semicolons.
+        found = f"the first line, {','.join(header)!r:.80}, has no known column"
+    elif duplicate is not None:
+        found = f"the header has the column {duplicate!r} twice"
+    else:
+        return header
+    expected = f"a header line with the columns {', '.join(schema.names)}, separated by commas"
+    raise MalformedDataError(f"{path}: {found}; expected {expected}", expected=expected)
+
+
+def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
+    text = _decode(read_bytes(path), "utf-8-sig", path)
+    if text.lstrip().startswith("["):
+        rows = decode_json(text, where=str(path))
+    else:
+        lines = enumerate(text.split("\n"), start=1)
+        rows = [decode_json(line, where=f"{path}, line {number}") for number, line in lines if line.strip()]
+    # Without rows, the columns are unknown.
+    columns: dict[str, list[Any]] = {} if rows else {name: [] for name in schema.names}
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise MalformedDataError(
+                f"{path}: {name}, row {number}: {row!r:.80} is not an object", row=number, expected="an object"
+            )
+        for column in row:
+            columns.setdefault(column, [])
+    for column, values in columns.items():
+        if not is_utf8_text(column):
+            raise MalformedDataError(f"{path}: {name}: the column {column!a} has a name that is not valid UTF-8")
+        values.extend(row.get(column) for row in rows)
+    return _typed_table(columns, schema, path, name)
+
+
+def _typed_table(columns: Mapping[str, Any], schema: pa.Schema, path: Path, name: str) -> pa.Table:
+    typed = {}
+    for column, values in columns.items():
+        where = f"{path}: {name}.{column}"
+        if column in schema.names:
+            typed[column] = typed_column(values, schema.field(column), where=where)
+            continue
+        try:
+            typed[column] = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values)])
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{where}: the values do not have a common type: {error}", column=f"{name}.{column}"
+            ) from error
+    return pa.table(typed)
+
+
+def _decode(data: bytes, encoding: str, path: Path) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise MalformedDataError(
+            f"{path}: is not valid {encoding.removesuffix('-sig').upper()}: {error}", expected="text"
+        ) from error
+
+
+FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".json": _json,
+    ".jsonl": _json,
+    ".ndjson": _json,
+    ".arrow": _arrow,
+    ".feather": _arrow,
+}
+"""Suffixes of table files, and their readers."""
