@@ -136,6 +136,11 @@ def guid_bytes(value: object, *, name: str) -> bytes:
     )
 
 
+def optional_guid_bytes(value: object, *, name: str) -> bytes | None:
+    """Returns the bytes of a GUID as `guid_bytes` does; None for None."""
+    return None if value is None else guid_bytes(value, name=name)
+
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TIMESTAMP: Final = re.compile(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 from ssbroker import _dataframes as dataframes
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
+from ssbroker._arguments import epoch_microseconds, is_utf8_text, optional_guid_bytes, utc_datetime
 from ssbroker._arrow import (
     ArrowArrayExportable,
     Rows,
@@ -509,8 +509,8 @@ class Router:
                     f"{name}: expected {expected}, got {shown}", column=name, value=shown, expected=expected
                 )
         broker_instance, conversation = (
-            _guid("to_broker_instance", to_broker_instance),
-            _guid("conversation_id", conversation_id),
+            optional_guid_bytes(to_broker_instance, name="to_broker_instance"),
+            optional_guid_bytes(conversation_id, name="conversation_id"),
         )
         now_us = epoch_microseconds(utc_datetime(now))
 
@@ -597,7 +597,3 @@ def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raises OptionError if an option has none of the allowed values."""
     if value not in allowed:
         raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-
-
-def _guid(name: str, value: object) -> bytes | None:
-    return None if value is None else guid_bytes(value, name=name)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker._arguments import guid_bytes, utc_datetime
+from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, null_where, with_column
 from ssbroker._compat import cast, is_string_view
 from ssbroker._text import bracketed, quoted_name, restore_spaces, string_literal
@@ -198,7 +198,7 @@ class _Explainer:
         lookup = RouteLookup(
             database,
             str(row["to_service_name"]),
-            None if broker is None else guid_bytes(broker, name="to_broker_instance"),
+            optional_guid_bytes(broker, name="to_broker_instance"),
             bool(row.get("is_initiator", True)),  # may be a number
         )
         key = instance, lookup, row.get("from_service_name")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import guid_bytes, utc_datetime
+from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
@@ -313,12 +313,12 @@ def trace(
     now = utc_datetime(at, name="at")
     tracer = Tracer(
         RoutingGraph(whole_fleet, now=now, pending_request=pending_request),
-        conversation_id=None if conversation_id is None else guid_bytes(conversation_id, name="conversation_id"),
+        conversation_id=optional_guid_bytes(conversation_id, name="conversation_id"),
         pending_request=pending_request,
         now=now,
     )
     start_instance, start_database = resolve_database(whole_fleet, instance, database)
-    broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
+    broker = optional_guid_bytes(to_broker_instance, name="to_broker_instance")
     _check_service(whole_fleet[start_instance], start_instance, start_database, from_service_name)
     forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker))
     return tracer.with_acknowledgements(forward, from_service_name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from ssbroker._arguments import EPOCH, guid_bytes
+from ssbroker._arguments import EPOCH, optional_guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of, unpark_for
 from ssbroker.broker.effects import Effects
@@ -71,7 +71,7 @@ def handle_job_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -
 
 def requeue(database: DatabaseContext, name: str, conversation_handle: object) -> int:
     """Implements `Database.requeue`."""
-    handle = None if conversation_handle is None else guid_bytes(conversation_handle, name="conversation_handle")
+    handle = optional_guid_bytes(conversation_handle, name="conversation_handle")
     with database_transaction(database) as work:
         return _requeue_groups(
             work, existing(work.objects.queues, queue_key(name), kind="queue", database=work.database), handle

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker._arguments import guid_bytes
+from ssbroker._arguments import optional_guid_bytes
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import ReceiveCall
@@ -47,8 +47,8 @@ def receive_request(
     return ReceiveRequest(
         top,
         groups,
-        _guid(conversation_handle, "conversation_handle"),
-        _guid(conversation_group_id, "conversation_group_id"),
+        optional_guid_bytes(conversation_handle, name="conversation_handle"),
+        optional_guid_bytes(conversation_group_id, name="conversation_group_id"),
     )
 
 
@@ -84,10 +84,6 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     first = batch["conversation_handle"][0].as_py() if is_named and batch is not None else None
     work.effects.received.append(ReceiveCall(queue.queue_id, batch is None, is_named, conversation_handle=first))
     return empty_table() if batch is None else pa.Table.from_batches([batch])
-
-
-def _guid(value: object, name: str) -> bytes | None:
-    return None if value is None else guid_bytes(value, name=name)
 
 
 @functools.cache
