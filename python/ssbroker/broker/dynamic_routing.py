@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
@@ -16,12 +16,14 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.transmission_status import is_pending
+from ssbroker.broker.live_routes import Decision, RoutedSender, explain
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.explain import Explanation
 from ssbroker.protocol.broker_errors import escaped, parse_error_body
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.settings import SECOND
+from ssbroker.router import Router
 from ssbroker.store import conversation_endpoints, queues, route_requests
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
@@ -113,6 +115,10 @@ RETRY_AFTER_ANSWER: Final = 4 * SECOND
 """Microseconds until a request is sent again after its dialog ended without an error, if the new route does not work."""
 OPEN_REQUESTS_MAX: Final = 1_000
 """Maximum number of open requests of one database, because peers may name services that do not exist."""
+REQUESTS_BURST: Final = 32
+"""The burst of route requests that peers can trigger by naming services without a route."""
+REQUESTS_PER_SECOND: Final = 4
+"""The route requests a second beyond the burst."""
 SHORT_LOCK_TIMEOUT: Final = 0.1
 """Seconds that a committing thread waits for a lock; after that, the background thread continues."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -140,6 +146,21 @@ def missing_route(explained: Explanation, service_name: str, broker_instance: by
         return None
     lacking = str(explained.details["passes"][-1]["database"])  # the last routing table that was searched (R41)
     return RouteRequest(lacking, service_name, broker_instance)
+
+
+def missing_routes(
+    router: Router, database: str, decided: Iterable[tuple[RoutedSender, Decision]], *, now: datetime
+) -> list[RouteRequest]:
+    """Returns the routes to request for senders of a database whose messages have no destination."""
+    pending = frozenset(router.catalog.pending_requests)
+    missing = {(each.far_service, each.far_broker_instance): (each, decision) for each, decision in decided}
+    explanations = {
+        destination: explain(router, database, sender, now=now)
+        for destination, (sender, decision) in missing.items()
+        if decision.is_route_requested or sender.far_service in pending
+    }
+    found = (missing_route(explained, *destination) for destination, explained in explanations.items())
+    return [each for each in found if each is not None]
 
 
 class DynamicRouting:

@@ -68,6 +68,15 @@ class RoutedSender(Protocol):
         """The broker id that the conversation names or is bound to, if any."""
 
 
+class RouteQuery(NamedTuple):
+    """The routing input for a sender that may have no endpoint here."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    far_service: str
+    far_broker_instance: bytes | None
+
+
 class LiveRoutes:
     """Routes conversations whose sender is in a database of the instance.
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
-from ssbroker.broker.live_routes import Decision
+from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND, missing_routes
+from ssbroker.broker.live_routes import Decision, RouteQuery
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT, DialogKeys, PendingKeyExchanges
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.inbound_writer import StalePlanError
-from ssbroker.broker.network.route_requester import RouteQuery, RouteRequester
-from ssbroker.exceptions import StorageError
+from ssbroker.broker.network.rate_limiter import RateLimiter
+from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
@@ -168,7 +171,7 @@ class DatabaseDialogs:
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[SenderKey, tuple[RouteQuery, Decision]] = {}
-        self._route_requester: Final = RouteRequester(database, background, mirrors, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
+        self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
     def prepare_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Prepares the keys of an endpoint; returns the status that blocks its messages, if any."""
@@ -269,8 +272,32 @@ class DatabaseDialogs:
             for each, (_, decision) in self._decisions.items()
             if MIRROR_SEPARATOR in (self.next_hops.next_hop_of(each[:2]) or "")
         ]
-        self._route_requester.ask_principals(held)
-        self._route_requester.request_missing(self._decisions.values())
+        self._ask_principals(held)
+        self._request_missing_routes(self._decisions.values())
+
+    def _ask_principals(self, decisions: Iterable[Decision]) -> None:
+        """Keeps asking both addresses of mirrored routes for their role, as long as messages wait for them."""
+        for address, mirror, broker in {
+            (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
+        }:
+            if address is not None and mirror is not None:
+                self._mirrors.resolve(address, mirror, broker)
+
+    def _request_missing_routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
+        """Requests missing routes, unless that was done recently.
+
+        Delivery requests them for conversations with waiting messages; these dialogs may only have acknowledgements to send.
+        """
+        missing = [(query, decision) for query, decision in decided if decision.has_no_destination]
+        if not missing:
+            return
+        now = self.database.now()
+        may_begin = partial(self._limiter.take, "", now=epoch_microseconds(now))
+        try:
+            requests = missing_routes(self._background.routes.router(), self.database.name, missing, now=now)
+            self._background.dynamic_routing.request(requests, lock_timeout=EXCHANGE_LOCK_TIMEOUT, may_begin=may_begin)
+        except SsbrokerError as error:
+            log_failure(self.database, "missing routes could not be requested; the request is repeated later", error)
 
     def _route_brokers(self, senders: Sequence[ConversationEndpoint]) -> list[bytes | None]:
         """Returns the broker ids of the routes to other instances that unbound initiators take."""
@@ -311,7 +338,7 @@ class DatabaseDialogs:
             ]
             decided = list(zip(queries, self._background.routes.decisions(self.database.name, queries), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
-            self._route_requester.request_missing(each for each in decided if self.engine.is_loaded(each[0][:2]))
+            self._request_missing_routes(each for each in decided if self.engine.is_loaded(each[0][:2]))
         return {sender: self._next_hop_for(sender) for sender in distinct}
 
     def _next_hop_for(self, sender: SenderKey) -> NextHop | None:

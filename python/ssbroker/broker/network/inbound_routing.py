@@ -16,14 +16,13 @@ import pyarrow as pa
 from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext, log_failure
-from ssbroker.broker.dynamic_routing import RouteRequest
+from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND, RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogRegistry
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT, DialogKeys, FirstRow, RefusedDirection
 from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.inbox import Batch
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.broker.network.route_requester import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.envelope import receiver_keys
