@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.network.mirrored_route_states import MirroredRouteState
+from ssbroker.broker.network.mirrored_routes import MirroredRouteState
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from tests.broker.network.socket_instances import TIMEOUT, EventRecorder, SocketInstance, order, shop
 from tests.broker.sample_databases import ORDERS, SHOP, STOCK

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.network.mirrored_route_states import MirroredRouteState
+from ssbroker.broker.network.mirrored_routes import MirroredRouteState
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from tests.broker.network import socket_instances
 from tests.broker.network.socket_instances import (

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ssbroker.broker.network.mirrored_route_states import (
+from ssbroker.broker.network.mirrored_routes import (
     ANSWER_TIMEOUT,
     ASK_AFTER_USE,
     CHECK_INTERVAL,

@@ -10,8 +10,13 @@ from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network import mirrored_routes
-from ssbroker.broker.network.mirrored_route_states import ANSWER_TIMEOUT, ASK_AFTER_USE, CHECK_INTERVAL
-from ssbroker.broker.network.mirrored_routes import MirroredAddresses, MirroredRoutes
+from ssbroker.broker.network.mirrored_routes import (
+    ANSWER_TIMEOUT,
+    ASK_AFTER_USE,
+    CHECK_INTERVAL,
+    MirroredAddresses,
+    MirroredRoutes,
+)
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from tests.broker.conftest import Clock
 from tests.broker.network.forwarded_rows import Outboxes

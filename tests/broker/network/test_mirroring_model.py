@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ssbroker.broker.network.mirrored_route_states import MirroredRoute, MirroredRouteState, MirrorSide
+from ssbroker.broker.network.mirrored_routes import MirroredRoute, MirroredRouteState, MirrorSide
 from ssbroker.protocol.settings import SECOND
 
 ROUNDS_MAX = 20

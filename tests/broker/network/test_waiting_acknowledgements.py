@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
-from ssbroker.broker.network.mirrored_route_states import ASK_AFTER_USE
+from ssbroker.broker.network.mirrored_routes import ASK_AFTER_USE
 from ssbroker.protocol.settings import SECOND
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import SHOP, STOCK, waiting

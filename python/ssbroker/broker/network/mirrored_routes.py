@@ -1,4 +1,4 @@
-"""Determines which of the two addresses of a mirrored route is the principal, and sends everything there (R51 to R54)."""
+"""Finds which of the two addresses of a mirrored route is the principal (R51 to R54): a state table, and the queries that feed it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,275 @@ import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.network.mirrored_route_states import MirroredRoute, MirroredRouteState, MirrorSide
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.backoff import MonotonicClock
+from ssbroker.protocol.backoff import JITTER, MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import MirroringRole
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint
+
+
+ANSWER_TIMEOUT: Final = 10 * SECOND
+"""How long connecting and answering may take together; after that, the address counts as silent."""
+CHECK_INTERVAL: Final = 10 * SECOND
+"""How often the principal is asked whether it still is, while messages are sent to it."""
+ROUND_WAITS: Final = tuple(seconds * SECOND for seconds in (1, 2, 4, 8, 16))
+"""The waits between rounds of queries that found no principal; the last one repeats."""
+ASK_AFTER_USE: Final = 128 * SECOND
+"""How long queries continue after the last message to send: longer than the longest wait of P17."""
+
+
+class MirrorSide(StrEnum):
+    """One of the two addresses of a mirrored route."""
+
+    ADDRESS = "address"
+    MIRROR = "mirror"
+
+    @property
+    def other(self) -> MirrorSide:
+        """The other side."""
+        return MirrorSide.MIRROR if self is MirrorSide.ADDRESS else MirrorSide.ADDRESS
+
+
+class MirroredRouteState(StrEnum):
+    """The state of a mirrored route."""
+
+    UNKNOWN = "UNKNOWN"
+    """The route has not been used yet: both sides are asked (R51)."""
+    PRINCIPAL_IS_ADDRESS = "PRINCIPAL_IS_ADDRESS"
+    """Everything is sent to the address, and the mirror is not contacted (R52)."""
+    PRINCIPAL_IS_MIRROR = "PRINCIPAL_IS_MIRROR"
+    """Everything is sent to the mirror address."""
+    LOST_ADDRESS = "LOST_ADDRESS"
+    """The address was the principal, and is silent or denies the role: both are asked, nothing is sent (R54)."""
+    LOST_MIRROR = "LOST_MIRROR"
+    """The mirror address was the principal, and is silent or denies the role."""
+    CONTESTED = "CONTESTED"
+    """Both claim the role with the same number: nothing is sent."""
+
+
+class AnswerState(StrEnum):
+    """The result of the last query to one side."""
+
+    PENDING = "PENDING"
+    """No answer yet."""
+    CLAIMS = "CLAIMS"
+    """It claims to be the principal."""
+    DENIES = "DENIES"
+    """It is not the principal, does not know, or its claim is older than the other side's."""
+    SILENT = "SILENT"
+    """It is unreachable, or has not answered in time."""
+
+
+_UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
+_PENDING, _CLAIMS, _DENIES, _SILENT = AnswerState
+
+# fmt: off
+TRANSITIONS: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
+    # The answer of the address selects the row, the answer of the mirror the column.
+    _UN: {
+        _PENDING: {_PENDING: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
+        _CLAIMS:  {_PENDING: _UN, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
+        _SILENT:  {_PENDING: _UN, _CLAIMS: _PM, _DENIES: _UN, _SILENT: _UN},
+    },
+    _PA: {
+        _PENDING: {_PENDING: _PA, _CLAIMS: _PM, _DENIES: _PA, _SILENT: _PA},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _SILENT:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+    },
+    _PM: {
+        _PENDING: {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _SILENT:  {_PENDING: _PM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+    },
+    _LA: {
+        _PENDING: {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _CLAIMS:  {_PENDING: _LA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+        _SILENT:  {_PENDING: _LA, _CLAIMS: _PM, _DENIES: _LA, _SILENT: _LA},
+    },
+    _LM: {
+        _PENDING: {_PENDING: _LM, _CLAIMS: _LM, _DENIES: _LM, _SILENT: _LM},
+        _CLAIMS:  {_PENDING: _PA, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+        _SILENT:  {_PENDING: _LM, _CLAIMS: _PM, _DENIES: _LM, _SILENT: _LM},
+    },
+    _CO: {
+        _PENDING: {_PENDING: _CO, _CLAIMS: _CO, _DENIES: _CO, _SILENT: _CO},
+        _CLAIMS:  {_PENDING: _CO, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
+        _DENIES:  {_PENDING: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
+        _SILENT:  {_PENDING: _CO, _CLAIMS: _PM, _DENIES: _CO, _SILENT: _CO},
+    },
+}
+# fmt: on
+"""The next state for each state, answer of the address and answer of the mirror."""
+
+PRINCIPALS: Final = {
+    MirroredRouteState.PRINCIPAL_IS_ADDRESS: MirrorSide.ADDRESS,
+    MirroredRouteState.PRINCIPAL_IS_MIRROR: MirrorSide.MIRROR,
+}
+"""The states in which messages are sent, and the side that receives them."""
+
+
+@dataclass(slots=True)
+class _Side:
+    """One of the two addresses."""
+
+    answer: AnswerState = AnswerState.PENDING
+    claim: int | None = None
+    """The number of its last claim that it has not withdrawn."""
+    queried_at: int | None = None
+    """When the unanswered query was sent."""
+    answered_at: int = 0
+    """When it last answered."""
+
+
+class MirroredRoute:
+    """Finds the principal of a mirrored route and detects failovers. Times are in microseconds; the caller sends the queries.
+
+    A claim counts only if its number is not lower than that of a claim of the other side that has not been withdrawn, however long that
+    side has been silent.
+
+    Attributes:
+        state: The current state.
+
+    Args:
+        random: Returns numbers in [0, 1) for the jitter of the waits.
+
+    Examples:
+        >>> mirroring = MirroredRoute(random=lambda: 0.5)
+        >>> mirroring.mark_used(now=0)
+        >>> [side.value for side in mirroring.sides_to_ask(now=0)]
+        ['address', 'mirror']
+        >>> mirroring.role_received(MirrorSide.ADDRESS, "principal", 1, now=5)
+        >>> mirroring.role_received(MirrorSide.MIRROR, "mirror", 1, now=9)
+        >>> mirroring.state.value, mirroring.principal.value
+        ('PRINCIPAL_IS_ADDRESS', 'address')
+    """
+
+    __slots__ = ("_last_used", "_next_round", "_random", "_rounds", "_sides", "state")
+
+    def __init__(self, *, random: Callable[[], float]) -> None:
+        self.state = MirroredRouteState.UNKNOWN
+        self._random: Final = random
+        self._sides: Final = {side: _Side() for side in MirrorSide}
+        self._last_used: int | None = None
+        self._rounds = 0
+        self._next_round = 0
+
+    @property
+    def principal(self) -> MirrorSide | None:
+        """The side that messages are sent to; None for neither."""
+        return PRINCIPALS.get(self.state)
+
+    def mark_used(self, *, now: int) -> None:
+        """Records that there are messages to send; without any, no side is asked."""
+        self._last_used = now
+
+    def sides_to_ask(self, *, now: int) -> list[MirrorSide]:
+        """Returns the sides that the caller has to ask now, each once until it has answered or is silent."""
+        due = self._next_query_time()
+        if due is None or due > now:
+            return []
+        sides = [*MirrorSide] if self.principal is None else [self.principal]
+        for side in sides:
+            self._sides[side].queried_at = now
+            self._sides[side].answer = AnswerState.PENDING
+        return sides
+
+    def role_received(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
+        """Records that a side has reported its role and the number of that role."""
+        answering = self._sides[side]
+        is_claim = role == "principal"
+        answering.answer = AnswerState.CLAIMS if is_claim else AnswerState.DENIES
+        answering.claim = number if is_claim else None
+        answering.answered_at = now
+        self._apply_answer(answering, now=now)
+
+    def mark_silent(self, side: MirrorSide, *, now: int) -> None:
+        """Records that a side is unreachable, or that its connection broke."""
+        silent = self._sides[side]
+        silent.answer = AnswerState.SILENT
+        self._apply_answer(silent, now=now)
+
+    def mark_reachable(self, side: MirrorSide, *, now: int) -> None:
+        """Records that a side is connected again: if there is no principal, it is asked without waiting."""
+        if self.principal is None and self._sides[side].answer is AnswerState.SILENT:
+            self._rounds = 0
+            self._next_round = min(self._next_round, now)
+
+    def next_timeout(self) -> int | None:
+        """Returns when to call `handle_timeout` and then `sides_to_ask`; None if there is nothing to send."""
+        answer_deadlines = [
+            each.queried_at + ANSWER_TIMEOUT for each in self._sides.values() if each.queried_at is not None
+        ]
+        next_query = self._next_query_time()
+        return min([*answer_deadlines, *([] if next_query is None else [next_query])], default=None)
+
+    def handle_timeout(self, *, now: int) -> None:
+        """Marks the sides that have not answered in time as silent."""
+        for side, asked in self._sides.items():
+            if asked.queried_at is not None and now - asked.queried_at >= ANSWER_TIMEOUT:
+                self.mark_silent(side, now=now)
+
+    def _next_query_time(self) -> int | None:
+        """Returns when to ask next; None while an answer is pending, or if there is nothing to send."""
+        used_at, principal = self._last_used, self.principal
+        if used_at is None:
+            return None
+        if principal is not None:
+            asked = self._sides[principal]
+            due = asked.answered_at + CHECK_INTERVAL
+            return due if asked.queried_at is None and used_at > asked.answered_at else None
+        if any(each.queried_at is not None for each in self._sides.values()):
+            return None
+        return self._next_round if self._next_round - used_at < ASK_AFTER_USE else None
+
+    def _apply_answer(self, answering: _Side, *, now: int) -> None:
+        answering.queried_at = None
+        before = self.state
+        answers = self._answers()
+        self.state = TRANSITIONS[before][answers[0]][answers[1]]
+        principal = self.principal
+        if principal is not None:
+            self._rounds = 0
+            if self.state is not before:
+                self._sides[principal.other].answer = AnswerState.PENDING  # its answers count from now on
+        elif before in PRINCIPALS:
+            self._next_round = now
+            self._cancel_queries()
+        elif all(each.queried_at is None for each in self._sides.values()):
+            wait = ROUND_WAITS[min(self._rounds, len(ROUND_WAITS) - 1)]
+            self._next_round = now + round(wait * (1 + JITTER * (2 * self._random() - 1)))
+            self._rounds += 1
+
+    def _cancel_queries(self) -> None:
+        """Makes answers to queries from before the principal was lost count as unsolicited."""
+        for each in self._sides.values():
+            each.queried_at = None
+
+    def _answers(self) -> tuple[AnswerState, AnswerState]:
+        """Returns the answers of both sides after comparing their claims."""
+        address, mirror = self._sides.values()
+        answers = address.answer, mirror.answer
+        if AnswerState.CLAIMS not in answers or address.claim is None or mirror.claim is None:
+            return answers
+        if address.claim == mirror.claim:
+            # A side that has not answered yet may withdraw its claim.
+            both = AnswerState.PENDING if AnswerState.PENDING in answers else AnswerState.CLAIMS
+            return both, both
+        if address.claim < mirror.claim:
+            return (AnswerState.DENIES if address.answer is AnswerState.CLAIMS else address.answer), mirror.answer
+        return address.answer, (AnswerState.DENIES if mirror.answer is AnswerState.CLAIMS else mirror.answer)
 
 
 UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
