@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.packed_transmission import PACKED_MAX
 from ssbroker.protocol.storage import MessageRange
+from ssbroker.protocol.transmission import PACKED_MAX
 from ssbroker.security.secured_direction import SALT_BYTES
 from ssbroker.testing.simulation import EngineFactory
 from tests.protocol.pair import SECOND, A, B, Pair, Row, established_pair, numbers, pair

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.packed_transmission import PACKED_MAX, pack_transmission, unpack_transmission
-from ssbroker.protocol.transmission import Transmission
+from ssbroker.protocol.transmission import PACKED_MAX, Transmission, pack_transmission, unpack_transmission
 
 KEY = (b"one conversation", True)
 

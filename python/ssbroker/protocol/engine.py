@@ -20,7 +20,6 @@ from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
-from ssbroker.protocol.packed_transmission import pack_transmission, unpack_transmission
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
 from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
@@ -28,7 +27,7 @@ from ssbroker.protocol.send_turn import SendTurn, TurnPacing
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
-from ssbroker.protocol.transmission import Flight, Transmission
+from ssbroker.protocol.transmission import Flight, Transmission, pack_transmission, unpack_transmission
 
 IDLE_AFTER: Final = 10_000_000
 """An endpoint leaves memory after this many microseconds without a change."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import dialog as dialog_module
-from ssbroker.protocol import encoder, engine, packed_transmission, sender
+from ssbroker.protocol import encoder, engine, sender, transmission
 from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine
@@ -94,7 +94,7 @@ def acknowledgements_of_earlier_runs_count_as_new(patch: pytest.MonkeyPatch) -> 
     def without_first_unsent(*given: Any, **options: Any) -> Transmission:
         return Transmission(*given, **{**options, "first_unsent": 0} if "first_unsent" in options else options)
 
-    for module in (dialog_module, packed_transmission):
+    for module in (dialog_module, transmission):
         patch.setattr(module, "Transmission", without_first_unsent)
 
 
@@ -194,7 +194,7 @@ def a_clock_set_back_delays_retries(patch: pytest.MonkeyPatch) -> None:
 
 def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
     """P32: an evicted dialog is restored as if everything had been acknowledged."""
-    unpacked = packed_transmission.unpack_transmission
+    unpacked = transmission.unpack_transmission
 
     def empty(data: bytes) -> Transmission:
         made = unpacked(data)
@@ -207,7 +207,7 @@ def packing_forgets_messages_in_transit(patch: pytest.MonkeyPatch) -> None:
 
 def packing_forgets_acknowledged_fragments(patch: pytest.MonkeyPatch) -> None:
     """P13, P32: an evicted dialog is restored as if nothing after the last complete message had been acknowledged."""
-    packed = packed_transmission.pack_transmission
+    packed = transmission.pack_transmission
 
     def coarse(transmission: Transmission) -> bytes:
         first = transmission.acked + 1
@@ -229,7 +229,7 @@ def packing_forgets_acknowledged_fragments(patch: pytest.MonkeyPatch) -> None:
 
 def packed_objects_are_unbounded(patch: pytest.MonkeyPatch) -> None:
     """Objects of any size are packed."""
-    patch.setattr(packed_transmission, "PACKED_MAX", 1 << 20)
+    patch.setattr(transmission, "PACKED_MAX", 1 << 20)
 
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
