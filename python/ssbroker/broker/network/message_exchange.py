@@ -21,7 +21,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.addresses import route_addresses
-from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
+from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
 from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
@@ -29,7 +29,6 @@ from ssbroker.broker.network.inbound_routing import FirstRowCheck, InboundProces
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
-from ssbroker.broker.network.transmission_status_writer import StatusWriter
 from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND, ProtocolSettings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker import delivery
-from ssbroker.broker.network import transmission_status_writer
+from ssbroker.broker.network import conversations_in_transit
 from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.exceptions import StorageError
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
@@ -42,7 +42,7 @@ def written(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> list
         shop_and_bank.network.clock.advance(seconds=0.05)
         write_statuses(database, senders, texts, **options)
 
-    monkeypatch.setattr(delivery, "write_statuses", counted)
+    monkeypatch.setattr(conversations_in_transit, "write_statuses", counted)
     return counts
 
 
@@ -83,7 +83,7 @@ def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(
 def test_only_some_of_many_conversations_are_written_per_turn(
     shop_and_bank: ShopAndBank, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transmission_status_writer, "UPDATES_MAX", 2)
+    monkeypatch.setattr(conversations_in_transit, "UPDATES_MAX", 2)
     fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {"", "9754"}
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_failed_writes_are_repeated_later(shop_and_bank: ShopAndBank, monkeypatc
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(delivery, "write_statuses", fails)
+        patched.setattr(conversations_in_transit, "write_statuses", fails)
         fail_connection(shop_and_bank)
     assert statuses(shop_and_bank.sales) == {""}
     shop_and_bank.network.clock.advance(seconds=1)
