@@ -1,17 +1,25 @@
-"""All connections of an endpoint: accepts them, keeps one for each peer, and handles what they receive."""
+"""All connections of an endpoint: accepts them, keeps one for each peer, handles all that they receive but rows, and counts their traffic."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ssbroker.broker.network.addresses import host_of
-from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, CloseReason, PeerConnection, call_listener
-from ssbroker.broker.network.connection_statistics import TrafficCounters
+from ssbroker.broker.network.connection import (
+    LOGIN_REFUSED,
+    READ_BYTES,
+    CloseReason,
+    ConnectionState,
+    PeerConnection,
+    call_listener,
+)
 from ssbroker.broker.network.destinations import PeerKey
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
@@ -37,14 +45,13 @@ _CONNECTIONS_PER_PEER_MAX: Final = 16
 
 
 class ConnectionManager:
-    """All connections of an endpoint; its methods run in the endpoint's thread.
+    """All connections of an endpoint; its methods run in the endpoint's thread, unless they say otherwise.
 
     Attributes:
         buffer: The buffer that sockets are read into, one at a time.
         connections: All connections by id, oldest first.
         dialer: Dials the addresses that rows are sent to.
         refusals: How many connections were closed because their address dials too often.
-        traffic: The traffic of connections.
     """
 
     def __init__(self, context: EndpointContext) -> None:
@@ -61,7 +68,8 @@ class ConnectionManager:
             f" {limits.dials_per_second} a second"
         )
         self.refusals = 0
-        self.traffic: Final = TrafficCounters()
+        self._traffic_lock: Final = threading.RLock()
+        self._ended_traffic: Final[Counter[str]] = Counter()
         self._is_paused = False
         self._on_closed: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
@@ -137,7 +145,9 @@ class ConnectionManager:
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a closed connection."""
-        self.traffic.remove(self.connections, connection)
+        with self._traffic_lock:
+            if self.connections.pop(connection.connection_id, None) is not None:
+                self._ended_traffic.update(_traffic_of(connection))
         self._unauthenticated.pop(connection, None)
         peer_key = _peer_key(connection)
         if peer_key is not None:
@@ -148,6 +158,21 @@ class ConnectionManager:
         self.dialer.ended(connection, reason, peer_key)
         if not self.connections and self._on_closed is not None:
             self._on_closed()
+
+    def traffic(self) -> Mapping[str, int]:
+        """Returns the traffic of open and closed connections by column name of `sys.dm_broker_connections`; may be called from any thread.
+
+        The totals never decrease.
+        """
+        with self._traffic_lock:
+            totals = Counter(self._ended_traffic)
+            for connection in list(self.connections.values()):
+                totals.update(_traffic_of(connection))
+        return totals
+
+    def view_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Returns the rows of `sys.dm_broker_connections`, oldest connection first; may be called from any thread."""
+        return (_row(connection) for connection in list(self.connections.values()))
 
     def set_paused(self, *, is_paused: bool) -> None:
         """Stops or resumes reading from all connections."""
@@ -268,6 +293,64 @@ def _peer_key(connection: PeerConnection) -> PeerKey | None:
 
 def _peer_label(connection: PeerConnection) -> str:
     return "" if connection.peer is None else connection.peer.label
+
+
+_NEW: Final = (0, "INITIAL")
+_WAIT_LOGIN: Final = (1, "WAIT LOGIN NEGOTIATE")
+_WAIT_ARBITRATION: Final = (11, "WAIT ARBITRATION")
+_ONLINE: Final = (12, "ONLINE")
+_ERROR: Final = (13, "ERROR")
+_NONE: Final = (0, "NONE")
+_AES: Final = (3, "AES")
+
+
+def _row(connection: PeerConnection) -> tuple[Any, ...]:
+    peer = connection.peer
+    return (
+        connection.connection_id.bytes,
+        connection.connection_id.bytes,  # a connection has one socket
+        int(connection.state),
+        connection.state.name,
+        connection.connected_at,
+        connection.logged_in_at,
+        connection.link.channel.method,
+        connection.link.channel.principal,
+        None if peer is None else peer.name,
+        connection.active_at,
+        connection.is_accept,
+        *_login(connection),
+        None,
+        *(_NONE if connection.link.channel.method is None else _AES),
+        int(not connection.link.is_paused),
+        connection.link.is_paused,
+        int(connection.unsent_bytes > 0),
+        connection.is_send_paused,
+        *_traffic_of(connection).values(),
+        None if peer is None else peer.instance_id,
+    )
+
+
+def _login(connection: PeerConnection) -> tuple[int, str]:
+    if connection.state is ConnectionState.LOGGED_IN:
+        return _ONLINE
+    if connection.state is ConnectionState.CLOSED or connection.close_reason is not None:
+        return _ERROR
+    if connection.state is not ConnectionState.CONNECTED:
+        return _NEW
+    return _WAIT_ARBITRATION if connection.link.channel.is_open else _WAIT_LOGIN
+
+
+def _traffic_of(connection: PeerConnection) -> dict[str, int]:
+    """Returns the traffic by column name, in the order of the columns."""
+    counters = connection.counters
+    return {
+        "total_bytes_sent": counters.bytes_sent,
+        "total_bytes_received": counters.bytes_received,
+        "total_fragments_sent": connection.link.sent_rows,
+        "total_fragments_received": counters.fragments_received,
+        "total_sends": counters.sends,
+        "total_receives": counters.receives,
+    }
 
 
 ANSWER_INTERVAL: Final = 0.01

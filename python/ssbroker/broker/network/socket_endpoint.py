@@ -14,7 +14,6 @@ import pyarrow as pa
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection_manager import ConnectionManager
-from ssbroker.broker.network.connection_statistics import rows
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
@@ -138,11 +137,11 @@ class SocketEndpoint:
     @property
     def traffic(self) -> Mapping[str, int]:
         """See `NetworkEndpoint`."""
-        return self._manager.traffic.totals(self._manager.connections)
+        return self._manager.traffic()
 
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """See `NetworkEndpoint`."""
-        return rows(self._manager.connections)
+        return self._manager.view_rows()
 
     def close(self, timeout: float) -> None:
         """See `NetworkEndpoint`."""
