@@ -52,6 +52,7 @@ class SocketEndpoint:
         self._host: Final = host
         self._port: Final = port
         self._manager: Final = ConnectionManager(context)
+        self._destinations: Final = self._manager.dialer.destinations
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
@@ -82,7 +83,7 @@ class SocketEndpoint:
     def send(self, address: str, rows: pa.Table) -> int:
         """See `NetworkEndpoint`."""
         check_rows(rows)  # here, so that the caller gets the error
-        destination, is_accepted, space = self._manager.dialer.destinations.put(address, rows)
+        destination, is_accepted, space = self._destinations.put(address, rows)
         if is_accepted and not _send_now(destination):
             self._schedule_sending(destination)
         return space
@@ -93,15 +94,15 @@ class SocketEndpoint:
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.destinations.progress(address)
+        return self._destinations.progress(address)
 
     def refusal_reason(self, address: str) -> str | None:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.destinations.refusal_reason(address)
+        return self._destinations.refusal_reason(address)
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """See `NetworkEndpoint`."""
-        self._manager.dialer.destinations.set_routed_addresses(addresses)
+        self._destinations.set_routed_addresses(addresses)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """See `NetworkEndpoint`."""
@@ -127,7 +128,7 @@ class SocketEndpoint:
     @property
     def pending(self) -> tuple[int, int]:
         """See `NetworkEndpoint`."""
-        return self._manager.dialer.destinations.pending()
+        return self._destinations.pending()
 
     @property
     def refusals(self) -> int:
