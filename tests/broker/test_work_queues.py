@@ -30,7 +30,7 @@ from ssbroker import (
     WorkQueue,
 )
 from ssbroker.broker import work_queue
-from ssbroker.broker.dialogs import job_conversations
+from ssbroker.broker.dialogs import work_queue_conversations
 from tests.broker.conftest import START, Clock
 
 
@@ -607,7 +607,7 @@ def test_a_failure_at_the_end_of_a_job_loses_no_message(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(job_conversations, "end_with_job", fail)
+        patched.setattr(work_queue_conversations, "end_with_job", fail)
         with pytest.raises(ZeroDivisionError), queue.take():
             pass
     assert queue.count() == 1

@@ -16,8 +16,8 @@ from ssbroker._arguments import EPOCH, integer_argument, is_utf8_text, timeout_s
 from ssbroker._text import count_of, exception_text
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
-from ssbroker.broker.dialogs import job_conversations
 from ssbroker.broker.dialogs import lease as leasing
+from ssbroker.broker.dialogs import work_queue_conversations
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.job_retry_delays import DELAY_MAX, RetryAfter, default_delay, delay_after
 from ssbroker.broker.object_names import queue_key
@@ -531,7 +531,7 @@ class _JobTransaction(Transaction):
         if error is None:
             try:
                 with work_of(self) as work:  # at the end, so that the block can use the conversations
-                    job_conversations.end_with_job(work, self._job.messages)
+                    work_queue_conversations.end_with_job(work, self._job.messages)
             except BaseException as failure:
                 super().__exit__(type(failure), failure, failure.__traceback__)
                 raise

@@ -14,15 +14,9 @@ from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes, utc_datet
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import (
-    dialog_lifecycle,
-    job_conversations,
-    lease,
-    poison_message_handling,
-    single_message_dialog,
-)
+from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_handling, work_queue_conversations
 from ssbroker.broker.dialogs import send as sending
-from ssbroker.broker.dialogs.single_message_dialog import DialogPlan, FirstMessage
+from ssbroker.broker.dialogs.work_queue_conversations import DialogPlan, FirstMessage
 from ssbroker.broker.job import JSON, Job
 from ssbroker.broker.job_retry_delays import RetryAfter, check_retry_after
 from ssbroker.broker.object_ddl import OnPoison, check_on_poison
@@ -289,7 +283,7 @@ class WorkQueue:
             service = work.objects.services.get(self._service)
             if initiator is None or service is None or initiator.service_id != service.service_id:
                 return False
-            return job_conversations.cancel_job(work, initiator)
+            return work_queue_conversations.cancel_job(work, initiator)
 
     def count(self) -> int:
         """Returns the number of messages, including those that are leased or scheduled for later.
@@ -347,7 +341,7 @@ class WorkQueue:
                     return removed
                 last, _ = found[-1]
                 for endpoint_id in dict.fromkeys(endpoint_id for _, endpoint_id in found):
-                    removed += job_conversations.remove_job(
+                    removed += work_queue_conversations.remove_job(
                         work, conversation_endpoints.by_id(work.connection, endpoint_id)
                     )
 
@@ -372,8 +366,8 @@ class WorkQueue:
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
             for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
-                if single_message_dialog.is_of_work_queue(work.objects, endpoint):
-                    job_conversations.clean_up(work, endpoint)
+                if work.objects.is_of_work_queue(endpoint):
+                    work_queue_conversations.clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
         self._context.instance.listener.changed(self._context)
@@ -480,7 +474,7 @@ class WorkQueue:
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:
             plan = self._dialog_plan(work.objects)
-            sent = None if plan is None else single_message_dialog.send_first(work, plan, message_type, content)
+            sent = None if plan is None else work_queue_conversations.send_first(work, plan, message_type, content)
             if sent is None:
                 sent = self._send_in_steps(work, message_type, content)
             if due is not None and due > work.now():
@@ -493,7 +487,7 @@ class WorkQueue:
 
     def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
         if self._planned_for is not objects:
-            self._plan = single_message_dialog.plan(objects, self._service, WORK_QUEUE_CONTRACT)
+            self._plan = work_queue_conversations.plan(objects, self._service, WORK_QUEUE_CONTRACT)
             self._planned_for = objects
         return self._plan
 

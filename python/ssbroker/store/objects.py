@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ssbroker import _core
-from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker._well_known import CONFIGURATION_SERVICE, WORK_QUEUE_CONTRACT
 from ssbroker.store import security
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.security import OWNER, Principal, Security
 from ssbroker.store.sqlite import Connection, single_row
 
@@ -207,6 +208,13 @@ class Objects:
     def services_of(self, queue: Queue) -> tuple[Service, ...]:
         """Returns the services of a queue."""
         return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
+
+    def is_of_work_queue(self, endpoint: ConversationEndpoint) -> bool:
+        """Whether an endpoint belongs to a conversation that a work queue has begun."""
+        contract = self.contracts.get(WORK_QUEUE_CONTRACT)
+        if contract is None or endpoint.service_contract_id != contract.service_contract_id:
+            return False
+        return endpoint.far_service == self.services_by_id[endpoint.service_id].name
 
     def priority_of_endpoint(self, *, service_contract_id: int, service_id: int, far_service: str) -> int:
         """Returns the priority of a new endpoint: the level of the most specific broker priority that matches."""

@@ -13,7 +13,6 @@ from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
-from ssbroker.broker.dialogs.single_message_dialog import is_of_work_queue
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
@@ -242,7 +241,7 @@ def _jobs(work: Work, found: Iterable[ConversationEndpoint]) -> set[bytes]:
     sides = Counter(
         endpoint.conversation_id
         for endpoint in found
-        if endpoint.state == ConversationState.CO and is_of_work_queue(work.objects, endpoint)
+        if endpoint.state == ConversationState.CO and work.objects.is_of_work_queue(endpoint)
     )
     return {conversation_id for conversation_id, count in sides.items() if count == 2}  # noqa: PLR2004 - both endpoints
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs import job_conversations, poison_message_handling, receive
+from ssbroker.broker.dialogs import poison_message_handling, receive, work_queue_conversations
 from ssbroker.broker.effects import ReceiveCall
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
@@ -52,7 +52,7 @@ def claim(
                     return Claim(wanted, _lease(work, queue, wanted[0][_GROUP], microseconds=microseconds, now=now))
                 if not rows:
                     return None
-                job_conversations.process_system_messages(database, work, queue, rows)
+                work_queue_conversations.process_system_messages(database, work, queue, rows)
         if has_ended_leases:
             with database_transaction(database) as work:  # a failure may disable the queue, and must stay counted
                 release_ended(work, now=work.now())

@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker import Database, Instance, WorkQueue
 from ssbroker.broker.database import database_context
-from ssbroker.broker.dialogs import single_message_dialog
+from ssbroker.broker.dialogs import work_queue_conversations
 from ssbroker.broker.unit_of_work import Work
 from tests.broker.conftest import START, Clock
 
@@ -197,8 +197,8 @@ def _is_id(value: object) -> bool:
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     found = play(tmp_path / "one step", scene)
-    monkeypatch.setattr(single_message_dialog, "plan", lambda *_: None)
-    monkeypatch.setattr(single_message_dialog, "remove_received", lambda *_: False)
+    monkeypatch.setattr(work_queue_conversations, "plan", lambda *_: None)
+    monkeypatch.setattr(work_queue_conversations, "remove_received", lambda *_: False)
     assert found == play(tmp_path / "steps", scene)
 
 
@@ -213,8 +213,8 @@ def test_one_step_is_taken(instance: Instance, monkeypatch: pytest.MonkeyPatch) 
 
         return recorded
 
-    monkeypatch.setattr(single_message_dialog, "send_first", record(single_message_dialog.send_first))
-    monkeypatch.setattr(single_message_dialog, "remove_received", record(single_message_dialog.remove_received))
+    monkeypatch.setattr(work_queue_conversations, "send_first", record(work_queue_conversations.send_first))
+    monkeypatch.setattr(work_queue_conversations, "remove_received", record(work_queue_conversations.remove_received))
     queue = instance.queue("Jobs")
     queue.put(b"one")
     process(queue)

@@ -1,25 +1,31 @@
-"""Dialogs of one message of a service with itself, written and removed in one step.
+"""The conversations of work queues: `put` begins each with its only message, and its job or its sender ends it.
 
-The general path (`dialog_lifecycle`, `send`, `arrival`) updates each endpoint several times. These functions leave the same rows if the
-rules allow it, and otherwise return None or False and change nothing.
+The general path (`dialog_lifecycle`, `send`, `arrival`) updates each endpoint several times. Where the rules allow it, `send_first` and
+`remove_received` leave the same rows in one step; otherwise they return None or False and change nothing.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from ssbroker._well_known import WORK_QUEUE_CONTRACT
+from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
+from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.dialogs import dialog_lifecycle
 from ssbroker.broker.dialogs.arrival import receivable_type
+from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.broker_errors import parse_error_body
 from ssbroker.protocol.conversation_states import ConversationState
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent
 from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
-from ssbroker.store import conversation_endpoints, queues
+from ssbroker.store import conversation_endpoints, leases, queues, transmission_queue
 from ssbroker.store.codes import PRECEDENCE_MESSAGE, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
+from ssbroker.store.session import ReceivedRow
 
 
 class DialogPlan(NamedTuple):
@@ -106,14 +112,6 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
     return FirstMessage(conversation_id, target_group)
 
 
-def is_of_work_queue(objects: Objects, endpoint: ConversationEndpoint) -> bool:
-    """Whether an endpoint belongs to a conversation that a work queue has begun."""
-    contract = objects.contracts.get(WORK_QUEUE_CONTRACT)
-    if contract is None or endpoint.service_contract_id != contract.service_contract_id:
-        return False
-    return endpoint.far_service == objects.services_by_id[endpoint.service_id].name
-
-
 def remove_received(work: Work, contract_name: str, conversation_ids: Collection[uuid.UUID]) -> bool:
     """Removes both endpoints of dialogs that `send_first` began, once their message has been removed from the queue.
 
@@ -153,3 +151,74 @@ def _is_simple(work: Work, contract: Contract, endpoint: ConversationEndpoint) -
 
 def _has_subscribers(work: Work) -> bool:
     return work.effects.wants(ConversationEvent) or work.effects.wants(ConversationGroupEvent)
+
+
+def process_system_messages(database: DatabaseContext, work: Work, queue: Queue, rows: Iterable[ReceivedRow]) -> None:
+    """Removes the messages of a conversation group, which are all system messages, and ends the conversations that the remote endpoint has ended."""
+    messages = [Message(row) for row in rows]
+    orders = [each.queuing_order for each in messages]
+    work.connection.statements.acknowledge(orders, is_retained=queue.is_retention_enabled)
+    leases.remove(work.connection, messages[0].conversation_group_id.bytes)
+    for each in messages:
+        if each.message_type_name == ERROR:
+            _log_error(database, each)
+        endpoint = conversation_endpoints.by_handle(work.connection, each.conversation_handle.bytes)
+        if endpoint is not None and endpoint.state in (ConversationState.DI, ConversationState.ER):
+            dialog_lifecycle.end(work, endpoint, None)
+
+
+def _log_error(database: DatabaseContext, message: Message) -> None:
+    error = parse_error_body(message.message_body)
+    text = "unknown error" if error is None else f"{error.description} ({error.code})"
+    log_failure(
+        database,
+        f"a conversation of the work queue service {message.service_name!r} ended with an error",
+        BrokerError(f"{text}; conversation_id {message.conversation_id}"),
+    )
+
+
+def end_with_job(work: Work, messages: Iterable[Message]) -> None:
+    """Ends both sides of conversations that `put` began, after the last message; leaves those of other senders open."""
+    found = [each for each in messages if each.service_contract_name == WORK_QUEUE_CONTRACT]
+    if not found or remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}):
+        return
+    for handle in {each.conversation_handle for each in found}:
+        target = conversation_endpoints.by_handle(work.connection, handle.bytes)
+        if target is not None and not queues.has_sent_messages(work.connection, target.endpoint_id):
+            remove_job(work, target)
+
+
+def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
+    """Removes both endpoints and the message of a conversation that `put` began; returns False for others."""
+    if target is None or target.is_initiator or not work.objects.is_of_work_queue(target):
+        return False
+    initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
+    if initiator is None:  # another instance has a service with this name
+        return False
+    for endpoint in (target, initiator):
+        clean_up(work, endpoint)
+    return True
+
+
+def cancel_job(work: Work, initiator: ConversationEndpoint) -> bool:
+    """Removes a conversation that `put` began, if its message waits and no job has it; returns whether it did."""
+    if not work.objects.is_of_work_queue(initiator):
+        return False
+    target = conversation_endpoints.by_conversation(work.connection, initiator.conversation_id, is_initiator=False)
+    if target is None:
+        is_waiting = transmission_queue.has_outgoing(work.connection, initiator.endpoint_id)
+        if is_waiting:
+            clean_up(work, initiator)
+        return is_waiting
+    if leases.of_job(work.connection, target.conversation_group_id, now=work.now()) is not None:
+        return False
+    is_waiting = queues.has_sent_messages(work.connection, target.endpoint_id) or transmission_queue.has_parked(
+        work.connection, target.endpoint_id
+    )
+    return is_waiting and remove_job(work, target)
+
+
+def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
+    """Removes an endpoint with its messages, and the lease of its conversation group."""
+    dialog_lifecycle.clean_up(work, endpoint)
+    leases.remove(work.connection, endpoint.conversation_group_id)
