@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def sync_to_disk(path: Path) -> None:
 
 
 def create_file(path: Path, data: bytes, *, mode: int) -> None:
-    """Creates a file completely, or not at all; raises `FileExistsError` if it exists, even as a link.
+    """Creates a file completely and durably, or not at all; raises `FileExistsError` if it exists, even as a link.
+
+    Other processes never see a part of it, unless the file system has no hard links.
 
     Examples:
         >>> import tempfile
@@ -29,10 +32,26 @@ def create_file(path: Path, data: bytes, *, mode: int) -> None:
         ...     Path(folder, "shop.key").read_bytes()
         b'secret'
     """
+    temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
+    _write_new(temporary, data, mode)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here, or a reason that also prevents this
+        _write_new(path, data, mode)
+    finally:
+        temporary.unlink()
+    sync_to_disk(path.parent)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
     except BaseException:
         path.unlink()
         raise

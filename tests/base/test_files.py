@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
@@ -32,3 +33,20 @@ def test_existing_files_and_links_are_not_overwritten(tmp_path: Path) -> None:
             _files.create_file(path, b"other", mode=0o600)
     assert (tmp_path / "key").read_bytes() == b"secret"
     assert not target.exists()
+
+
+def test_file_systems_without_hard_links_are_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    _files.create_file(tmp_path / "key", b"secret", mode=0o600)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("key", b"secret")]
+    with pytest.raises(FileExistsError):
+        _files.create_file(tmp_path / "key", b"other", mode=0o600)
+    assert (tmp_path / "key").read_bytes() == b"secret"
+
+
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        _files.create_file(tmp_path / "missing" / "key", b"secret", mode=0o600)

@@ -129,13 +129,13 @@ def test_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, k
 def test_failure_midway_removes_new_files(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that another process created in the meantime is kept."""
 
-    def opened(path: Path, flags: int, mode: int = 0o777) -> int:
-        if Path(path).name == "stock.key":
-            Path(path).write_text("content of another process")
-        return system(path, flags, mode)
+    def linked(source: Path, target: Path) -> None:
+        if target.name == "stock.key":
+            target.write_text("content of another process")
+        link(source, target)
 
-    system = os.open
-    monkeypatch.setattr(os, "open", opened)
+    link = os.link
+    monkeypatch.setattr(os, "link", linked)
     result = run("certificates", tmp_path, "--name", "shop", "--name", "stock")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert "stock.key: cannot be written: File exists" in result.err

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ssbroker._files import create_file
+from ssbroker.exceptions import StorageError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security import keys
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store.security import Certificate, MasterKey, Security
-from ssbroker.store.service_master_key import read_or_create_service_master_key, read_service_master_key
 
 _MASTER_KEY: Final = b"ssbroker master key by instance 1"
 _PRIVATE_KEY: Final = b"ssbroker private key 1\0"
 _CACHED_MAX: Final = 1024
+_SERVICE_KEY_FILE: Final = "service_master.key"
+_SERVICE_KEY_BYTES: Final = 32
 
 
 class KeyEncryption:
@@ -42,7 +46,7 @@ class KeyEncryption:
     def master_key(self, security_objects: Security) -> bytes | None:
         """Returns the decrypted master key of a database; None if this instance cannot open it."""
         sealed = None if security_objects.master_key is None else security_objects.master_key.by_service
-        key = None if sealed is None else read_service_master_key(self._folder)
+        key = None if sealed is None else _read_service_key(self._folder)
         return None if sealed is None or key is None else keys.open_with_key(key, sealed, purpose=_MASTER_KEY)
 
     def encrypt_private_key(self, security: Security, private_key: bytes, *, fingerprint: bytes) -> bytes:
@@ -75,5 +79,41 @@ class KeyEncryption:
         return found
 
     def _encrypt_with_service_key(self, key: bytes) -> bytes:
-        service = read_or_create_service_master_key(self._folder, keys.new_master_key)
+        service = _read_or_create_service_key(self._folder)
         return keys.seal_with_key(service, key, purpose=_MASTER_KEY)
+
+
+def _read_service_key(folder: Path) -> bytes | None:
+    """Reads the service master key; returns None if there is none, and raises StorageError if the file is unreadable or invalid."""
+    path = folder / _SERVICE_KEY_FILE
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
+    if len(key) != _SERVICE_KEY_BYTES:
+        raise StorageError(
+            f"{path}: expected a key of {_SERVICE_KEY_BYTES} bytes; it has {len(key)}; restore the file from a backup",
+            file=str(path),
+        )
+    return key
+
+
+def _read_or_create_service_key(folder: Path) -> bytes:
+    """Reads the service master key, or creates the file with a new one; concurrent processes get the same key."""
+    key = _read_service_key(folder)
+    if key is not None:
+        return key
+    path = folder / _SERVICE_KEY_FILE
+    try:
+        with suppress(FileExistsError):  # another process created it first
+            create_file(path, keys.new_master_key(), mode=0o600)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
+    key = _read_service_key(folder)
+    if key is None:
+        raise StorageError(
+            f"{path}: is missing, although it was just created; another process may have deleted it", file=str(path)
+        )
+    return key
