@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network import inbound_routing
+from ssbroker.broker.network import inbound
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.broker.network.inbound_routing import FAILED_ROWS_MAX
+from ssbroker.broker.network.inbound import FAILED_ROWS_MAX
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX, MessageUndeliverable
 from ssbroker.protocol.storage import Refusal
@@ -68,14 +68,14 @@ def test_a_message_that_cannot_be_processed_is_isolated(
 
 
 def test_a_row_that_cannot_be_routed_is_isolated(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> None:
-    conversations = inbound_routing._conversations
+    conversations = inbound._conversations
 
     def failing_conversations(rows: pa.Table) -> pa.Table:
         if "//Bad" in rows["to_service_name"].to_pylist():
             raise ValueError(rows)
         return conversations(rows)
 
-    monkeypatch.setattr(inbound_routing, "_conversations", failing_conversations)
+    monkeypatch.setattr(inbound, "_conversations", failing_conversations)
     shop_and_bank.sales.create_route("Bad", address="TCP://bank:4022", service_name="//Bad")
     for number in range(MANY):
         shop_and_bank.send(b"%d" % number)

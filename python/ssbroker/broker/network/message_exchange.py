@@ -25,7 +25,7 @@ from ssbroker.broker.network.conversations_in_transit import ConversationsInTran
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
 from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
-from ssbroker.broker.network.inbound_routing import FirstRowCheck, InboundProcessor, InboundRouter
+from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender

@@ -1,4 +1,4 @@
-"""Assigns inbound fragments to databases and dialogs, and checks the first of each direction."""
+"""Writes received rows to the databases: `InboundRouter` assigns them, `FirstRowCheck` checks the first of each direction, and `InboundProcessor` drives both."""
 
 from __future__ import annotations
 
