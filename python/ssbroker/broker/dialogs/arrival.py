@@ -8,10 +8,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from ssbroker._well_known import END_DIALOG
+from ssbroker.broker.dialogs.acceptance import find_target, receivable_type, unvalidated_type
 from ssbroker.broker.dialogs.body_validation import validation_error
 from ssbroker.broker.dialogs.endpoint_end import end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, unpark_for
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, not_accepted
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.broker_errors import (
     QUEUE_DISABLED,
@@ -32,7 +33,7 @@ from ssbroker.protocol.events import ConversationEvent, ConversationStep, GroupS
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
 from ssbroker.store.codes import RECEIVING_STATES
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
+from ssbroker.store.objects import Contract, MessageType, Queue, Service
 
 
 class EndpointArrival:
@@ -246,12 +247,12 @@ def _deliver_next(
     park_if_disabled: bool,
 ) -> DeliveryOutcome:
     if endpoint.far_service != header.from_service_name:
-        return _not_accepted(endpoint.receive_sequence, WRONG_SERVICE)
+        return not_accepted(endpoint.receive_sequence, WRONG_SERVICE)
     if endpoint.is_bound and endpoint.far_broker_instance != header.from_broker_instance:
         return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=conversation_error(8495))
     queue = queue_of(work, endpoint)
     if not queue.is_enqueue_enabled and not park_if_disabled and endpoint.state in RECEIVING_STATES:
-        return _not_accepted(endpoint.receive_sequence, QUEUE_DISABLED, queue=queue.name)
+        return not_accepted(endpoint.receive_sequence, QUEUE_DISABLED, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement also binds the conversation (R8).
         conversation_endpoints.bind(
@@ -276,7 +277,7 @@ def _deliver_first(
     service, contract = found
     queue = work.objects.queues_by_id[service.queue_id]
     if not queue.is_enqueue_enabled and not park_if_disabled:
-        return _not_accepted(0, QUEUE_DISABLED, queue=queue.name)
+        return not_accepted(0, QUEUE_DISABLED, queue=queue.name)
     is_first = messages[0].message_sequence_number == 0
     if is_first:
         refused = _first_message_error(work, contract, messages[0])
@@ -284,23 +285,6 @@ def _deliver_first(
             return DeliveryOutcome(0, error=refused)
     endpoint = create_target_endpoint(work, header, service, contract, has_first_message=is_first)
     return EndpointArrival(work, endpoint, queue, is_first_validated=is_first).deliver(messages)
-
-
-def find_target(objects: Objects, header: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
-    """Returns the service and contract for a new conversation, or the outcome that prevents it."""
-    if not objects.broker.is_delivering:
-        return _not_accepted(0, 28013)
-    service = objects.services.get(header.to_service_name)
-    if service is None:
-        if header.to_broker_instance == objects.broker.service_broker_guid:
-            return DeliveryOutcome(0, error=conversation_error(8490, service=header.to_service_name))
-        return _not_accepted(0, 11210, service=header.to_service_name)
-    contract = objects.contracts.get(header.service_contract_name)
-    if contract is None or contract.service_contract_id not in service.contracts:
-        return DeliveryOutcome(
-            0, error=conversation_error(8408, service=service.name, contract=header.service_contract_name)
-        )
-    return service, contract
 
 
 def create_target_endpoint(
@@ -342,29 +326,6 @@ def _first_message_error(work: Work, contract: Contract, message: DialogMessage)
         if isinstance(message_type, ConversationError)
         else validation_error(message_type, message.message_body)
     )
-
-
-def receivable_type(
-    objects: Objects, contract: Contract, name: str, *, from_initiator: bool
-) -> MessageType | ConversationError:
-    """Returns the message type if it may be received from the other side; otherwise the error to send back."""
-    message_type = objects.message_types.get(name)
-    rule = None if message_type is None else contract.messages.get(message_type.message_type_id)
-    if message_type is None or rule is None:
-        return conversation_error(8498, message_type=name, contract=contract.name)
-    if not (rule.is_sent_by_initiator if from_initiator else rule.is_sent_by_target):
-        return conversation_error(8457, message_type=name, contract=contract.name)
-    return message_type
-
-
-def unvalidated_type(objects: Objects, contract: Contract, name: str, *, from_initiator: bool) -> MessageType | None:
-    """Returns the message type if it may be received from the other side, whatever the body is; otherwise None."""
-    message_type = receivable_type(objects, contract, name, from_initiator=from_initiator)
-    return message_type if isinstance(message_type, MessageType) and message_type.validation == "N" else None
-
-
-def _not_accepted(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
-    return DeliveryOutcome(acknowledged, error_number=number, reason=error_text(number, **values))
 
 
 class PlacedRun(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ssbroker._well_known import END_DIALOG, ERROR
-from ssbroker.protocol.broker_errors import ConversationError
+from ssbroker.protocol.broker_errors import ConversationError, error_text
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
@@ -73,6 +73,11 @@ class DeliveryOutcome:
     error: ConversationError | None = None
     error_number: int | None = None
     reason: str = ""
+
+
+def not_accepted(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
+    """Returns the outcome of messages that the sender keeps and retries."""
+    return DeliveryOutcome(acknowledged, error_number=number, reason=error_text(number, **values))
 
 
 def header_of(objects: Objects, sender: ConversationEndpoint) -> MessageHeader:

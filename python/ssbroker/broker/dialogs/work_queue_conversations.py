@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle
-from ssbroker.broker.dialogs.arrival import receivable_type
+from ssbroker.broker.dialogs.acceptance import receivable_type
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError

@@ -5,25 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs.arrival import find_target, receivable_type, unvalidated_type
-from ssbroker.broker.dialogs.body_validation import validation_error
-from ssbroker.broker.dialogs.message import DeliveryOutcome
-from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError, message_header
+from ssbroker.broker.dialogs.acceptance import accept_any_body, complete_target, need_no_validation, refused_messages
+from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
-from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.broker_errors import ConversationError, conversation_error
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationState
 from ssbroker.protocol.envelope import receiver_keys
-from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.protocol.storage import (
     MESSAGES,
     BatchChanges,
@@ -36,94 +30,8 @@ from ssbroker.protocol.storage import (
     fragments_table,
 )
 from ssbroker.store import conversation_endpoints, fragments, transmission_queue
-from ssbroker.store.objects import Contract, MessageType, Objects
+from ssbroker.store.objects import Contract, Objects
 from ssbroker.store.sqlite import Connection
-
-_KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
-
-
-def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
-    """Returns a new target endpoint, completed with what this database defines, or the refusal.
-
-    The lifetime is limited to the longest valid one from now on.
-    """
-    latest = now + LIFETIME_MAX * SECOND
-    completed = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
-    target = find_target(objects, message_header(completed))
-    if isinstance(target, DeliveryOutcome):
-        if target.error is not None:
-            return _refusal(target.error)
-        return Refusal(-(target.error_number or 0), target.reason, notifies_sender=False)
-    service, contract = target
-    if not objects.security.may_send(service.service_id, endpoint.far_certificate, owner=service.principal_id):
-        return _refusal(conversation_error(8494, service=service.name))
-    priority = objects.priority_of_endpoint(
-        service_contract_id=contract.service_contract_id,
-        service_id=service.service_id,
-        far_service=endpoint.far_service_name,
-    )
-    return replace(completed, broker_instance=objects.broker.service_broker_guid, priority=priority)
-
-
-def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
-    """Whether messages need no validation: none is a system message, and their types accept any body."""
-    columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
-    sides, names, ends, errors = columns
-    if any(ends) or any(errors):
-        return False
-    kinds = {MessageKind(*each) for each in zip(contracts, sides, names, strict=True)}
-    return accept_any_body(objects, kinds)
-
-
-def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
-    """Whether messages of some kinds may be received, whatever their bodies are."""
-    for contract_name, from_initiator, name in kinds:
-        contract = objects.contracts.get(contract_name)
-        if contract is None or unvalidated_type(objects, contract, name, from_initiator=from_initiator) is None:
-            return False
-    return True
-
-
-def refused_messages(
-    objects: Objects, messages: pa.Table, contracts: Mapping[EndpointKey, tuple[Contract, ConversationState]]
-) -> Mapping[int, Refusal]:
-    """Returns the messages that must be refused, by row.
-
-    Messages after this endpoint has ended are dropped without validation. Messages after an error are validated, so that a sender that
-    does not know of the error yet receives it again. Messages for endpoints without a contract here are skipped.
-    """
-    kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
-    refusals: dict[int, Refusal] = {}
-    for row, (conversation_id, side, name, is_end, is_error, body) in enumerate(_rows(messages)):
-        if (conversation_id, not side) not in contracts:
-            continue
-        contract, state = contracts[conversation_id, not side]
-        if state is ConversationState.DO:
-            continue
-        system_type = END_DIALOG if is_end else ERROR if is_error else None
-        if system_type is not None:
-            kind: MessageType | ConversationError = objects.message_types[system_type]
-            if name != system_type:
-                kind = conversation_error(8498, message_type=name, contract=contract.name)
-        else:
-            key = (contract.service_contract_id, side, name)
-            if key not in kinds:
-                kinds[key] = receivable_type(objects, contract, name, from_initiator=side)
-            kind = kinds[key]
-        error = kind if isinstance(kind, ConversationError) else validation_error(kind, body or None)
-        if error is not None:
-            refusals[row] = _refusal(error)
-    return refusals
-
-
-def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
-    columns: list[list[Any]] = [column_values(messages[name]) for name in ("conversation_id", *_KIND, "message_body")]
-    return zip(*columns, strict=True)
-
-
-def _refusal(why: ConversationError) -> Refusal:
-    return Refusal(why.code, why.description)
-
 
 READ_AHEAD_MAX: Final = 16 << 20
 """The bytes to read ahead of all bodies together; at most twice as much is buffered, with what was requested."""

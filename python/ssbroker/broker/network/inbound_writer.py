@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker.broker.dialogs.acceptance import find_target, message_header
 from ssbroker.broker.dialogs.arrival import (
     EndpointArrival,
     PlacedRun,
     create_target_endpoint,
     enqueue_runs,
-    find_target,
 )
 from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
-from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage
 from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
@@ -30,23 +30,6 @@ from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _HEADER: Final = ("conversation_id", "is_initiator", "message_sequence_number", "message_type_name")
 _FLAGS: Final = ("is_end_of_dialog", "is_conversation_error")
-
-
-def message_header(endpoint: DialogEndpoint) -> MessageHeader:
-    """Returns the header of the messages of a conversation that starts at a target endpoint, which has passed `complete_target`."""
-    if endpoint.lifetime is None or endpoint.far_broker_instance is None:
-        raise ValueError(endpoint)
-    return MessageHeader(
-        conversation_id=endpoint.conversation_id,
-        is_initiator=True,
-        from_service_name=endpoint.far_service_name,
-        from_broker_instance=endpoint.far_broker_instance,
-        to_service_name=endpoint.service_name,
-        to_broker_instance=endpoint.broker_instance,
-        service_contract_name=endpoint.service_contract_name,
-        lifetime=endpoint.lifetime,
-        is_encrypted=endpoint.session_key is not None,
-    )
 
 
 class StalePlanError(Exception):
