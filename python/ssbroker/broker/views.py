@@ -19,7 +19,7 @@ from ssbroker.schemas import GUID
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import database_registry, queues, views
 from ssbroker.store.objects import BrokerEndpoint
-from ssbroker.store.queues import QueueSlice
+from ssbroker.store.views import QueueSlice
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _TINY: Final = pa.uint8()
@@ -472,7 +472,9 @@ def queue_slices(
     """Splits a queue or the transmission queue into slices, as it is now."""
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
-        found = queues.slices(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
+        found = views.queue_slices(
+            connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max
+        )
         with closing(found):
             return list(islice(found, slices_max))
 
@@ -488,7 +490,7 @@ def read_slice(database: DatabaseContext, name: str, span: tuple[int, int] | Non
     stored = [column for column in columns if column != DATABASE.name]
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
-        rows = queues.read_rows(connection, queue_id, span, view_columns=schema.names, columns=stored)
+        rows = views.slice_rows(connection, queue_id, span, view_columns=schema.names, columns=stored)
     fields: list[pa.Field[Any]] = [schema.field(column) for column in stored]
     if not stored:
         return pa.table({DATABASE.name: [database.name] * len(rows)}, schema=pa.schema([DATABASE]))

@@ -299,6 +299,26 @@ def without_early_messages(connection: Connection, endpoint_ids: Iterable[int]) 
     return {endpoint_id for (endpoint_id,) in rows}
 
 
+def set_session_key_if_missing(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
+    """Sets the session key of an endpoint unless it has one; returns the key that it has, or None if there is no such endpoint."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
+        (key, endpoint_id),
+    )
+    current: bytes | None = connection.execute(
+        "SELECT session_key FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
+    ).get
+    return current
+
+
+def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:
+    """Records the certificate of the remote endpoint by its fingerprint."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET far_certificate = ? WHERE conversation_id = ? AND is_initiator = ?",
+        (fingerprint, *side),
+    )
+
+
 def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
     """Records the identity and keys of the remote endpoint, after its first message over the network."""
     peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)

@@ -1,15 +1,14 @@
-"""Messages in the queues of a database, and slices of them for parallel reads."""
+"""Messages in the queues of a database."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
-from ssbroker.store import leases, views
-from ssbroker.store.codes import EARLY, READY, RETAINED_RECEIVED, RETAINED_SENT
+from ssbroker.store import leases
+from ssbroker.store.codes import EARLY, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
@@ -182,102 +181,6 @@ _READY: Final = f"""
 _EARLY: Final = f"""
     SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queued_messages
     WHERE endpoint_id = ? AND status = {EARLY} ORDER BY message_sequence_number"""  # noqa: S608
-
-
-class QueueSlice(NamedTuple):
-    """A range of queuing orders: above `after`, up to `until`."""
-
-    after: int
-    until: int
-    rows: int
-    size: int
-    """Total size of its bodies in bytes."""
-
-
-def slices(
-    connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
-) -> Generator[QueueSlice]:
-    """Yields slices of the messages of a queue, or of the transmission queue if `queue_id` is None, in order.
-
-    Args:
-        connection: The database.
-        queue_id: The queue; None means the transmission queue.
-        after: Number after which the first slice starts.
-        until: Last number; None means the end.
-        rows_max: Maximum number of rows in a slice.
-        bytes_max: Number of body bytes after which a slice ends.
-    """
-    rows = size = 0
-    number = after
-    for number, length in _lengths(connection, queue_id, after=after, until=_NUMBER_MAX if until is None else until):
-        rows, size = rows + 1, size + (length or 0)
-        if rows == rows_max or size >= bytes_max:
-            yield QueueSlice(after, number, rows, size)
-            after, rows, size = number, 0, 0
-    if rows:
-        yield QueueSlice(after, number, rows, size)
-
-
-def read_rows(
-    connection: Connection,
-    queue_id: int | None,
-    span: tuple[int, int] | None,
-    *,
-    view_columns: Sequence[str],
-    columns: Sequence[str],
-) -> list[tuple[Any, ...]]:
-    """Reads the rows of a slice; columns that are not requested, such as the body, are not read.
-
-    Args:
-        connection: The database.
-        queue_id: The queue; None means the transmission queue.
-        span: Number after which the slice starts, and its last number; None means the incomplete messages, which have no number.
-        view_columns: Names of all columns of the view, in order.
-        columns: Names of the columns to return.
-    """
-    select, bindings = _select(queue_id, span)
-    selected = ", ".join(f'"{name}"' for name in columns) or "NULL"
-    view = ", ".join(f'"{name}"' for name in view_columns)
-    return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {selected} FROM v", bindings).fetchall()  # noqa: S608
-
-
-def _lengths(
-    connection: Connection, queue_id: int | None, *, after: int, until: int
-) -> Iterator[tuple[int, int | None]]:
-    """Yields number and body length of each message, in order and on demand."""
-    if queue_id is None:
-        return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
-    return heapq.merge(
-        *(
-            connection.execute(_LENGTHS_QUEUED, (queue_id, after, until, status, priority))
-            for status in _STATUSES
-            for priority in _PRIORITIES
-        )
-    )
-
-
-def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
-    if queue_id is None:
-        return (_INCOMPLETE_PARKED, ()) if span is None else (_WAITING, span)
-    return (views.QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_QUEUED, (queue_id, *span))
-
-
-_NUMBER_MAX: Final = 2**63 - 1
-_STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
-_PRIORITIES: Final = range(1, 11)
-# The index orders the messages of a queue by status and priority before queuing order, so each pair is read separately and merged.
-_LENGTHS_QUEUED: Final = """
-    SELECT queuing_order, length(message_body) FROM ssb_queued_messages
-    WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
-_LENGTHS_WAITING: Final = """
-    SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
-    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
-_QUEUED: Final = f"""{views.QUEUED} AND q.status IN {_STATUSES} AND q.priority IN {tuple(_PRIORITIES)}
-    AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
-_WAITING: Final = f"""
-    SELECT {views.TRANSMITTED} FROM ssb_transmission_queue t {views.TRANSMITTED_WITH}
-    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
-_INCOMPLETE_PARKED: Final = f"SELECT {views.TRANSMITTED} FROM ({views.INCOMPLETE_PARKED}) t {views.TRANSMITTED_WITH}"  # noqa: S608
 
 
 def count_rollback(connection: Connection, queue_id: int) -> int:

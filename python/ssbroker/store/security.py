@@ -149,26 +149,6 @@ def load_master_key(connection: Connection) -> MasterKey | None:
     return MasterKey(*keys[0]) if keys else None
 
 
-def set_session_key_if_missing(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
-    """Sets the session key of an endpoint unless it has one; returns the key that it has, or None if there is no such endpoint."""
-    connection.execute(
-        "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
-        (key, endpoint_id),
-    )
-    current: bytes | None = connection.execute(
-        "SELECT session_key FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
-    ).get
-    return current
-
-
-def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:
-    """Records the certificate of the remote endpoint by its fingerprint."""
-    connection.execute(
-        "UPDATE ssb_conversation_endpoints SET far_certificate = ? WHERE conversation_id = ? AND is_initiator = ?",
-        (fingerprint, *side),
-    )
-
-
 PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"
 CERTIFICATES: Final = """
     SELECT certificate_id, name, principal_id, is_active_for_begin_dialog, fingerprint, certificate, private_key

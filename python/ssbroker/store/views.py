@@ -1,10 +1,12 @@
-"""Queries of the catalog views of a database."""
+"""Queries of the catalog views of a database, and of slices of its queues for parallel reads."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import heapq
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-from ssbroker.store.codes import CLOSED, EARLY, RECEIVING_STATES
+from ssbroker.store.codes import CLOSED, EARLY, READY, RECEIVING_STATES, RETAINED_RECEIVED, RETAINED_SENT
 from ssbroker.store.conversation_endpoints import JOIN_QUEUE
 from ssbroker.store.sqlite import Connection
 
@@ -34,31 +36,31 @@ _INCOMPLETE: Final = f"""
         min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
     FROM ssb_fragments JOIN ssb_conversation_endpoints e USING (endpoint_id)
     WHERE e.state IN {RECEIVING_STATES} GROUP BY endpoint_id, message_sequence_number"""  # noqa: S608
-TRANSMITTED: Final = """conversation_handle,
+_TRANSMITTED: Final = """conversation_handle,
         CASE WHEN is_inbound THEN s.name ELSE far_service END,
         CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
         CASE WHEN is_inbound THEN far_service ELSE s.name END,
         c.name, enqueue_time, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
         message_body, transmission_status, priority, is_initiator <> is_inbound"""
-"""Columns of the transmission queue; requires the joins of `TRANSMITTED_WITH`."""
-TRANSMITTED_WITH: Final = """
+"""Columns of the transmission queue; requires the joins of `_TRANSMITTED_WITH`."""
+_TRANSMITTED_WITH: Final = """
         JOIN ssb_conversation_endpoints e USING (endpoint_id)
         JOIN ssb_services s USING (service_id)
         JOIN ssb_contracts c USING (service_contract_id)"""
-INCOMPLETE_PARKED: Final = f"""
+_INCOMPLETE_PARKED: Final = f"""
         SELECT 1 AS is_incomplete, NULL AS transmission_id, endpoint_id, 1 AS is_inbound, message_sequence_number, message_type_name,
             is_conversation_error, is_end_of_dialog, enqueue_time, message_body
         FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE} WHERE NOT is_enqueue_enabled"""  # noqa: S608
 """Incomplete messages whose queue is off."""
 _TRANSMISSION_QUEUE: Final = f"""
-    SELECT {TRANSMITTED}
+    SELECT {_TRANSMITTED}
     FROM (
         SELECT 0 AS is_incomplete, transmission_id, endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
             is_end_of_dialog, enqueue_time, message_body FROM ssb_transmission_queue
-        UNION ALL {INCOMPLETE_PARKED}
-    ) t {TRANSMITTED_WITH}
+        UNION ALL {_INCOMPLETE_PARKED}
+    ) t {_TRANSMITTED_WITH}
     ORDER BY is_incomplete, transmission_id, endpoint_id, message_sequence_number"""  # noqa: S608
-QUEUED: Final = """
+_QUEUED: Final = """
     SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, m.name, message_type_id, m.validation, message_body, NULL
     FROM ssb_queued_messages q
@@ -68,7 +70,7 @@ QUEUED: Final = """
         LEFT JOIN ssb_message_types m USING (message_type_id)
     WHERE q.queue_id = ?1"""
 """Messages in a queue."""
-QUEUE_INCOMPLETE: Final = f"""
+_QUEUE_INCOMPLETE: Final = f"""
     SELECT {EARLY}, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
     FROM ({_INCOMPLETE}) f
@@ -79,7 +81,7 @@ QUEUE_INCOMPLETE: Final = f"""
     WHERE q.queue_id = ?1 AND is_enqueue_enabled"""  # noqa: S608
 """Incomplete messages of a queue, which have no queuing order yet."""
 _QUEUE: Final = f"""
-    SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
+    SELECT * FROM ({_QUEUED} UNION ALL {_QUEUE_INCOMPLETE})
     ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
 LEASE_STATE: Final = "CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END"
 """The state of a conversation group with a lease."""
@@ -143,3 +145,99 @@ def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
 def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
     """Returns the messages of a queue, in the order of the columns of a queue in SQL Server."""
     return connection.execute(_QUEUE, (queue_id,)).fetchall()
+
+
+class QueueSlice(NamedTuple):
+    """A range of queuing orders: above `after`, up to `until`."""
+
+    after: int
+    until: int
+    rows: int
+    size: int
+    """Total size of its bodies in bytes."""
+
+
+def queue_slices(
+    connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
+) -> Generator[QueueSlice]:
+    """Yields slices of the messages of a queue, or of the transmission queue if `queue_id` is None, in order.
+
+    Args:
+        connection: The database.
+        queue_id: The queue; None means the transmission queue.
+        after: Number after which the first slice starts.
+        until: Last number; None means the end.
+        rows_max: Maximum number of rows in a slice.
+        bytes_max: Number of body bytes after which a slice ends.
+    """
+    rows = size = 0
+    number = after
+    for number, length in _lengths(connection, queue_id, after=after, until=_NUMBER_MAX if until is None else until):
+        rows, size = rows + 1, size + (length or 0)
+        if rows == rows_max or size >= bytes_max:
+            yield QueueSlice(after, number, rows, size)
+            after, rows, size = number, 0, 0
+    if rows:
+        yield QueueSlice(after, number, rows, size)
+
+
+def slice_rows(
+    connection: Connection,
+    queue_id: int | None,
+    span: tuple[int, int] | None,
+    *,
+    view_columns: Sequence[str],
+    columns: Sequence[str],
+) -> list[tuple[Any, ...]]:
+    """Reads the rows of a slice; columns that are not requested, such as the body, are not read.
+
+    Args:
+        connection: The database.
+        queue_id: The queue; None means the transmission queue.
+        span: Number after which the slice starts, and its last number; None means the incomplete messages, which have no number.
+        view_columns: Names of all columns of the view, in order.
+        columns: Names of the columns to return.
+    """
+    select, bindings = _select(queue_id, span)
+    selected = ", ".join(f'"{name}"' for name in columns) or "NULL"
+    view = ", ".join(f'"{name}"' for name in view_columns)
+    return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {selected} FROM v", bindings).fetchall()  # noqa: S608
+
+
+def _lengths(
+    connection: Connection, queue_id: int | None, *, after: int, until: int
+) -> Iterator[tuple[int, int | None]]:
+    """Yields number and body length of each message, in order and on demand."""
+    if queue_id is None:
+        return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
+    return heapq.merge(
+        *(
+            connection.execute(_LENGTHS_QUEUED, (queue_id, after, until, status, priority))
+            for status in _STATUSES
+            for priority in _PRIORITIES
+        )
+    )
+
+
+def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
+    if queue_id is None:
+        return (_SLICE_PARKED, ()) if span is None else (_SLICE_WAITING, span)
+    return (_QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_SLICE_QUEUED, (queue_id, *span))
+
+
+_NUMBER_MAX: Final = 2**63 - 1
+_STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
+_PRIORITIES: Final = range(1, 11)
+# The index orders the messages of a queue by status and priority before queuing order, so each pair is read separately and merged.
+_LENGTHS_QUEUED: Final = """
+    SELECT queuing_order, length(message_body) FROM ssb_queued_messages
+    WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
+_LENGTHS_WAITING: Final = """
+    SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
+    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
+_SLICE_QUEUED: Final = f"""{_QUEUED} AND q.status IN {_STATUSES} AND q.priority IN {tuple(_PRIORITIES)}
+    AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
+_SLICE_WAITING: Final = f"""
+    SELECT {_TRANSMITTED} FROM ssb_transmission_queue t {_TRANSMITTED_WITH}
+    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
+_SLICE_PARKED: Final = f"SELECT {_TRANSMITTED} FROM ({_INCOMPLETE_PARKED}) t {_TRANSMITTED_WITH}"  # noqa: S608

@@ -10,7 +10,7 @@ import pytest
 from ssbroker.exceptions import InputError
 from ssbroker.spark.source.options import parse_read_options
 from ssbroker.spark.source.reader import Scan, Tail
-from ssbroker.store import queues
+from ssbroker.store import views
 from tests.spark.source.instances import create_instance, send
 
 
@@ -27,13 +27,13 @@ def tail_of(folder: Path) -> Tail:
 def test_small_batches_read_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch used to read all remaining messages: 20,000,000 for 200,000 messages in batches of a thousand."""
     send(folder, *(b"%d" % number for number in range(300)))
-    cut, made_cuts = queues.QueueSlice, list[int]()
+    cut, made_cuts = views.QueueSlice, list[int]()
 
-    def counted(after: int, until: int, rows: int, size: int) -> queues.QueueSlice:
+    def counted(after: int, until: int, rows: int, size: int) -> views.QueueSlice:
         made_cuts.append(rows)
         return cut(after, until, rows, size)
 
-    monkeypatch.setattr(queues, "QueueSlice", counted)
+    monkeypatch.setattr(views, "QueueSlice", counted)
     tail, start = tail_of(folder), {"queuing_order": 0}
     while (end := tail.latest(start, 10)) != start:
         start = end

@@ -22,7 +22,6 @@ from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.security import keys
 from ssbroker.store import conversation_endpoints, poison_messages, queues, transmission_queue
-from ssbroker.store import security as stored
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
@@ -75,7 +74,9 @@ def begin(
         now=now,
     )
     if to_service in objects.security.by_service:  # a binding secures dialogs started while it exists
-        key = stored.set_session_key_if_missing(work.connection, endpoint.endpoint_id, keys.new_master_key())
+        key = conversation_endpoints.set_session_key_if_missing(
+            work.connection, endpoint.endpoint_id, keys.new_master_key()
+        )
         endpoint = endpoint._replace(session_key=key)
     work.endpoint_created(endpoint.endpoint_id)
     work.effects.set_due(expires)

@@ -22,7 +22,6 @@ from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys
 from ssbroker.security import key_exchange, keys
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
 from ssbroker.store import conversation_endpoints, transmission_queue
-from ssbroker.store import security as stored
 from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import Binding, Certificate
 
@@ -178,7 +177,7 @@ class DialogKeys:
         ):
             return False
         with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
-            stored.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
+            conversation_endpoints.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
         return True
 
     def _initiator_offer(
@@ -203,7 +202,9 @@ class DialogKeys:
         key = endpoint.session_key
         if key is None:
             with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
-                key = stored.set_session_key_if_missing(connection, endpoint.endpoint_id, keys.new_master_key())
+                key = conversation_endpoints.set_session_key_if_missing(
+                    connection, endpoint.endpoint_id, keys.new_master_key()
+                )
         return KeyOffer() if key is None else self._blob(database, service, endpoint, key, receiver, sender_certificate)
 
     def _target_offer(

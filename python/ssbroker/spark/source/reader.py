@@ -20,7 +20,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.object_names import queue_key
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.spark.source.options import ReadOptions
-from ssbroker.store.queues import QueueSlice
+from ssbroker.store.views import QueueSlice
 
 _VALUES_MAX: Final = 100
 _NUMBER_COLUMN: Final = "queuing_order"
