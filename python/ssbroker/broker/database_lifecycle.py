@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from ssbroker._arguments import is_utf8_text
-from ssbroker.broker import database_files
+from ssbroker.broker import instance_files
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs.dialog_lifecycle import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
@@ -33,9 +33,9 @@ def create(instance: InstanceContext, transaction: InstanceTransaction, name: st
     listing = transaction.listing()
     _check_free(listing, name)
     guid = instance.new_guid().bytes
-    file = database_files.create_database(instance, listing, name=name, service_broker_guid=guid)
+    file = instance_files.create_database(instance, listing, name=name, service_broker_guid=guid)
     with ExitStack() as undo:
-        undo.callback(database_files.remove_files, file.path)
+        undo.callback(instance_files.remove_files, file.path)
         undo.callback(file.close)
         database_id = database_registry.add(
             listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import boolean, path_argument, timeout_seconds
 from ssbroker._well_known import PORT
-from ssbroker.broker import async_calls, database_files, database_lifecycle, scripts, views
+from ssbroker.broker import async_calls, database_lifecycle, instance_files, scripts, views
 from ssbroker.broker.activation import Procedure
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext, system_clock
@@ -145,7 +145,7 @@ class Instance:
         resolved_folder = _instance_folder(folder)
         _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
-        file = database_files.create_msdb(
+        file = instance_files.create_msdb(
             resolved_folder / MSDB_FILE, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
         )
         return cls(resolved_folder, file, clock=clock, random=source, background=background, vfs=vfs)
@@ -203,12 +203,12 @@ class Instance:
         file = None
         if create:
             name = resolved_folder.name if name is None else name
-            file = database_files.create_msdb_if_missing(
+            file = instance_files.create_msdb_if_missing(
                 path, name=name, random=source, lock_timeout=lock_timeout, vfs=vfs
             )
         opened = cls(
             resolved_folder,
-            file or database_files.open_msdb(path, lock_timeout=lock_timeout, vfs=vfs),
+            file or instance_files.open_msdb(path, lock_timeout=lock_timeout, vfs=vfs),
             clock=clock,
             random=source,
             background=background,
@@ -380,7 +380,7 @@ class Instance:
         """
         with InstanceTransaction(self._context) as transaction:
             database_lifecycle.attach(
-                self._context, transaction, name, database_files.resolve_path(file, name="file"), option
+                self._context, transaction, name, instance_files.resolve_path(file, name="file"), option
             )
         return self.database(name)
 
@@ -799,7 +799,7 @@ def _instance_folder(folder: str | os.PathLike[str]) -> Path:
             "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as that of "
             "tempfile.TemporaryDirectory(). For tests, clock= sets the time, and background=False starts no threads"
         )
-    return database_files.resolve_path(folder, name="folder")
+    return instance_files.resolve_path(folder, name="folder")
 
 
 def _check_options(clock: object, random: object, lock_timeout: object, *, background: object, vfs: object) -> None:

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.database_files import remove_dropped, remove_files
 from ssbroker.broker.effects import Effects
+from ssbroker.broker.instance_files import remove_dropped, remove_files
 from ssbroker.broker.open_databases import unknown_database
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
