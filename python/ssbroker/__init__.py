@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.endpoint_limits import EndpointLimits
     from ssbroker.broker.network.instance_server import Server
     from ssbroker.broker.network.tls import Trust
+    from ssbroker.broker.opentelemetry_spans import traces
     from ssbroker.broker.read_transaction import ReadTransaction
     from ssbroker.broker.received_message import Message
     from ssbroker.broker.scripts.object_comparison import ObjectChange
-    from ssbroker.broker.traces import traces
     from ssbroker.broker.transaction import Transaction
     from ssbroker.broker.work_queue import WorkQueue
     from ssbroker.catalog.catalog import Catalog
@@ -134,7 +134,7 @@ _HOMES = {
     "LinkLimits": "protocol.wire.link",
     "Message": "broker.received_message",
     "metrics": "broker.metrics",
-    "traces": "broker.traces",
+    "traces": "broker.opentelemetry_spans",
     "ProtocolSettings": "protocol.settings",
     "ObjectChange": "broker.scripts.object_comparison",
     "ReadTransaction": "broker.read_transaction",

@@ -47,7 +47,7 @@ LIBRARIES: dict[str, set[str] | None] = {
     "prompt_toolkit": {"cli"},
     "pygments": {"cli"},
     "anyio": {"broker/async_calls"},
-    "opentelemetry": {"broker/traces"},
+    "opentelemetry": {"broker/opentelemetry_spans"},
     "apsw": {"store"},
     "cryptography": {"security"},
     "starlette": {"web"},
