@@ -12,7 +12,7 @@ from ssbroker.broker.activation import Activation
 from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery
-from ssbroker.broker.delivery_retries import Retries, SenderId
+from ssbroker.broker.delivery_schedule import DeliverySchedule, SenderId
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.due_work import enter_queues, run_due
 from ssbroker.broker.dynamic_routing import DynamicRouting
@@ -38,12 +38,12 @@ class Background:
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
         self._instance: Final = instance
-        self._retries: Final = Retries(Backoff(random=instance.random.random))
+        self._schedule: Final = DeliverySchedule(Backoff(random=instance.random.random))
         self.dynamic_routing: Final = DynamicRouting(instance)
         self.catalog: Final = LiveCatalog(instance, pending_requests=self.dynamic_routing.pending)
         self.routes: Final = LiveRoutes(instance, self.catalog)
         self.delivery: Final = Delivery(
-            instance, self._retries, routes=self.routes, dynamic_routing=self.dynamic_routing
+            instance, self._schedule, routes=self.routes, dynamic_routing=self.dynamic_routing
         )
         self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Background:
             self._run_timers(database, now=at, is_delivered=False)
         self.delivery.run_due(now=at)
         # Readers run last, and due times are read after them, because they may set timers.
-        due_times = [self.activation.run_due(now=at), self._retries.next_time()]
+        due_times = [self.activation.run_due(now=at), self._schedule.next_time()]
         due_times += [self._run_timers(database, now=at, is_delivered=True) for database in self._instance.databases]
         first = min((each for each in due_times if each is not None), default=None)
         return None if first is None else EPOCH + timedelta(microseconds=first)
@@ -76,7 +76,7 @@ class Background:
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
         """Forgets the retries of an earlier endpoint that had the same id."""
-        self._retries.forget(SenderId(database_id, endpoint_id))
+        self._schedule.forget(SenderId(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
         """Announces a committed transaction: emits its events, wakes receivers, delivers its messages."""
@@ -113,7 +113,7 @@ class Background:
 
     def changed(self, database: DatabaseContext) -> None:
         """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
-        self._retries.schedule_all_now(now=self._instance.microseconds())
+        self._schedule.schedule_all_now(now=self._instance.microseconds())
         self._apply_changes(database)
         self._wake(None)
         with suppress(StorageError):  # msdb may be unavailable
@@ -125,7 +125,7 @@ class Background:
         for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:
                 if before:
-                    self._retries.schedule_all_now(now=self._instance.microseconds())
+                    self._schedule.schedule_all_now(now=self._instance.microseconds())
                 if not self._apply_changes(database):
                     continue
             self._versions[database.database_id] = objects.version
@@ -155,7 +155,7 @@ class Background:
         except SsbrokerError as error:  # the commit is durable, so the background thread delivers
             log_failure(database, "messages could not be delivered; retrying later", error)
             is_left = True
-        retry_at = self._retries.next_time()
+        retry_at = self._schedule.next_time()
         if is_left or retry_at is not None:
             self._wake(None if is_left else retry_at)
 

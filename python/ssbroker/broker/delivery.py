@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
-from ssbroker.broker.delivery_retries import Retries, SenderId
+from ssbroker.broker.delivery_schedule import DeliverySchedule, SenderId
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting, RouteRequest, missing_route
@@ -149,10 +149,15 @@ class Delivery:
     """
 
     def __init__(
-        self, instance: InstanceContext, retries: Retries, *, routes: LiveRoutes, dynamic_routing: DynamicRouting
+        self,
+        instance: InstanceContext,
+        schedule: DeliverySchedule,
+        *,
+        routes: LiveRoutes,
+        dynamic_routing: DynamicRouting,
     ) -> None:
         self._instance: Final = instance
-        self._retries: Final = retries
+        self._schedule: Final = schedule
         self._routes: Final = routes
         self._dynamic_routing: Final = dynamic_routing
         self._last_scans: dict[int, int] = {}
@@ -173,7 +178,7 @@ class Delivery:
             if not endpoint_ids:
                 return False
         now = self._instance.microseconds()
-        self._retries.add((SenderId(database.database_id, each) for each in endpoint_ids), at=now)
+        self._schedule.add((SenderId(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
             return True
         if self._thread_state.is_delivering:  # a subscriber sends while it handles an event about a delivery
@@ -198,7 +203,7 @@ class Delivery:
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:
         """Forgets all other databases, which the instance no longer has."""
-        self._retries.keep_databases(database_ids)
+        self._schedule.keep_databases(database_ids)
         for by_database in (self._last_scans, self._delivery_locks):  # a thread that delivers still releases its lock
             for dropped in set(by_database).difference(database_ids):  # other threads may add databases
                 by_database.pop(dropped, None)
@@ -212,7 +217,7 @@ class Delivery:
         with database.file.read() as connection:
             found = conversation_endpoints.deliverable_endpoints(connection)
         at = now if before is None else now + SCAN_EVERY
-        self._retries.add((SenderId(database.database_id, each) for each in found), at=at)
+        self._schedule.add((SenderId(database.database_id, each) for each in found), at=at)
 
     def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
@@ -229,7 +234,7 @@ class Delivery:
             return True
         self._thread_state.is_delivering = True
         try:
-            attempts = self._retries.claim(database.database_id, now=now)
+            attempts = self._schedule.claim(database.database_id, now=now)
             deferred = (
                 self._deliver_and_schedule_retries(database, attempts, now=now, lock_timeout=lock_timeout)
                 if attempts
@@ -238,7 +243,7 @@ class Delivery:
         finally:
             self._thread_state.is_delivering = False
             delivery_lock.release()
-        self._retries.add((SenderId(database.database_id, each) for each in deferred), at=now)
+        self._schedule.add((SenderId(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
 
     def _deliver_and_schedule_retries(
@@ -257,7 +262,7 @@ class Delivery:
         finally:
             for endpoint_id in (*failed, *in_transit):
                 key, is_in_transit = SenderId(database.database_id, endpoint_id), endpoint_id in in_transit
-                self._retries.schedule_retry(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
+                self._schedule.schedule_retry(key, attempt=attempts[endpoint_id], now=now, is_in_transit=is_in_transit)
         return deferred
 
     def _route_and_deliver(

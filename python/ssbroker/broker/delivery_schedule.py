@@ -26,18 +26,18 @@ class _Attempt(NamedTuple):
     """Whether its messages are being sent to another instance, so that new messages need not wait for the retry."""
 
 
-class Retries:
+class DeliverySchedule:
     """The time of the next delivery attempt of each conversation; in memory only. Thread-safe.
 
     A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
 
     Examples:
-        >>> retries = Retries(Backoff(random=lambda: 0.5))
-        >>> retries.add([SenderId(5, 1)], at=0)
-        >>> retries.claim(5, now=0)
+        >>> schedule = DeliverySchedule(Backoff(random=lambda: 0.5))
+        >>> schedule.add([SenderId(5, 1)], at=0)
+        >>> schedule.claim(5, now=0)
         {1: 0}
-        >>> retries.schedule_retry(SenderId(5, 1), attempt=0, now=0)
-        >>> retries.next_time() // 1_000_000
+        >>> schedule.schedule_retry(SenderId(5, 1), attempt=0, now=0)
+        >>> schedule.next_time() // 1_000_000
         4
     """
 

@@ -7,20 +7,20 @@ import tracemalloc
 
 import pytest
 
-from ssbroker.broker.delivery_retries import Retries, SenderId
+from ssbroker.broker.delivery_schedule import DeliverySchedule, SenderId
 from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.settings import SECOND
 
 ONE, TWO, OTHER = SenderId(5, 1), SenderId(5, 2), SenderId(6, 1)
 
 
-def retries() -> Retries:
-    return Retries(Backoff(random=lambda: 0.5))
+def schedule() -> DeliverySchedule:
+    return DeliverySchedule(Backoff(random=lambda: 0.5))
 
 
 @pytest.mark.rule("P17")
 def test_waits_double_up_to_about_a_minute() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.add([ONE], at=0)
     now = 0
     waits = []
@@ -36,7 +36,7 @@ def test_waits_double_up_to_about_a_minute() -> None:
 
 @pytest.mark.rule("P17")
 def test_each_wait_has_a_jitter_of_an_eighth() -> None:
-    waiting = Retries(Backoff(random=random.Random(1).random))
+    waiting = DeliverySchedule(Backoff(random=random.Random(1).random))
     for number in range(1000):
         waiting.schedule_retry(SenderId(1, number), attempt=0, now=0)
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
@@ -46,14 +46,14 @@ def test_each_wait_has_a_jitter_of_an_eighth() -> None:
 
 
 def test_new_conversations_are_tried_immediately_and_known_ones_keep_their_time() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.schedule_retry(ONE, attempt=0, now=0)
     waiting.add([ONE, TWO], at=0)
     assert waiting.claim(5, now=0) == {2: 0}
 
 
 def test_a_reused_endpoint_id_has_no_wait() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.schedule_retry(ONE, attempt=3, now=0)
     waiting.forget(ONE)
     assert waiting.next_time() is None
@@ -64,7 +64,7 @@ def test_a_reused_endpoint_id_has_no_wait() -> None:
 @pytest.mark.rule("P17")
 def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
     """Otherwise the first message of the new conversation could wait for up to a minute."""
-    waiting = retries()
+    waiting = schedule()
     waiting.schedule_retry(ONE, attempt=8, now=0)
     now = 64 * SECOND
     assert waiting.claim(5, now=now) == {1: 9}
@@ -78,7 +78,7 @@ def test_an_endpoint_id_reused_during_an_attempt_has_no_wait() -> None:
 
 def test_conversations_that_were_never_retried_use_no_memory() -> None:
     """Their entries would never be removed."""
-    waiting = retries()
+    waiting = schedule()
     tracemalloc.start()
     try:
         for number in range(20_000):
@@ -90,7 +90,7 @@ def test_conversations_that_were_never_retried_use_no_memory() -> None:
 
 @pytest.mark.rule("P17")
 def test_a_change_retries_everything_immediately_and_waits_still_grow() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.schedule_retry(ONE, attempt=0, now=0)
     waiting.schedule_all_now(now=SECOND)
     assert waiting.claim(5, now=SECOND) == {1: 1}
@@ -99,7 +99,7 @@ def test_a_change_retries_everything_immediately_and_waits_still_grow() -> None:
 
 
 def test_a_send_during_a_delivery_causes_another_delivery() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
     waiting.add([ONE], at=0)
@@ -107,7 +107,7 @@ def test_a_send_during_a_delivery_causes_another_delivery() -> None:
 
 
 def test_conversations_are_removed_with_their_database() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.add([ONE, OTHER], at=0)
     assert waiting.claim(6, now=0) == {1: 0}
     waiting.keep_databases([6])
@@ -115,7 +115,7 @@ def test_conversations_are_removed_with_their_database() -> None:
 
 
 def test_dropped_databases_use_no_memory() -> None:
-    waiting = retries()
+    waiting = schedule()
     tracemalloc.start()
     try:
         for number in range(5_000):
@@ -133,7 +133,7 @@ def test_dropped_databases_use_no_memory() -> None:
 @pytest.mark.rule("P17")
 def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
     """The failed attempt may not have seen the change."""
-    waiting = retries()
+    waiting = schedule()
     waiting.add([ONE], at=0)
     waiting.claim(5, now=0)
     waiting.schedule_all_now(now=0)
@@ -144,7 +144,7 @@ def test_a_change_during_an_attempt_causes_an_immediate_retry() -> None:
 
 
 def test_a_clock_set_back_does_not_prolong_a_wait() -> None:
-    waiting = retries()
+    waiting = schedule()
     waiting.schedule_retry(ONE, attempt=9, now=3600 * SECOND)
     assert waiting.claim(5, now=3600 * SECOND) == {}
     assert waiting.claim(5, now=0) == {1: 10}
@@ -153,7 +153,7 @@ def test_a_clock_set_back_does_not_prolong_a_wait() -> None:
 @pytest.mark.rule("P17")
 def test_threads_with_different_times_cause_no_early_retry() -> None:
     """Otherwise two threads that send would cause all waiting messages to be retried with each send."""
-    waiting = retries()
+    waiting = schedule()
     for number in range(100):
         waiting.schedule_retry(SenderId(5, number), attempt=0, now=SECOND)
     assert waiting.claim(5, now=SECOND + 50) == {}
