@@ -17,8 +17,8 @@ from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.broker_errors import refusal
+from ssbroker.store import failures
 from ssbroker.store import object_changes as changes
-from ssbroker.store import poison_messages
 from ssbroker.store.object_changes import FIRST_ID, UsageColumn, Value
 from ssbroker.store.objects import (
     ContractMessage,
@@ -226,7 +226,7 @@ def alter_queue(
         values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
         values["rollbacks"] = 0
-        poison_messages.forget_failure_of_queue(connection, queue.queue_id)
+        failures.forget_failure_of_queue(connection, queue.queue_id)
     changes.alter(connection, "ssb_queues", queue.queue_id, values)
 
 
@@ -243,9 +243,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
             raise refusal(
                 f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it; change that with ALTER QUEUE first"
             )
-    if poison_messages.has_groups_moved_to(connection, queue.queue_id):
+    if failures.has_groups_moved_to(connection, queue.queue_id):
         raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
-    poison_messages.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
+    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 

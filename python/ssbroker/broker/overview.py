@@ -15,7 +15,7 @@ from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import overview_counts, poison_messages
+from ssbroker.store import failures, overview_counts
 from ssbroker.store.overview_counts import QueueCounts
 from ssbroker.store.sqlite import Connection
 
@@ -154,7 +154,7 @@ def _seconds_since(time: int | None, now: int) -> int | None:
 
 def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> str | None:
     """Returns why a queue was disabled, and how to enable it again; None if a statement disabled it."""
-    failure = poison_messages.failure_of_queue(connection, queue.queue_id)
+    failure = failures.failure_of_queue(connection, queue.queue_id)
     if failure is None:
         return None
     name = bracketed_queue_name(queue.schema_name, queue.name)

@@ -16,7 +16,7 @@ from ssbroker.protocol.events import (
     GroupStep,
     MessageUndeliverable,
 )
-from ssbroker.store import poison_messages
+from ssbroker.store import failures
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import NativeSnapshot, Objects
 from ssbroker.store.sqlite import Connection
@@ -74,8 +74,8 @@ class Work:
     def moved_queue_id(self, group: bytes) -> int | None:
         """Returns the queue to which poison message handling has moved a conversation group; None if it has not."""
         if self._has_moved_groups is None:
-            self._has_moved_groups = poison_messages.has_moved_groups(self.connection)
-        return poison_messages.queue_of_moved_group(self.connection, group) if self._has_moved_groups else None
+            self._has_moved_groups = failures.has_moved_groups(self.connection)
+        return failures.queue_of_moved_group(self.connection, group) if self._has_moved_groups else None
 
     def group_moved(self) -> None:
         """Records that this transaction has moved a conversation group."""

@@ -21,7 +21,7 @@ from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInp
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
 from ssbroker.security import keys
-from ssbroker.store import conversation_endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store import conversation_endpoints, failures, queues, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
@@ -210,7 +210,7 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
         )
     conversation_endpoints.set_group(work.connection, endpoint.endpoint_id, group)
     if not conversation_endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):
-        poison_messages.forget_moved_group(work.connection, endpoint.conversation_group_id)
+        failures.forget_moved_group(work.connection, endpoint.conversation_group_id)
 
 
 _LOCAL_END: Final = 9719

@@ -11,7 +11,7 @@ from ssbroker.broker.unit_of_work import Work, emit_group_event
 from ssbroker.protocol.conversation_states import ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationGroupEvent, GroupStep
 from ssbroker.protocol.settings import SECOND
-from ssbroker.store import conversation_endpoints, poison_messages, queues, transmission_queue
+from ssbroker.store import conversation_endpoints, failures, queues, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 CLOSED_RETENTION: Final = 30 * 60 * SECOND
@@ -82,7 +82,7 @@ def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
             emit_group_event(work, group, GroupStep.DROP)
             if is_moved:
-                poison_messages.forget_moved_group(work.connection, group)
+                failures.forget_moved_group(work.connection, group)
 
 
 def _remove_messages(work: Work, endpoint: ConversationEndpoint) -> None:

@@ -16,10 +16,10 @@ from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.broker_errors import broker_error
 from ssbroker.protocol.events import ConversationMoved, QueueDisabled
-from ssbroker.store import conversation_endpoints, leases, object_changes, poison_messages, queues, transmission_queue
+from ssbroker.store import conversation_endpoints, failures, leases, object_changes, queues, transmission_queue
+from ssbroker.store.failures import Failure
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
-from ssbroker.store.poison_messages import Failure
 from ssbroker.store.sqlite import Connection
 
 FAILURES_UNTIL_POISONED: Final = 5
@@ -65,7 +65,7 @@ def handle_job_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -
     if not is_handled or (count < FAILURES_UNTIL_POISONED and not is_last):
         return lease._replace(failures=count)
     group = lease.conversation_group_id
-    handle = poison_messages.first_ready_handle(work.connection, group)
+    handle = failures.first_ready_handle(work.connection, group)
     return None if _handle_poison_message(work, lease.queue_id, group, handle, error) else lease._replace(failures=0)
 
 
@@ -83,7 +83,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
 
     Skips groups that a job has leased; raises BrokerError if `handle` names one.
     """
-    groups = poison_messages.groups_moved_from(work.connection, queue.queue_id)
+    groups = failures.groups_moved_from(work.connection, queue.queue_id)
     if handle is not None:
         endpoint = conversation_endpoints.by_handle(work.connection, handle)
         if endpoint is None or endpoint.conversation_group_id not in groups:
@@ -101,7 +101,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
                     f"conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
                 )
             continue
-        poison_messages.forget_moved_group(work.connection, group)
+        failures.forget_moved_group(work.connection, group)
         ready += _move_messages_to_current_queue(work, group)
     return ready
 
@@ -109,7 +109,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
     """Returns error 9617, which says why the queue was disabled."""
     error = broker_error(9617, queue=plain_queue_name(queue))
-    failure = poison_messages.failure_of_queue(connection, queue.queue_id)
+    failure = failures.failure_of_queue(connection, queue.queue_id)
     return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)
 
 
@@ -136,9 +136,7 @@ def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handl
 
 
 def _move_to_poison_queue(work: Work, queue: Queue, to: Queue, group: bytes, handle: bytes | None, error: str) -> None:
-    poison_messages.record_failure(
-        work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id)
-    )
+    failures.record_failure(work.connection, Failure(queue.queue_id, handle, work.now(), error, group, to.queue_id))
     work.group_moved()
     _move_messages_to_current_queue(work, group)
     work.effects.events.append(
@@ -161,7 +159,7 @@ def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
     ready = 0
     for endpoint in conversation_endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)
-        ready += poison_messages.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
+        ready += failures.move_messages(work.connection, endpoint.endpoint_id, queue.queue_id)
         if queue.is_enqueue_enabled and transmission_queue.has_parked(work.connection, endpoint.endpoint_id):
             unpark_for(work, endpoint, queue)
         work.effects.arrived.add(queue.queue_id)
@@ -174,7 +172,7 @@ def _disable_queue(work: Work, queue: Queue, handle: bytes | None, error: str) -
     disabled = {"is_receive_enabled": False, "is_enqueue_enabled": False}
     object_changes.alter(work.connection, "ssb_queues", queue.queue_id, disabled)
     work.effects.is_catalog_changed = True
-    poison_messages.record_failure(work.connection, Failure(queue.queue_id, handle, work.now(), error))
+    failures.record_failure(work.connection, Failure(queue.queue_id, handle, work.now(), error))
     work.effects.events.append(
         QueueDisabled(
             at=work.now(),

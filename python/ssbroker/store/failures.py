@@ -1,4 +1,4 @@
-"""Poison messages: why queues are disabled, and which conversation groups have been moved to another queue."""
+"""The failures of poison messages: why queues are disabled, and which conversation groups have been moved to another queue."""
 
 from __future__ import annotations
 
