@@ -16,7 +16,7 @@ from ssbroker.protocol.arrow_columns import column_values, tuples_to_table
 from ssbroker.protocol.broker_errors import error_body
 from ssbroker.protocol.dialog import Dialog, ErrorNotice
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_to_table
-from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn
+from ssbroker.protocol.send_turn import FastOutbound, FragmentBatch
 from ssbroker.protocol.settings import Integrity
 
 _ENDPOINT_COLUMNS: Final = {
@@ -35,7 +35,7 @@ _SIGNATURE: Final = ENVELOPE.field("header_signature")
 _SIGNED: Final = pa.schema([field for field in ENVELOPE if field.name != _SIGNATURE.name])
 
 
-def encode_unsecured(batch: FragmentedTurn) -> pa.Table:
+def encode_unsecured(batch: FragmentBatch) -> pa.Table:
     """Encodes fragments of conversations without keys; the first of each conversation carries the due acknowledgement (P15)."""
     count = batch.rows.num_rows
     acked: list[int | None] = [None] * count
@@ -93,7 +93,7 @@ class Encoder:
     def __init__(self, integrity: Integrity) -> None:
         self._security = Protection.SEALED if integrity == "strict" else Protection.SIGNED
 
-    def fragments(self, batch: FragmentedTurn | FastOutbound) -> pa.Table:
+    def fragments(self, batch: FragmentBatch | FastOutbound) -> pa.Table:
         """Encodes fragments; the first one of each dialog carries the acknowledgement that is due (P15)."""
         if isinstance(batch, FastOutbound):
             return encode_fast(batch)
@@ -103,7 +103,7 @@ class Encoder:
             return encode_unsecured(batch)
         return rows_to_table(self._encode_rows(batch))
 
-    def _encode_rows(self, batch: FragmentedTurn) -> list[EnvelopeRow]:
+    def _encode_rows(self, batch: FragmentBatch) -> list[EnvelopeRow]:
         columns: list[list[Any]] = [column_values(batch.rows[name]) for name in _FRAGMENT_COLUMNS]
         rows: list[EnvelopeRow] = []
         for turn, sequence, number, count, message, fragment, message_type, message_id, is_end, is_error, body in zip(

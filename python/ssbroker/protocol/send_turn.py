@@ -102,7 +102,7 @@ class SendTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentedTurn:
+class FragmentBatch:
     """The fragments that are sent now, in order.
 
     Attributes:

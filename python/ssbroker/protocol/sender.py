@@ -16,7 +16,7 @@ from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX, sender_keys
 from ssbroker.protocol.large_messages import CACHED_BYTES_MIN, FragmentCache, LargeMessageQueue
-from ssbroker.protocol.send_turn import FastOutbound, FastOutboundRun, FragmentedTurn, SendTurn
+from ssbroker.protocol.send_turn import FastOutbound, FastOutboundRun, FragmentBatch, SendTurn
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import DialogStorage, EndpointKey, MessageRange
 from ssbroker.protocol.transmission import Flight, Transmission
@@ -209,7 +209,7 @@ class Sender:
             return transmission.head - (transmission.cursor == 0)
         return transmission.acked + self._settings.max_sequence_distance
 
-    def take_fragments(self, turns: Sequence[SendTurn], now: int) -> FragmentedTurn | FastOutbound:
+    def take_fragments(self, turns: Sequence[SendTurn], now: int) -> FragmentBatch | FastOutbound:
         """Reads and fragments what the turns need, and marks it as sent."""
         self._apply_ending_errors(turns)
         cached = [
@@ -233,7 +233,7 @@ class Sender:
                     turn.has_more |= turn.is_waiting
         if not messages.num_rows and not cached:
             self._record_flights(turns, now)
-            return FragmentedTurn(messages, [], 0)
+            return FragmentBatch(messages, [], 0)
         if not cached and (fast := take_fast(messages, turns, by_key)) is not None:
             self._record_flights(turns, now)
             return fast
@@ -247,8 +247,8 @@ class Sender:
         self._cache_fragments(new, turns)
         self._record_flights(turns, now)
         if taken == list(range(fragments.num_rows)):
-            return FragmentedTurn(fragments, owners, read_bytes)
-        return FragmentedTurn(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
+            return FragmentBatch(fragments, owners, read_bytes)
+        return FragmentBatch(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
 
     def _apply_ending_errors(self, turns: Sequence[SendTurn]) -> None:
         """Makes an error that ends a dialog skip the windows and R8, and forgets the messages that the application dropped."""

@@ -14,7 +14,7 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
 from ssbroker.protocol.row_opener import RowOpener
-from ssbroker.protocol.send_turn import FastOutbound, FragmentedTurn, SendTurn
+from ssbroker.protocol.send_turn import FastOutbound, FragmentBatch, SendTurn
 from ssbroker.protocol.sender import Sender
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.transmission import Flight, Transmission
@@ -248,8 +248,8 @@ def acknowledgements_are_never_piggybacked(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement is always sent alone."""
     fragments = encoder.Encoder.fragments
 
-    def alone(self: encoder.Encoder, batch: FragmentedTurn | FastOutbound) -> pa.Table:
-        turns = batch.turns if isinstance(batch, FragmentedTurn) else [run.turn for run in batch.runs]
+    def alone(self: encoder.Encoder, batch: FragmentBatch | FastOutbound) -> pa.Table:
+        turns = batch.turns if isinstance(batch, FragmentBatch) else [run.turn for run in batch.runs]
         dues = [(turn.dialog, turn.dialog.ack_due) for turn in turns]
         for dialog, _ in dues:
             dialog.ack_due = None
