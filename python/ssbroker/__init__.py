@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.job import Job
     from ssbroker.broker.metrics import metrics
-    from ssbroker.broker.network.endpoint_limits import EndpointLimits
     from ssbroker.broker.network.instance_server import Server
+    from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.tls import Trust
     from ssbroker.broker.opentelemetry_spans import traces
     from ssbroker.broker.read_transaction import ReadTransaction
@@ -127,7 +127,7 @@ _MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
 _HOMES = {
     "Catalog": "catalog.catalog",
     "Database": "broker.database",
-    "EndpointLimits": "broker.network.endpoint_limits",
+    "EndpointLimits": "broker.network.limits",
     "Explanation": "explain",
     "Instance": "broker.instance",
     "Job": "broker.job",

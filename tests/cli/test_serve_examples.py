@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.configuration_service import FileDirectory
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.cli.serve_config import LIMITS, ServeSettings
 from ssbroker.protocol.settings import ProtocolSettings
 from tests.cli.conftest import Run

@@ -43,8 +43,8 @@ from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.sqlite import check_vfs
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.endpoint_limits import EndpointLimits
     from ssbroker.broker.network.instance_server import Server
+    from ssbroker.broker.network.limits import EndpointLimits
     from ssbroker.broker.network.tls import Trust
     from ssbroker.protocol.settings import ProtocolSettings
 
@@ -722,8 +722,8 @@ class Instance:
             ...         server.address.startswith("TCP://127.0.0.1:")
             True
         """
-        from ssbroker.broker.network.endpoint_limits import EndpointLimits  # noqa: PLC0415  # loaded only when serving
         from ssbroker.broker.network.instance_server import ServeOptions, Server  # noqa: PLC0415
+        from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415  # loaded only when serving
         from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415
 
         options = ServeOptions(

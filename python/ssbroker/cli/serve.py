@@ -427,7 +427,7 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
 
 def _limit_options(limits: Mapping[str, int]) -> dict[str, Any]:
     """Groups the limits into the arguments of `Instance.serve`."""
-    from ssbroker.broker.network.endpoint_limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
     from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415 - the same
 
     protocol_limits: dict[str, Any] = {name: limit for name, limit in limits.items() if name in PROTOCOL_LIMITS}

@@ -73,7 +73,7 @@ def _named_in_errors(name: str) -> Iterator[None]:
 
 def parse_limit(value: Any, name: str) -> int:
     """Parses a limit of the endpoint or of the dialog protocol; the last part of its name selects it."""
-    from ssbroker.broker.network.endpoint_limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
     from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415 - the same
 
     key, limit = name.rpartition(".")[2], parse_positive_integer(value, name)

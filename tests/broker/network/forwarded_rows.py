@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent

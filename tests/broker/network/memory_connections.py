@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, instance_context
-from ssbroker.broker.network.endpoint_interfaces import EndpointListener, Peer
 from ssbroker.broker.network.instance_server import ServeOptions, Server
+from ssbroker.broker.network.interfaces import EndpointListener, Peer
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
@@ -45,16 +45,16 @@ class MemoryEndpoint:
 
     @property
     def is_alive(self) -> bool:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return self.address in self.network.network
 
     def start(self) -> tuple[str, int]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.network.network[self.address] = self
         return self.name, 4022
 
     def send(self, address: str, rows: pa.Table) -> int:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         outbox = self.outboxes.setdefault(address, deque())
         if address in self.network.down or self._free_bytes(outbox) <= 0:
             self.full.add(address)
@@ -71,47 +71,47 @@ class MemoryEndpoint:
         return self.outbox_bytes - sum(rows.nbytes for rows in outbox)
 
     def dial(self, address: str) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.dialled.add(address)
 
     def progress(self, address: str) -> tuple[int, int]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         accepted = self.accepted.get(address, 0)
         return accepted, accepted - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
 
     @property
     def sent_by_priority(self) -> Counter[int]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return Counter()
 
     @property
     def pending(self) -> tuple[int, int]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return sum(rows.num_rows for outbox in self.outboxes.values() for rows in outbox), 0
 
     @property
     def refusals(self) -> int:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return 0
 
     def refusal_reason(self, address: str) -> str | None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return None
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
 
     @property
     def traffic(self) -> dict[str, int]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return {}
 
     def view_rows(self) -> tuple[()]:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         return ()
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         if address in self.network.down or address not in self.network.network:
             self.receiver.connection_failed(address, "connection refused")
             return
@@ -119,21 +119,21 @@ class MemoryEndpoint:
         self.receiver.role_received(address, broker_instance, role, number)
 
     def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         for sender in self.network.network.values():
             if sender.name.encode().ljust(16) == instance_id:
                 sender.receiver.rows_dropped(self.address, reasons)
 
     def pause(self) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.is_paused = False
 
     def close(self, timeout: float) -> None:
-        """See `endpoint_interfaces.NetworkEndpoint`."""
+        """See `interfaces.NetworkEndpoint`."""
         self.network.network.pop(self.address, None)
 
     def deliver(self) -> int:
@@ -200,7 +200,7 @@ class MemoryNetwork:
             instance_context(made),
             background_of(made),
             settings,
-            create_endpoint=lambda events: MemoryEndpoint(self, name, events),
+            new_network_endpoint=lambda events: MemoryEndpoint(self, name, events),
             on_change=made._set_server,
         )
         self.servers[name] = server.start()

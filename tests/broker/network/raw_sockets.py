@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.recording_endpoints import DEADLINE, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import SHOP, STOCK

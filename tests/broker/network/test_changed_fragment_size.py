@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.database import database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.settings import ProtocolSettings
 from tests.broker.network.engine_pair import senders_with_messages
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

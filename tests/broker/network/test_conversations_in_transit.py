@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker.broker import delivery
 from ssbroker.broker.network import conversations_in_transit
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import StorageError
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import STOCK, statuses, waiting

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.broker.network import rate_limiter
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep

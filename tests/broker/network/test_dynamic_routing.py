@@ -15,7 +15,7 @@ from ssbroker.broker.configuration_service import ConfigurationService, FileDire
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.store import route_requests
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

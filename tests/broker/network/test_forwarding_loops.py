@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import Catalog, Router, schemas
-from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE
 from tests.broker.network.forwarded_rows import TARGET_SERVICE, Outboxes, peer, row, wire

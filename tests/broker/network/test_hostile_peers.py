@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import PROTOCOL
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep
 from ssbroker.protocol.wire import frames

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX
 from ssbroker.broker.network.message_exchange import SEND_NOW_MESSAGES_MAX, MessageExchange
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from tests.broker.network.served_pair import ServedPair

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network import inbox as inbox_module
-from ssbroker.broker.network.endpoint_interfaces import Peer
 from ssbroker.broker.network.inbox import HELD_PAUSE, HELD_TIME, Inbox
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE
 
 KIB = 1 << 10

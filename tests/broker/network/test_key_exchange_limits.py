@@ -15,7 +15,7 @@ import pytest
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import database_context
 from ssbroker.broker.network.dialog_keys import RSA_BURST, RSA_PER_SECOND, RSA_PER_TURN
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.frames import WIRE
 from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, parse_blob
 from tests.broker.network.secured_pair import begin, secured, to_rows

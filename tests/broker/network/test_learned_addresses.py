@@ -13,9 +13,9 @@ import pytest
 from ssbroker.broker.network import conversations_in_transit, destinations, message_exchange
 from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.instance_server import ServeOptions
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
 from tests.broker.network.forwarded_rows import Outboxes, decisions, peer, row, wire

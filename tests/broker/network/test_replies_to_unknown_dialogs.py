@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.endpoint_interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, rows_to_table
 from ssbroker.protocol.wire.frames import to_wire_rows
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsContexts, UnencryptedChannel

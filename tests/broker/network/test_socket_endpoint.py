@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network import connection_manager
-from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import TlsChannel, TlsContexts

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import ConnectionStep

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from ssbroker.broker.network.addresses import address_of
-from ssbroker.broker.network.endpoint_interfaces import EndpointListener, Peer
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.interfaces import EndpointListener, Peer
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.settings import SECOND

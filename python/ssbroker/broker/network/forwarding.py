@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint, Peer
+from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.settings import SECOND

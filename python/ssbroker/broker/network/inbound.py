@@ -34,8 +34,8 @@ from ssbroker.store import conversation_endpoints
 from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.endpoint_interfaces import Peer
     from ssbroker.broker.network.forwarding import MessageForwarder
+    from ssbroker.broker.network.interfaces import Peer
 
 
 _DROP_EXPLANATIONS: Final = {

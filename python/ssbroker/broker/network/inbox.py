@@ -19,7 +19,7 @@ from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import size_of
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.endpoint_interfaces import Peer
+    from ssbroker.broker.network.interfaces import Peer
 
 Batch: TypeAlias = "tuple[Peer, pa.Table]"
 """Rows of `wire.frames.WIRE`, and the peer that sent them."""

@@ -20,9 +20,9 @@ from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.addresses import DialFilter, ip_of
 from ssbroker.broker.network.dialog_keys import DialogKeys
-from ssbroker.broker.network.endpoint_context import EndpointContext
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import MessageExchange
+from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
@@ -37,7 +37,7 @@ from ssbroker.protocol.wire.frames import BYTES_MAX, OwnIdentity
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ssbroker.broker.network.endpoint_interfaces import EndpointListener, NetworkEndpoint
+    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class Server:
         background: Background,
         options: ServeOptions,
         *,
-        create_endpoint: Callable[[EndpointListener], NetworkEndpoint] | None = None,
+        new_network_endpoint: Callable[[EndpointListener], NetworkEndpoint] | None = None,
         on_change: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
         self._instance: Final = instance
@@ -165,7 +165,7 @@ class Server:
         self.exchange: Final = MessageExchange(
             instance,
             background,
-            create_endpoint=create_endpoint or self._create_endpoint,
+            new_network_endpoint=new_network_endpoint or self._new_network_endpoint,
             settings=options.settings,
             keys=DialogKeys(),
             forwarding_limit=self._forwarding_limit,
@@ -292,7 +292,7 @@ class Server:
             if self._status_file is not None:
                 stack.callback(self._status_file.close)
 
-    def _create_endpoint(self, listener: EndpointListener) -> SocketEndpoint:
+    def _new_network_endpoint(self, listener: EndpointListener) -> SocketEndpoint:
         instance, options = self._instance, self.options
         own = OwnIdentity(
             instance_id=instance.instance_id,

@@ -23,10 +23,10 @@ from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys
 from ssbroker.broker.network.addresses import route_addresses
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
-from ssbroker.broker.network.endpoint_interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
 from ssbroker.broker.worker_thread import wait_limit
@@ -38,7 +38,7 @@ from ssbroker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.dialog_keys import DialogKeys
-    from ssbroker.broker.network.endpoint_interfaces import EndpointListener, NetworkEndpoint
+    from ssbroker.broker.network.interfaces import EndpointListener, NetworkEndpoint
 
 
 FLUSH_INTERVAL: Final = 10 * SECOND
@@ -81,7 +81,7 @@ class MessageExchange:
     Args:
         instance: The instance.
         background: Its background work.
-        create_endpoint: Creates the network endpoint for a listener.
+        new_network_endpoint: Creates the network endpoint for a listener.
         settings: The settings of the protocol.
         keys: Agrees on the session keys of dialogs.
         forwarding_limit: Returns the maximum size of held messages of other instances, in bytes.
@@ -98,7 +98,7 @@ class MessageExchange:
         instance: InstanceContext,
         background: Background,
         *,
-        create_endpoint: Callable[[EndpointListener], NetworkEndpoint],
+        new_network_endpoint: Callable[[EndpointListener], NetworkEndpoint],
         settings: ProtocolSettings,
         keys: DialogKeys,
         forwarding_limit: Callable[[], int],
@@ -110,7 +110,7 @@ class MessageExchange:
         self._wake: Final = wake
         self._callbacks: Final[deque[Callable[[], None]]] = deque()
         self._drops: Final[deque[tuple[str, Mapping[EndpointKey, DropReason]]]] = deque(maxlen=WAITING_DROPS_MAX)
-        self.endpoint: Final = create_endpoint(self)
+        self.endpoint: Final = new_network_endpoint(self)
         self._inbox: Final = Inbox(
             pause=self.endpoint.pause, resume=self.endpoint.resume, holds_large_messages=instance.background
         )

@@ -17,7 +17,7 @@ from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import MirroringRole
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint
+    from ssbroker.broker.network.interfaces import NetworkEndpoint
 
 
 ANSWER_TIMEOUT: Final = 10 * SECOND

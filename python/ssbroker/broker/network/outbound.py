@@ -24,7 +24,7 @@ from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import size_of
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.endpoint_interfaces import NetworkEndpoint
+    from ssbroker.broker.network.interfaces import NetworkEndpoint
 
 
 DELAY_FACTOR_MAX: Final = 3

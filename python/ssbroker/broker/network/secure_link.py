@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError

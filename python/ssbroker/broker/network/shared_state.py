@@ -1,4 +1,4 @@
-"""What the parts of an endpoint share."""
+"""What the parts of an endpoint share: its identity, listener, credentials, limits, clock and events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 from ssbroker.broker.context import random_guid
 from ssbroker.broker.network.addresses import DialFilter
 from ssbroker.broker.network.connection import PeerConnection
-from ssbroker.broker.network.endpoint_interfaces import EndpointListener
-from ssbroker.broker.network.endpoint_limits import EndpointLimits
+from ssbroker.broker.network.interfaces import EndpointListener
+from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.tls import Channel, TlsChannel, TlsCredentials, UnencryptedChannel
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, EventLog
 from ssbroker.protocol.wire.frames import OwnIdentity
