@@ -11,6 +11,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._compat import binary_view
 from ssbroker.protocol.arrow_columns import body_column, tuples_to_table, tuples_to_view_table
+from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.protocol.conversation_states import ConversationState
 
 
@@ -184,7 +185,7 @@ class StoredFragmentInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(ConversationError):
     """Why a message or a conversation is refused.
 
     Attributes:
@@ -193,8 +194,6 @@ class Refusal:
         notifies_sender: Whether the sender is notified, which ends the conversation; otherwise nothing is sent, and the sender retries.
     """
 
-    code: int
-    description: str
     notifies_sender: bool = True
 
 

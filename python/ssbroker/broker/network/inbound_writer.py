@@ -22,7 +22,6 @@ from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.protocol.arrow_columns import column_values
-from ssbroker.protocol.broker_errors import ConversationError
 from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, EndpointKey
 from ssbroker.store import conversation_endpoints, fragments
 from ssbroker.store.codes import ENDED_STATES
@@ -204,9 +203,7 @@ class InboundWriter:
             row = self._reread(key)
             # An application that has received the end needs no error.
             if row is not None and row.state not in ENDED_STATES:
-                EndpointArrival(self._work, row, queue_of(self._work, row)).refuse(
-                    ConversationError(why.code, why.description)
-                )
+                EndpointArrival(self._work, row, queue_of(self._work, row)).refuse(why)
 
     def _reread(self, key: EndpointKey) -> ConversationEndpoint | None:
         """Returns an endpoint as changed so far; None if it was removed."""
