@@ -76,17 +76,15 @@ class InboundRouter:
         self,
         instance: InstanceContext,
         background: Background,
+        dialogs: DialogRegistry,
         *,
-        all_dialogs: Callable[[], Iterable[DatabaseDialogs]],
-        dialogs_by_name: Callable[[str], DatabaseDialogs | None],
         forwards: MessageForwarder,
         report_drops: Callable[[Peer, Mapping[EndpointKey, DropReason]], None],
     ) -> None:
         self.report_drops: Final = report_drops
         self._instance: Final = instance
         self._background: Final = background
-        self._all_dialogs: Final = all_dialogs
-        self._dialogs_by_name: Final = dialogs_by_name
+        self._dialogs: Final = dialogs
         self._forwards: Final = forwards
         self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
@@ -107,7 +105,7 @@ class InboundRouter:
         """
         if rows["key_exchange"].null_count < rows.num_rows or False in rows["is_sequenced"].to_pylist():
             return False
-        loaded = [dialogs.engine.is_loaded for dialogs in self._all_dialogs()]
+        loaded = [dialogs.engine.is_loaded for dialogs in self._dialogs.all()]
         return all(any(is_loaded(key) for is_loaded in loaded) for key in receiver_keys(rows))
 
     def decisions(self, rows: pa.Table) -> pa.Table:
@@ -123,7 +121,7 @@ class InboundRouter:
         A row that names another broker id than the endpoint's database belongs to a copy of that database, perhaps elsewhere.
         """
         owners: dict[EndpointKey, DatabaseDialogs] = {}
-        all_dialogs = list(self._all_dialogs())
+        all_dialogs = self._dialogs.all()
 
         def add(dialogs: DatabaseDialogs, keys: Iterable[EndpointKey]) -> None:
             for key in keys:
@@ -157,7 +155,7 @@ class InboundRouter:
         for number, (position, outcome, database) in enumerate(zip(positions, outcomes, databases, strict=True)):
             key = keys[position]
             if outcome == "LOCAL":
-                dialogs = owners.get(key) or self._dialogs_by_name(database)
+                dialogs = owners.get(key) or self._dialogs.by_name(database)
                 if dialogs is not None:
                     owners[key] = dialogs
             elif outcome == "FORWARD":

@@ -147,8 +147,7 @@ class MessageExchange:
         self._router: Final = InboundRouter(
             instance,
             background,
-            all_dialogs=self._dialogs.all,
-            dialogs_by_name=self._dialogs.by_name,
+            self._dialogs,
             forwards=self.forwarding,
             report_drops=lambda peer, reasons: self.endpoint.report_drops(peer.instance_id, reasons),
         )
