@@ -53,15 +53,11 @@ class Work:
         """The database's own broker id."""
         return self.objects.broker.service_broker_guid
 
-    @property
-    def local_router(self) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
-        """A function that returns for each endpoint of this database whether its messages are for this database.
-
-        It uses the routes as they were at its first use.
-        """
+    def are_routed_here(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
+        """Returns for each endpoint of this database whether its messages are for this database, with the routes as they were at the first call."""
         if self._local_router is None:
             self._local_router = self._database.instance.routes.local_router(self.database)
-        return self._local_router
+        return self._local_router(endpoints)
 
     def now(self) -> int:
         """Returns the current time in microseconds since 1970."""

@@ -144,7 +144,7 @@ def _stay_in_database(work: Work, endpoints: Sequence[ConversationEndpoint]) -> 
     own, local_services = work.broker_instance, work.objects.services_routed_locally
     if all(each.far_broker_instance == own and each.far_service in local_services for each in endpoints):
         return [True] * len(endpoints)
-    return work.local_router(endpoints)
+    return work.are_routed_here(endpoints)
 
 
 def _is_direct(work: Work, endpoint: ConversationEndpoint) -> bool:
