@@ -25,12 +25,12 @@ from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.protocol.send_turn import SendTurn, TurnPacing
 from ssbroker.protocol.sender import Sender
-from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, ProtocolSettings
+from ssbroker.protocol.settings import SECOND, SEQUENCE_DISTANCE_MAX, ProtocolSettings
 from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, SessionKeys
 from ssbroker.protocol.transmission import Flight, Transmission, pack_transmission, unpack_transmission
 
-IDLE_AFTER: Final = 10_000_000
-"""An endpoint leaves memory after this many microseconds without a change."""
+IDLE_AFTER: Final = 10 * SECOND
+"""An endpoint leaves memory after this time without a change."""
 _DEFAULT_PRIORITY: Final = 5
 
 

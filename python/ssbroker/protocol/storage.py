@@ -185,7 +185,7 @@ class StoredFragmentInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal(ConversationError):
+class Refusal(ConversationError):  # noqa: N818 - not an exception
     """Why a message or a conversation is refused.
 
     Attributes:

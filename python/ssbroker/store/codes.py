@@ -29,3 +29,5 @@ RECEIVING_STATES: Final = ("SI", "CO")
 """States of endpoints that receive messages."""
 ENDED_STATES: Final = ("ER", CLOSED)
 """States of endpoints whose incomplete messages are never completed."""
+PEER_ENDED_STATES: Final = ("DI", *ENDED_STATES)
+"""States of endpoints whose remote endpoint has ended the conversation, or that have ended."""

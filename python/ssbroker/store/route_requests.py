@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ssbroker.store import object_changes
-from ssbroker.store.codes import READY
+from ssbroker.store.codes import PEER_ENDED_STATES, READY
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -67,11 +67,11 @@ def delete_open_requests(connection: Connection) -> list[bytes]:
 def ended_requests(connection: Connection) -> list[tuple[str, bytes]]:
     """Returns service and handle of each dialog that the configuration service has ended or that no longer exists."""
     rows = connection.execute(
-        """
+        f"""
         SELECT r.service_name, r.conversation_handle
         FROM ssb_route_requests r LEFT JOIN ssb_conversation_endpoints e USING (conversation_handle)
-        WHERE r.conversation_handle IS NOT NULL AND (e.state IS NULL OR e.state IN ('DI', 'ER', 'CD'))
-        ORDER BY r.service_name"""
+        WHERE r.conversation_handle IS NOT NULL AND (e.state IS NULL OR e.state IN {PEER_ENDED_STATES})
+        ORDER BY r.service_name"""  # noqa: S608
     )
     return [(name, handle) for name, handle in rows]
 
