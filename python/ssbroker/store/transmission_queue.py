@@ -205,25 +205,25 @@ _OTHER_SIZES: Final = """
 
 
 def save_transmissions(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
-    """Saves transmissions that the engine does not need now: rows of endpoint id and packed transmission."""
+    """Writes transmissions that the engine does not need now to the work table: rows of endpoint id and packed transmission."""
     connection.executemany("INSERT OR REPLACE INTO ssb_transmission_objects VALUES (?, ?)", rows)
 
 
 def load_transmission(connection: Connection, endpoint_id: int) -> bytes | None:
-    """Returns the saved transmission of an endpoint; None if there is none."""
+    """Returns the transmission of an endpoint in the work table; None if there is none."""
     row = connection.execute(
         "SELECT packed FROM ssb_transmission_objects WHERE endpoint_id = ?", (endpoint_id,)
     ).fetchone()
     return None if row is None else row[0]
 
 
-def has_saved_transmissions(connection: Connection) -> bool:
-    """Whether any transmission is saved."""
+def has_work_table_rows(connection: Connection) -> bool:
+    """Whether the work table has rows."""
     return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is not None
 
 
-def remove_saved_transmissions(connection: Connection) -> None:
-    """Deletes all saved transmissions; only the process that saved them can use them."""
+def clear_work_table(connection: Connection) -> None:
+    """Empties the work table; only the process that wrote its rows can use them."""
     connection.execute("DELETE FROM ssb_transmission_objects")
 
 

@@ -119,9 +119,9 @@ class SqliteDialogStorage:
         self._admitted: dict[EndpointKey, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
-        if database.file.query(transmission_queue.has_saved_transmissions):
+        if database.file.query(transmission_queue.has_work_table_rows):
             with database.file.write() as connection:
-                transmission_queue.remove_saved_transmissions(connection)
+                transmission_queue.clear_work_table(connection)
 
     @property
     def broker_instance(self) -> bytes:
@@ -268,7 +268,7 @@ class SqliteDialogStorage:
         """See `DialogStorage`."""
         found: dict[EndpointKey, bytes] = {}
         with self._database.file.read() as connection:
-            if not transmission_queue.has_saved_transmissions(connection):
+            if not transmission_queue.has_work_table_rows(connection):
                 return found
             for key, row in conversation_endpoints.by_sides(connection, keys).items():
                 packed = transmission_queue.load_transmission(connection, row.endpoint_id)
