@@ -1,4 +1,4 @@
-"""The shared state of an open instance: one context for the instance, and one for each of its databases."""
+"""The shared state of an open instance: one context for the instance, and one for each of its databases; and the protocols that both call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and writes the durable state of networked dialogs in a database file."""
+"""Reads and writes the durable state of networked dialogs in a database file; answers which dialogs and messages it accepts."""
 
 from __future__ import annotations
 

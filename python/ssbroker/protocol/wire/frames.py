@@ -1,4 +1,4 @@
-"""Frames of a connection and their bodies: HELLO, GOODBYE, role queries, and batches of rows."""
+"""Frames of a connection and their bodies: HELLO, GOODBYE, role queries, batches of rows, and reasons for dropped rows."""
 
 from __future__ import annotations
 
