@@ -509,7 +509,7 @@ def test_an_instance_keeps_the_files_that_an_earlier_version_attached(
     [
         lambda folder: Instance.create(folder, name="again"),
         lambda folder: Instance.open(folder, create=True),
-        lambda folder: Instance.open(folder),
+        Instance.open,
     ],
     ids=["create", "open or create", "open"],
 )

@@ -326,7 +326,7 @@ def _connection_class() -> type[Connection]:
 
         def blob_open(self, *args: Any, **kwargs: Any) -> apsw.Blob:
             if self.exec_trace is not None:
-                self.exec_trace(self, "blob_open", None)
+                cast("Callable[[apsw.Connection, str, None], bool]", self.exec_trace)(self, "blob_open", None)
             return super().blob_open(*args, **kwargs)
 
         def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # as apsw has it
