@@ -220,8 +220,8 @@ def _problem(folder: Path) -> str | None:
             return f"cannot read and write {existing}"
     if is_instance_folder(folder):
         return None
-    from ssbroker.broker.instance_files import lost_msdb_problem  # noqa: PLC0415 - may not be installed
-    from ssbroker.broker.instance import MSDB_FILE  # noqa: PLC0415
+    from ssbroker.broker.instance import MSDB_FILE  # noqa: PLC0415 - may not be installed
+    from ssbroker.broker.instance_files import lost_msdb_problem  # noqa: PLC0415
     from ssbroker.store.database_file import LOCK_TIMEOUT  # noqa: PLC0415
 
     problem = lost_msdb_problem(folder / MSDB_FILE, lock_timeout=LOCK_TIMEOUT, vfs=None)
