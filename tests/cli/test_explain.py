@@ -37,7 +37,7 @@ def test_prints_the_explanation(catalog: Path, run: Run, options: list[str], arg
     plain, as_json = run("explain", *given), run("explain", *given, "--json")
 
     assert (plain.status, plain.out, plain.err) == (0, f"{explanation}\n", "")
-    assert json.loads(as_json.out) == explanation.to_dict()
+    assert json.loads(as_json.out) == explanation.to_dict() | {"notes": []}
 
 
 def test_router_options(catalog: Path, run: Run) -> None:
@@ -108,3 +108,5 @@ def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> N
     script.write_text("CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Own] ON QUEUE Q;")
     found = run("explain", script, "--to-service", "//Own")
     assert "//Own has no contract, so it refuses conversations" in found.out
+    (note,) = json.loads(run("explain", script, "--to-service", "//Own", "--json").out)["notes"]
+    assert note == "//Own has no contract, so it refuses conversations that others start with it (-8408)."

@@ -99,8 +99,12 @@ def explain(
             conversation_id=conversation_id,
             now=parse_time(at, option="--at", default=datetime.now(UTC)),
         )
+    service = loaded.details.services.get((explanation.decision["target_database"], to_service))
+    notes = []
+    if service is not None and not service.accepts_conversations and not from_target:
+        notes.append(f"{to_service} has no contract, so it refuses conversations that others start with it (-8408).")
     if as_json:
-        typer.echo(json.dumps(explanation.to_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(explanation.to_dict() | {"notes": notes}, indent=2, ensure_ascii=False))
         return
     console = Console()
     if console.is_terminal:
@@ -108,11 +112,8 @@ def explain(
         console.print(_coloured(text), soft_wrap=True)
     else:
         typer.echo(str(explanation))
-    service = loaded.details.services.get((explanation.decision["target_database"], to_service))
-    if service is not None and not service.accepts_conversations and not from_target:
-        print_prose(
-            console, f"{to_service} has no contract, so it refuses conversations that others start with it (-8408)."
-        )
+    for note in notes:
+        print_prose(console, note)
 
 
 def _database(catalog: Catalog, path: Path, start: str | None) -> str:
