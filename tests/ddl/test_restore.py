@@ -81,11 +81,20 @@ def test_restore_replaces_the_objects_of_a_database() -> None:
     assert databases(script)["Sales"] == (None, True)
 
 
+def test_a_broker_option_of_the_log_ends_a_restore() -> None:
+    script = read(
+        "RESTORE DATABASE Sales FROM DISK = 'a' WITH NORECOVERY",
+        "RESTORE LOG Sales FROM DISK = 'b' WITH RECOVERY, ENABLE_BROKER",
+    )
+    assert (databases(script)["Sales"], script.notes) == ((None, True), ())
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "RESTORE FILELISTONLY FROM DISK = 'a'",
         "RESTORE LOG Sales FROM DISK = 'a'",
+        "RESTORE LOG Sales FROM DISK = 'a' WITH MOVE 'b' TO 'c', NORECOVERY",
         "RESTORE DATABASE @name FROM DISK = 'a'",
         "RESTORE DATABASE master FROM DISK = 'a' WITH REPLACE",
     ],

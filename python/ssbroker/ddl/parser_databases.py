@@ -146,3 +146,10 @@ def restore_database(cursor: TokenCursor) -> Statement:
     if name is None or canonical_name(name) in SYSTEM_DATABASES:
         return statements.Skipped("RESTORE DATABASE")
     return statements.RestoreDatabase(name, option)
+
+
+def restore_log(cursor: TokenCursor) -> Statement:
+    """Parses RESTORE LOG after the noun. If it has a broker option, it ends a restore, as RESTORE DATABASE does; otherwise it is skipped."""
+    restored = restore_database(cursor)
+    has_option = isinstance(restored, statements.RestoreDatabase) and restored.option is not None
+    return restored if has_option else statements.Skipped("RESTORE LOG")

@@ -57,6 +57,7 @@ _GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "ALTER DATABASE": parser_databases.alter_database,
     "DROP DATABASE": parser_databases.drop_database,
     "RESTORE DATABASE": parser_databases.restore_database,
+    "RESTORE LOG": parser_databases.restore_log,
     "CREATE QUEUE": parser_objects.create_queue,
     "ALTER QUEUE": parser_objects.alter_queue,
     "DROP QUEUE": parser_objects.drop_queue,
