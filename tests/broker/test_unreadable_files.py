@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.overview import health_problems, overview_of
-from ssbroker.exceptions import InputError, StorageError
+from ssbroker.exceptions import BrokerError, InputError, SsbrokerError, StorageError
 from ssbroker.protocol.events import LOG_LINES_MAX
 from tests.broker import sample_databases
 from tests.broker.conftest import Clock
@@ -271,3 +271,16 @@ def test_an_altered_file_is_reported_and_others_work(
         instance.view("sys.service_queues", database="Altered")
         Instance.open(instance.folder, background=False).database("Altered")
     instance.close()
+
+
+@pytest.mark.parametrize("script", ["USE Sales", "CREATE DATABASE Sales", "ALTER DATABASE Sales SET ENABLE_BROKER"])
+def test_scripts_say_why_a_database_cannot_be_used(tmp_path: Path, script: str) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        path = instance.create_database("Sales").path
+    path.unlink()
+    reason = "the database 'Sales' (already exists, but )?cannot be used: .*Sales.sqlite: no such file"
+    with Instance.open(tmp_path / "shop", background=False) as instance:
+        with pytest.raises(SsbrokerError, match=reason):
+            instance.execute(script)
+        with pytest.raises(BrokerError, match=reason):
+            instance.create_database("Sales")

@@ -31,7 +31,7 @@ _MSDB_REQUIRED: Final = "msdb is a system database, which cannot be detached, dr
 def create(instance: InstanceContext, transaction: InstanceTransaction, name: str) -> DatabaseContext:
     """Creates a database in its own file, with a new broker id (I1)."""
     listing = transaction.listing()
-    _check_free(listing, name)
+    _check_free(transaction, name)
     guid = instance.new_guid().bytes
     file = instance_files.create_database(instance, listing, name=name, service_broker_guid=guid)
     with ExitStack() as undo:
@@ -53,7 +53,7 @@ def attach(
     if option is not None:
         _check_option(option)
     listing = transaction.listing()
-    _check_free(listing, name)
+    _check_free(transaction, name)
     _check_not_listed(instance, listing, path)
     file = _open(instance, path)
     with ExitStack() as undo:
@@ -95,7 +95,7 @@ def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = Fa
     """Detaches a database, or drops it with its file."""
     if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_REQUIRED, 3708 if is_dropped else 7940)
-    if name in transaction.lost:
+    if name in transaction.unavailable:
         transaction.remove_unavailable(name)
         return
     database = transaction.database(name)
@@ -112,9 +112,8 @@ def rename(transaction: InstanceTransaction, name: str, new: str) -> None:
     if canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_REQUIRED, 3708)
     database = transaction.database(name)
-    listing = transaction.listing()
-    _check_free(listing, new)
-    database_registry.rename(listing, name=transaction.row(database).name, new_name=new)
+    _check_free(transaction, new)
+    database_registry.rename(transaction.listing(), name=transaction.row(database).name, new_name=new)
     transaction.renamed(database, new)
 
 
@@ -176,9 +175,12 @@ def _check_option(option: object) -> None:
         raise OptionError(f"option: expected one of {', '.join(options)}, got {option!r}")
 
 
-def _check_free(listing: Connection, name: str) -> None:
+def _check_free(transaction: InstanceTransaction, name: str) -> None:
     check_object_name(name)
-    if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in database_registry.load(listing)}:
+    listed = {row.name for row in database_registry.load(transaction.listing())}
+    if name in listed and name in transaction.unavailable:
+        raise refusal(f"{name_is_taken(name)}, but cannot be used: {transaction.unavailable[name]}", 1801)
+    if canonical_name(name) in SYSTEM_DATABASES or name in listed:
         raise refusal(name_is_taken(name), 1801)
 
 

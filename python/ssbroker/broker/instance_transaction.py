@@ -30,7 +30,7 @@ class InstanceTransaction:
     enabled with the same broker id.
 
     Attributes:
-        lost: The names of listed databases whose files cannot be used.
+        unavailable: The names of listed databases whose files cannot be used, with the reasons.
         created_endpoint: The name of the endpoint that CREATE ENDPOINT created; None if there was no such statement.
     """
 
@@ -38,7 +38,7 @@ class InstanceTransaction:
         self._instance: Final = instance
         self._changed: Final = changed
         self._open = {database.name: database for database in instance.databases}
-        self.lost: Final = set(instance.databases_list.unavailable())
+        self.unavailable: Final = instance.databases_list.unavailable()
         self._msdb: Final = self._open[MSDB_NAME]
         self._sessions: dict[DatabaseContext, Session] = {}
         self._added: list[tuple[DatabaseContext, bool]] = []
@@ -174,7 +174,7 @@ class InstanceTransaction:
         if all(row.name != name for row in database_registry.load(self.listing())):
             raise _detached_error(name)
         database_registry.remove(self.listing(), name=name)
-        self.lost.discard(name)
+        self.unavailable.pop(name, None)
 
     def renamed(self, database: DatabaseContext, new: str) -> None:
         """Records a new name; the database object gets it at the next refresh."""

@@ -212,6 +212,8 @@ class InstanceScriptTarget:
     def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
         """Returns a database; raises if there is none with this name."""
         names = self._transaction.names
+        if name in self._transaction.unavailable:
+            raise RefusalError(f"the database {name!r} cannot be used: {self._transaction.unavailable[name]}", number)
         if name not in names:
             known = [one for one in names if one != MSDB_NAME]
             has = f"it has {', '.join(known)}" if known else "it has no databases yet"
@@ -265,7 +267,7 @@ class InstanceScriptTarget:
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current and name not in SYSTEM_DATABASES:
             raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
-        if name not in {*self._transaction.names, *self._transaction.lost, *SYSTEM_DATABASES}:
+        if name not in {*self._transaction.names, *self._transaction.unavailable, *SYSTEM_DATABASES}:
             if if_exists:
                 return
             raise RefusalError(f"the database {name} does not exist", 3701)
