@@ -150,9 +150,9 @@ class Database:
 
         Args:
             role: "principal" or "mirror".
-            number: The role sequence number (`mirroring_role_sequence`), which counts role changes of the pair. By default it grows by one
-                when a mirror becomes the principal. Pass it if the file predates the last failover, because it has not been copied from its
-                partner since.
+            number: The role sequence number (`mirroring_role_sequence`), which counts role changes of the pair. None
+                increases it by one when a mirror becomes the principal. Pass a number if the file has not been copied
+                from its partner since the last failover.
 
         Raises:
             OptionError: The role is not valid, or the number is less than the stored one.
@@ -301,14 +301,16 @@ class Database:
             retry_after: How many seconds a message waits after an exception in its job: a number, or a function of the number of failures so
                 far. None means 1, 4, 16 and 64 seconds; the fifth failure is the last. It applies to the jobs that the returned queue
                 takes, and is not stored.
-            create: Whether a queue that does not exist is created. With False, a wrong name is an error, which names a similar queue.
+            create: Whether a queue that does not exist is created. If false, an unknown name raises an error, which
+                suggests a similar name.
 
         Returns:
             The queue.
 
         Raises:
-            BrokerError: The name is not valid, the service with this name belongs to another queue, a new name differs only in case from
-                that of an existing queue (2714), or the queue does not exist and `create` is False (15151).
+            BrokerError: The name is not valid, the service with this name belongs to another queue, the name differs
+                only in case from the name of an existing queue (2714), or the queue does not exist and `create` is
+                False (15151).
             OptionError: An option has an invalid value.
 
         Examples:
@@ -538,9 +540,10 @@ class Database:
             procedure: The name of the activation procedure; see `Instance.register_procedure`.
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
             poison_message_handling: Whether the queue is disabled, or its messages are moved, after five failures in a row.
-            on_poison: What happens then: `disable` disables the queue; `move` moves the messages to another queue, and this one stays enabled.
-            poison_queue: With `move`, the queue to which they are moved, with the later messages of their conversation group, until
-                `requeue` puts them back. It must exist.
+            on_poison: What happens after five failures in a row: `disable` disables the queue; `move` moves the
+                messages to another queue, and this one stays enabled.
+            poison_queue: With `move`, the queue to which the messages and all later messages of their conversation
+                group are moved, until `requeue` puts them back. It must exist.
             exist_ok: Whether to keep an existing queue with this name unchanged instead of raising an error.
 
         Raises:
@@ -594,7 +597,7 @@ class Database:
             procedure: The name of the activation procedure.
             max_queue_readers: The maximum number of procedures that run in parallel.
             poison_message_handling: Whether the queue is disabled, or its messages are moved, after five failures in a row.
-            on_poison: What happens then, as in `create_queue`: `disable` or `move`.
+            on_poison: What happens after five failures in a row, as in `create_queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which the messages are moved.
 
         Raises:
@@ -621,11 +624,11 @@ class Database:
     def requeue(self, queue: str, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Puts messages that failed and were moved to another queue back into their queue, in their original order.
 
-        Their failures are forgotten. Conversation groups that a job has leased stay where they are.
+        Their recorded failures are deleted. Conversation groups that a job has leased are not moved.
 
         Args:
-            queue: The queue from which they were moved.
-            conversation_handle: Only the messages of this conversation and its group; None means all.
+            queue: The queue from which the messages were moved.
+            conversation_handle: The conversation whose group is put back; None means all groups.
 
         Returns:
             The number of messages that can be received again.
@@ -692,7 +695,7 @@ class Database:
             name: The name of the service.
             queue: The queue that receives its messages.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
-            owner: The user that owns the service, whose certificates secure its dialogs; None means dbo.
+            owner: The user that owns the service, and whose certificates secure its dialogs; None means dbo.
             exist_ok: Whether to keep an existing service with this name unchanged instead of raising an error.
 
         Raises:
@@ -893,8 +896,8 @@ class Database:
             name: The name of the priority.
             level: The priority level, from 1 (lowest) to 10 (highest).
             contract: The contract of the conversations; None matches any.
-            local_service: Their local service; None matches any.
-            remote_service: Their remote service; None matches any.
+            local_service: The local service of the conversations; None matches any.
+            remote_service: The remote service of the conversations; None matches any.
 
         Raises:
             BrokerError: The name already exists, another priority has the same criteria, or the contract or local service does not
@@ -1100,7 +1103,7 @@ class Database:
         Args:
             name: The name of the certificate in this database.
             certificate: The certificate in PEM or DER; None creates a self-signed one.
-            private_key: The private key in PEM or DER; None for the certificate of somebody else.
+            private_key: The private key in PEM or DER; None for the certificate of another party.
             password: The password that encrypts `private_key`; None if it is not encrypted.
             subject: The subject (CN) of a created certificate; None means `name`.
             begins: The start of validity of a created certificate; None means now. Times without a time zone are UTC.

@@ -120,10 +120,11 @@ class Instance:
         Args:
             folder: The folder for the database files; created if missing, accessible only to the current user.
             name: The name of the instance.
-            clock: Returns the current time as an aware `datetime`.
-            random: The source of ids and jitter; None means the operating system.
+            clock: A function that returns the current time as an aware `datetime`.
+            random: The random number generator for ids and jitter; None means that of the operating system.
             lock_timeout: Seconds to wait for the write lock of a file.
-            background: Whether background threads do what is due: deliveries, timers, lifetimes, activation. If false, call `run_due`.
+            background: Whether background threads do what is due: deliveries, timers, lifetimes and activation. If
+                false, call `run_due`.
             vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
@@ -170,10 +171,11 @@ class Instance:
             create: Whether to create the instance if it does not exist. If several processes do so at the same time, one creates it, and
                 all open it.
             name: The name of an instance that is created; None means the name of the folder.
-            clock: Returns the current time as an aware `datetime`.
-            random: The source of ids and jitter; None means the operating system.
+            clock: A function that returns the current time as an aware `datetime`.
+            random: The random number generator for ids and jitter; None means that of the operating system.
             lock_timeout: Seconds to wait for the write lock of a file.
-            background: Whether background threads do what is due: deliveries, timers, lifetimes, activation. If false, call `run_due`.
+            background: Whether background threads do what is due: deliveries, timers, lifetimes and activation. If
+                false, call `run_due`.
             vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
@@ -441,10 +443,10 @@ class Instance:
     ) -> None:
         """Runs a T-SQL script that defines databases and their Service Broker objects, in the dialect of `Catalog.load`.
 
-        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch fails or is interrupted,
-        earlier batches remain in effect, but databases, the endpoint and files that the script created are removed again. Until the first
-        `USE`, the script applies to the only user database. Conditions and dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` lists
-        what is done with each statement.
+        Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch
+        fails or is interrupted, earlier batches remain in effect, but databases, the endpoint and files that the script
+        created are removed again. Until the first `USE`, the script applies to the only user database. Conditions and
+        dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` describes what each statement does.
 
         Args:
             ddl: The text of the script.
@@ -458,7 +460,7 @@ class Instance:
             StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
         Warns:
-            DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.
+            DdlWarning: Statements were skipped because they do not apply to an instance, or could not be executed.
 
         Examples:
             >>> import tempfile
@@ -478,12 +480,14 @@ class Instance:
     ) -> tuple[ObjectChange, ...]:
         """Makes databases and their objects match a T-SQL script, such as the set-up of an application that runs at each start.
 
-        `CREATE` of an object that exists alters what differs; `DROP` of one that does not exist does nothing. Clauses that the script does
-        not have get their defaults, but three things stay as they are: whether a queue is enabled, the owner, and the time at which a route
-        expires if the script has a LIFETIME, which counts from the creation of the route. Objects that the script does not name are left
-        alone; so are messages, conversations, the password of the master key and the content of certificates. The whole script is one
-        transaction, even across batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one
-        after the other.)
+        `CREATE` of an existing object alters what differs; `DROP` of a missing object does nothing. Clauses that the
+        script omits get their defaults, with two exceptions: whether a queue is enabled and who owns an object stay
+        unchanged. A route with a LIFETIME in the script keeps the time at which it expires, because LIFETIME counts
+        from the creation of the route. Objects that the script does not name stay unchanged; so do messages,
+        conversations, the password of the master key and the content of certificates. The whole script is one
+        transaction, even across
+        batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one after
+        the other.)
 
         Args:
             ddl: The text of the script, as for `execute`.
@@ -501,7 +505,7 @@ class Instance:
             StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
         Warns:
-            DdlWarning: Statements do not apply to an instance and were skipped, or could not be executed.
+            DdlWarning: Statements were skipped because they do not apply to an instance, or could not be executed.
 
         Examples:
             >>> import tempfile
@@ -703,7 +707,8 @@ class Instance:
             addresses: Additional addresses by which other instances reach this one, such as `TCP://shop.example.com:4022`.
             dial_only: The only networks (`10.0.0.0/8`), addresses, host names and domains (`*.example.com`) to connect to; empty means all.
             limits: Timeouts, in microseconds, and limits of connections; None means the defaults.
-            settings: Settings of the dialog protocol; None means the defaults. `max_fragment_bytes` is from 2,048 to 1,048,576.
+            settings: Settings of the dialog protocol; None means the defaults. `max_fragment_bytes` must be from 2,048
+                to 1,048,576.
             close_timeout: The maximum number of seconds that `close` waits for queued messages to be sent.
 
         Returns:

@@ -38,13 +38,14 @@ _NO_MESSAGES: Final = "the job has no messages; check `if job:` first"
 class Job:
     """The messages of one conversation group, received with a lease, for use in a `with` block: `with database.take("Orders") as job:`.
 
-    While the block runs, no transaction is open, so that other processes can write. While the lease lasts, no other receiver gets
-    messages of the conversation group. At the end of the block, the messages are acknowledged: they are removed from the queue. If the block raises an
-    exception, or its process is killed and the lease ends, the messages are given back and received again. What must happen exactly once
-    is done in `transaction`, which acknowledges the messages in the same commit.
+    While the block runs, no transaction is open, so that other processes can write. While the lease lasts, no other
+    receiver gets messages of the conversation group. At the end of the block, the messages are acknowledged: they are
+    removed from the queue. If the block raises an exception, or its process is killed and the lease ends, the messages
+    are given back and received again. Do what must happen exactly once in `transaction`, which acknowledges the
+    messages in the same commit.
 
-    A job is false if no message arrived before the timeout. Outside its block, before the messages are taken, it has no value and raises
-    `BrokerError`.
+    A job is false if no message arrived before the timeout. Before its block is entered, it has taken no messages, and
+    `bool(job)` raises `BrokerError`.
 
     In a coroutine, use `async with`, including for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
     messages, none are taken; if it is cancelled in the block, they are given back.
@@ -212,7 +213,7 @@ class Job:
 
     @property
     def attempt(self) -> int:
-        """How many times messages of this conversation group have been taken since it was last acknowledged, this time included: 1 at first."""
+        """How many times messages of this conversation group have been taken since the last acknowledgement, including this time."""
         return self._held_lease().attempts
 
     @property
@@ -226,8 +227,7 @@ class Job:
         It holds the write lock of the database file: do slow work before it. If it is rolled back, the job continues.
 
         Returns:
-            A transaction like that of `Database.transaction`, to send and receive messages, end conversations, and write the
-            application's tables.
+            A `Transaction`, to send and receive messages, end conversations, and write the application's tables.
 
         Raises:
             LeaseLostError: When the block is entered: the lease ended and another receiver took the messages, or their conversation was ended. Nothing is committed.
@@ -302,7 +302,8 @@ class Job:
     def retry(self, *, after: float = 0.0) -> None:
         """Returns the messages to the queue, at their previous place, and ends the job. They can be received again after `after` seconds.
 
-        It does not count as a failure for poison message handling; `attempt` says how often the messages have been taken.
+        A retry does not count as a failure for poison message handling; `attempt` is the number of times the messages
+        have been taken.
 
         Args:
             after: Seconds until the messages can be received again, at most 366 days.
@@ -357,7 +358,7 @@ class Job:
     def fail(self, reason: str = "the job failed") -> None:
         """Ends the job as if it had failed five times: its messages are moved to another queue, or the queue is disabled.
 
-        `on_poison` of the queue says which. A queue without poison message handling gives the messages back.
+        `on_poison` of the queue determines which. Without poison message handling, the messages return to the queue.
 
         Args:
             reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.

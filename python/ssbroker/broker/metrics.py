@@ -70,15 +70,16 @@ _OTHERS: Final = "(others)"
 def metrics(instance: Instance) -> Metrics:
     """Returns a collector for a registry of `prometheus_client`, with the metrics that `ssbroker serve` offers on `/metrics`.
 
-    The state of queues, conversations, leases and transmission queues is that of the files, whichever process changed them. Counters
-    count what this process has done.
+    The state of queues, conversations, leases and transmission queues is read from the files, whichever process changed
+    them. Counters count only what this process has done.
 
     Args:
         instance: An open instance; unregister the collector before you close it. The metrics of several instances have the same
             names and labels, so each instance needs a registry of its own.
 
     Returns:
-        The collector. `close` stops counting events. A registry that has one already raises ValueError when another one is registered.
+        The collector. Its `close` stops counting events. A registry that has a collector already raises ValueError when
+        another one is registered.
 
     Raises:
         MissingDependencyError: The library `prometheus_client` is not installed.

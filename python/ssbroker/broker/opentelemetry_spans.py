@@ -35,7 +35,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
         tracer_provider: The provider of the tracer; None means the global one.
 
     Returns:
-        A handle; call its `close` to stop tracing.
+        A handle; its `close` stops tracing.
 
     Raises:
         MissingDependencyError: The library `opentelemetry-api` is not installed.

@@ -30,7 +30,7 @@ _ROW: Final = (
 
 
 class Message:
-    """A message received by `Transaction.receive_one`.
+    """A message that `Transaction.receive_one` or a job received.
 
     It has the columns of `schemas.RECEIVED` as properties, except `status` and `message_signature`.
 

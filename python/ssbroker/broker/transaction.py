@@ -276,9 +276,10 @@ class Transaction:
         Args:
             queue: The name of the queue; the default schema is `dbo`.
             top: The maximum number of messages; None means all messages of the group, up to 1 GiB of bodies in one call.
-            groups: The number of conversation groups to receive from, as that many consecutive calls would; None means all.
-            timeout: Seconds to wait for a message. A transaction that has already read or written something holds the write lock, so
-                no message can arrive; it does not wait.
+            groups: The number of conversation groups to receive from, as if `receive` were called once for each; None
+                means all.
+            timeout: Seconds to wait for a message. A transaction that has already read or written something does not
+                wait: it holds the write lock, so no message can arrive.
             conversation_handle: Receive only from this conversation.
             conversation_group_id: Receive only from this conversation group.
 

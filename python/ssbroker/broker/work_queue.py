@@ -40,10 +40,11 @@ CLEARED_MAX: Final = 10_000
 class WorkQueue:
     """A work queue: `put` adds a message, and `take` gives it to one worker. `Instance.queue` and `Database.queue` return it.
 
-    It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that workers in many
-    threads and processes take messages at the same time; the conversation ends with the job. Messages are taken in the order in which they
-    were put, and the views of the instance show them. `Transaction.receive` can take them too, but leaves their conversations open until
-    `Transaction.end_conversation`.
+    It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that
+    workers in many threads and processes can take messages at the same time; the conversation ends with the job.
+    Messages are taken in the order in which they were put, and the views of the instance show them.
+    `Transaction.receive` can take them too, but leaves their conversations open until `Transaction.end_conversation`
+    ends them.
 
     Examples:
         >>> import tempfile
@@ -107,17 +108,18 @@ class WorkQueue:
             codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
                 UTC.
-            transaction: An open transaction of the same database, such as that of another job: the message is put when it commits. None
-                commits at once.
+            transaction: An open transaction of the same database, such as `Job.transaction` of another job: the message
+                is added when it commits. None adds it immediately, in a transaction of its own.
 
         Returns:
-            The conversation id of the message, which its job has as `job.message.conversation_id`; `cancel` takes it.
+            The conversation id of the message, for `cancel`. Its job has the id as `job.message.conversation_id`.
 
         Raises:
-            SchemaError: Without codec, `body` is not bytes; or `transaction` is not a `Transaction`.
+            SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
-            LockTimeoutError: `transaction` is None, and other writers held the database file for longer than `lock_timeout`, or this thread
-                is in the block of a transaction of the same database; pass that one.
+            LockTimeoutError: `transaction` is None, and other writers held the database file for longer than
+                `lock_timeout`, or this thread is in the block of a transaction of the same database; pass that
+                transaction.
             BrokerError: The message cannot be sent; see its `number`.
 
         Examples:
@@ -161,7 +163,7 @@ class WorkQueue:
             The conversation id of the message, as `put` does.
 
         Raises:
-            SchemaError: Without codec, `body` is not bytes.
+            SchemaError: Without a codec, `body` is not bytes.
             OptionError: `body` cannot be encoded.
             BrokerError: The message cannot be sent; see its `number`.
 
@@ -185,10 +187,11 @@ class WorkQueue:
         Conversations of other senders stay open, because they may have more messages, until the sender ends them. A worker that expects
         no more messages ends them in the transaction of the job: `t.end_conversation(job.message.conversation_handle)`.
 
-        After an exception in the block, the message waits as `retry_after` of `Instance.queue` or `Database.queue` says; in the meantime,
-        workers get other messages.
+        After an exception in the block, the message waits for the time that `retry_after` of `Instance.queue` or
+        `Database.queue` sets; in the meantime, workers get other messages.
 
-        A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it removes DialogTimer.
+        A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it
+        removes DialogTimer messages.
 
         Args:
             lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
@@ -224,7 +227,7 @@ class WorkQueue:
         """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.
 
         Args:
-            conversation_handle: Only the message of this conversation; None means all.
+            conversation_handle: The conversation whose message is put back; None means all.
 
         Returns:
             The number of messages that can be taken again.
@@ -256,10 +259,10 @@ class WorkQueue:
         """Removes a message that `put` has added, unless a worker has taken it.
 
         Args:
-            conversation_id: What `put` returned.
+            conversation_id: The conversation id that `put` or `aput` returned.
 
         Returns:
-            Whether the message was removed. False if a job has it now, or if it was taken or removed before.
+            Whether the message was removed. False if a job has the message now, or if it was taken or removed before.
 
         Raises:
             InvalidGuidError: `conversation_id` is not a GUID.
@@ -288,7 +291,9 @@ class WorkQueue:
     def count(self) -> int:
         """Returns the number of messages, including those that are leased or scheduled for later.
 
-        Messages that were moved after failures are not counted. Messages that have not been delivered yet, because the queue or the broker is disabled, are not counted; `sys.transmission_queue` has them. The message that ends the conversation of another sender is counted until the next `take`.
+        Messages that were moved after failures are not counted. Nor are messages that have not been delivered yet
+        because the queue or the broker is disabled; they are in `sys.transmission_queue`. The message that ends the
+        conversation of another sender is counted until the next `take`.
 
         Raises:
             BrokerError: The queue has been dropped (15151).

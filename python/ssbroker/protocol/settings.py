@@ -38,16 +38,17 @@ class ProtocolSettings:
         window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
         max_window_bytes: How many bytes of a message of several fragments may be unacknowledged while acknowledgements arrive within a
             second.
-        max_ahead_bytes: The maximum bytes of started messages that are not yet acknowledged in order; above it, no further message is
-            started. The peer has to buffer these bytes.
-        fragments_per_turn: How many fragments of one dialog are sent before the next dialog has its turn.
+        max_ahead_bytes: The maximum bytes of messages that have been started and are not yet acknowledged in order;
+            above this limit, no further message is started. The peer has to buffer these bytes.
+        fragments_per_turn: How many fragments of one dialog are sent before the next dialog gets its turn.
         acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
-        max_pending_bytes: Maximum bytes of messages of one dialog that wait for an earlier one; each fragment counts as 512 bytes more.
-            This is also about how many bytes are reassembled at a time. The next message may be larger; it may have as many fragments as
-            fit with 512 bytes each.
-        max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger message, and those
-            after it, are never received; their sender retries until the lifetime of the conversation ends. Its status says why, unless a
-            forwarder is between them; the event Message Undeliverable of this instance always does.
+        max_pending_bytes: The maximum bytes of messages of one dialog that wait for an earlier message; each fragment
+            counts as its size plus 512 bytes. About as many bytes are reassembled at a time. The next expected message
+            may be larger, but its fragments, at 512 bytes each, must not exceed this limit.
+        max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger
+            message, and those after it, are never received; their sender retries until the lifetime of the conversation
+            ends. The transmission status at the sender gives the reason, unless a forwarder is between the two
+            instances; the event Message Undeliverable of this instance always gives it.
         integrity: "strict" encrypts the fragments of secured dialogs with AES-256-GCM and accepts no others. "compat" sends and accepts
             encrypted MD5 signatures, which detect accidents but not attackers, and does not authenticate acknowledgements.
         honor_priority: Whether dialogs with a higher priority send first.
@@ -96,5 +97,5 @@ class ProtocolSettings:
 
     @property
     def max_sequence_distance(self) -> int:
-        """How far ahead of the first unacknowledged message another may be sent."""
+        """The maximum distance in sequence numbers between the first unacknowledged message and another that is sent."""
         return 4 * self.window_fragments

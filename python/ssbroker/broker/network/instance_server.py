@@ -119,10 +119,10 @@ class Server:
 
     Attributes:
         options: The options that were passed to `Instance.serve`.
-        host: The address it listens on.
-        port: The port it listens on.
+        host: The address that the server listens on.
+        port: The port that the server listens on.
         endpoint: The network connections.
-        mirrors: Finds out which address of each mirrored route is the principal.
+        mirrors: Determines which address of each mirrored route is the principal.
         forwarding: The messages being forwarded for other instances.
         exchange: Passes messages between the databases and the network connections.
         credentials: The certificates and keys; None without TLS.
@@ -177,7 +177,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The address it listens on, as `TCP://host:port`; the local host if it listens on all addresses."""
+        """The address that the server listens on, as `TCP://host:port`; the local host if it listens on all addresses."""
         return _addresses(self.host, self.port)[0]
 
     @property
@@ -218,7 +218,7 @@ class Server:
         return self
 
     def status(self) -> dict[str, Any] | None:
-        """Returns the process, the address and the connections, as the status file has them; None if it does not serve."""
+        """Returns the process, the address and the connections, as in the status file; None if the server is not running."""
         return None if self._status_file is None or not self._is_open else self._status_file.status()
 
     def reload_certificates(self) -> bool:

@@ -26,13 +26,14 @@ class EndpointLimits:
         max_connections_per_principal: Maximum number of connections that one principal has dialled, for all instance ids that it states; a new one
             replaces the oldest. It never exceeds a quarter of the open-file limit either.
         dial_burst: How many connections one address may dial in a burst; an IPv6 /64 network counts as one address.
-        dials_per_second: How many more connections it may dial in each second after the burst.
-        max_unrouted_addresses: Maximum number of addresses in use that no route names, but that peers have chosen.
-        max_unrouted_dials: How many of these are dialled at the same time; the others wait.
+        dials_per_second: How many connections one address may dial per second after the burst.
+        max_unrouted_addresses: Maximum number of addresses in use that peers have chosen and no route names.
+        max_unrouted_dials: Maximum number of these addresses that are dialled at the same time; the others wait.
         outbox_bytes: Maximum bytes that wait to be sent to one address.
         dial_wait: Wait after a failed dial; it doubles after each further failure.
-        max_dial_wait: Maximum of that wait.
-        stable_after: Minimum duration of a connection without received rows for its end to count as a first failure.
+        max_dial_wait: Maximum wait after a failed dial.
+        stable_after: Minimum duration of a connection on which no rows were received; if it ends later, the wait starts
+            again at `dial_wait`.
 
     Raises:
         OptionError: A value is out of range.

@@ -30,8 +30,8 @@ class Trust:
     Attributes:
         certificate: File with the instance's own certificate, followed by any intermediate certificates.
         key: File with its unencrypted private key.
-        pinned: Files with the certificates that may connect, by principal. A principal may have several, in one file or in many: for
-            example those of a mirrored pair, or an old certificate and its successor.
+        pinned: Files with the certificates that may connect, by principal. A principal may have several, in one file or
+            in many: for example the certificates of a mirrored pair, or an old certificate and its successor.
         authority: File with the certificates of one or more certificate authorities, if any. The principal of a certificate signed by one
             of them is its first DNS name.
         names: The principals that may connect with a certificate signed by `authority`.

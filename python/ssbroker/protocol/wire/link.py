@@ -91,11 +91,11 @@ _TIMEOUT_MIN: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """Timeouts of a link in microseconds, and its size limit.
+    """The timeouts of a connection, in microseconds, and its size limit.
 
     Attributes:
         hello_bytes_max: The maximum size of a frame body before the peer's HELLO, in bytes.
-        hello_timeout: How long HELLO may take after the link was created.
+        hello_timeout: How long the peer's HELLO may take after the connection is established.
         ping_after: PING is sent after this time without data, while an answer is outstanding.
         silence_timeout: The peer is considered lost after this time without data, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
