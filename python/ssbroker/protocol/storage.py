@@ -87,7 +87,7 @@ class DialogEndpoint:
         far_service_name: The remote service.
         far_broker_instance: The broker id of the remote database; None if it is not known yet (R8).
         service_contract_name: The contract.
-        priority: From 1 to 10.
+        priority: The priority, from 1 to 10.
         lifetime: When the conversation expires, in microseconds since 1970; None for never.
         session_key: The key with which this side seals, 32 bytes; None for an unsecured conversation.
         far_session_key: The key with which the peer seals; None if it is the same, or if the peer has not answered with its own.
@@ -96,7 +96,7 @@ class DialogEndpoint:
         far_peer: The peer that delivered the first reply or acknowledgement of an unsecured conversation; None if connections have no
             certificates.
         receive_sequence: The number of the next expected message; all earlier ones are in the queue.
-        state: The state when the row was read.
+        state: The state of the conversation when the row was read.
         send_sequence: The number of the next message to send, when the row was read.
         route_broker_instance: The broker id of the route that the messages of an unbound initiator take.
     """
@@ -253,7 +253,7 @@ class MessageKind(NamedTuple):
 
 
 class DialogStorage(Protocol):
-    """What the engine reads. It writes only its own state here, fragment sizes and transmissions: the caller writes its `BatchChanges`."""
+    """What the engine reads. The engine itself writes only fragment sizes and transmissions; the caller writes its `BatchChanges`."""
 
     def sync(self) -> None:
         """Makes durable what the caller has committed. The engine calls it before it returns rows to send."""
@@ -265,8 +265,8 @@ class DialogStorage(Protocol):
         """Stores the fragment size durably; each engine calls it once when it starts.
 
         Returns:
-            The endpoints that keep another size: they have messages in their transmission queues from the time of that size, and their
-            peers may hold fragments that fragments of a new size would contradict.
+            The endpoints that keep their previous size: they have unacknowledged messages, and their peers may hold
+            fragments of that size, which fragments of a new size would contradict.
         """
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
@@ -297,13 +297,13 @@ class DialogStorage(Protocol):
         """Lists the stored fragments of endpoints in any order, without reading their bodies."""
 
     def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        """Reads stored fragments of an endpoint in order (`STORED_FRAGMENTS`); none have to exist for one in ER or CD.
+        """Reads stored fragments of an endpoint in order (`STORED_FRAGMENTS`); an endpoint in ER or CD may have none.
 
         Args:
             key: The receiving endpoint.
             first: The first message and fragment.
             end: The message before which to stop.
-            most_bytes: Reading may stop after this many bytes of bodies.
+            most_bytes: The number of bytes of bodies after which reading may stop.
 
         Returns:
             The fragments; none if there are no more.

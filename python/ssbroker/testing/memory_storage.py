@@ -29,7 +29,7 @@ class StoredMessage:
     """A message in a queue or transmission queue.
 
     Attributes:
-        sequence: The message number.
+        sequence: The sequence number of the message in its direction.
         body: The message body.
         message_type: The message type.
         message_id: The GUID of the message, 16 bytes; None if it has none.

@@ -25,12 +25,12 @@ class Faults:
 
     Attributes:
         loss: The share of fragments that are lost.
-        duplication: The share that arrives twice.
-        reordering: The share that is delayed, and so overtaken by others.
+        duplication: The share of fragments that arrive twice.
+        reordering: The share of fragments that are delayed, so that others overtake them.
         delay: The maximum delay of reordered fragments, in seconds.
-        corruption: The share in which one bit of any field is flipped.
+        corruption: The share of fragments in which one bit of any field is flipped.
         partitions: How many times a minute an instance is cut off from the others.
-        one_way: The share of partitions that affect one direction only.
+        one_way: The share of partitions that affect only one direction.
         partition_seconds: The maximum duration of a partition, in seconds.
         outage_period: The interval between network outages, in seconds; 0 for none.
         outage_share: The share of this interval during which the network is down.
@@ -75,11 +75,11 @@ class Faults:
         """Draws random faults. Most seeds enable most kinds of fault, each with its own probability.
 
         Args:
-            seed: The seed.
+            seed: The seed of the random number generator.
 
         Returns:
-            The faults; loss up to 30 %, duplication and reordering up to 50 %, corruption, crashes and rollbacks up to 10 %, up to 4
-            partitions and clock jumps, and sometimes a periodic outage.
+            The faults: loss up to 30%; duplication and reordering up to 50%; corruption, crashes and rollbacks up to
+            10%; up to 4 partitions and 4 clock jumps a minute; and sometimes a periodic outage.
 
         Examples:
             >>> from ssbroker.testing import Faults

@@ -23,7 +23,7 @@ class FinishedRun:
 
     Attributes:
         description: The seed, the faults and the settings.
-        result: The result.
+        result: What happened to its messages.
     """
 
     description: str

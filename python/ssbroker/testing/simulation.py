@@ -154,14 +154,14 @@ class SimulationResult:
         messages: The number of messages that applications sent.
         lost: How many of them never arrived.
         duplicated: How many arrived more than once.
-        out_of_order: How many arrived too early or too late.
+        out_of_order: How many arrived before an earlier message or after a later one.
         altered: How many arrived that were not sent in this form.
         fragments: The number of fragments, acknowledgements and errors sent.
-        fragments_lost: How many the network lost.
-        fragments_duplicated: How many it delivered twice.
-        fragments_delayed: How many it delayed.
-        fragments_corrupted: How many it changed by flipping a bit.
-        rejected: How many the instances rejected as damaged or misdirected.
+        fragments_lost: How many of them the network lost.
+        fragments_duplicated: How many of them the network delivered twice.
+        fragments_delayed: How many of them the network delayed.
+        fragments_corrupted: How many of them the network changed by flipping a bit.
+        rejected: How many of them the instances rejected as damaged or misdirected.
         crashes: How often an instance crashed.
         rollbacks: How often a transaction was rolled back.
         seconds: The virtual duration, in seconds.
@@ -287,7 +287,7 @@ class SendPlan:
 
 
 class Simulation:
-    """A number of dialogs between two instances, first with faults and then without. Both instances start some of the dialogs.
+    """Dialogs between two instances, first with faults and then without. Each instance starts some of the dialogs.
 
     Args:
         seed: The seed that determines the simulation.
