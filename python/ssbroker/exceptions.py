@@ -151,7 +151,7 @@ class StorageError(SsbrokerError, OSError):
 
 
 class LockTimeoutError(StorageError, TimeoutError):
-    """Other writers held the write lock of a database file for longer than `lock_timeout`, or this thread would wait for its own transaction.
+    """Other writers held the write lock of a database file for longer than `lock_timeout`, or this thread would have waited for its own transaction.
 
     The transaction that was refused has changed nothing.
     """
@@ -193,7 +193,7 @@ class EndpointError(SsbrokerError, OSError):
 
 
 class DdlWarning(UserWarning):
-    """A statement of a T-SQL script was skipped or could not be executed; then the result may differ from the script."""
+    """A statement of a T-SQL script was skipped or could not be executed, so the result may differ from the script."""
 
 
 class BrokerWarning(UserWarning):

@@ -302,11 +302,12 @@ def _wrap_line(line: str, width: int) -> list[str]:
 class Explanation:
     """How one conversation was routed: every table, step and route that was considered, and the decision.
 
-    `str()` returns it as text for an administrator; `to_dict()` as data.
+    `str()` returns it as text for an administrator, and `to_dict()` as a dict.
 
     Attributes:
-        details: The routing tables read (`passes`), with the steps of each, the routes each step considered, the classes of
-            routes and the databases; then the decision. `to_dict` returns a copy.
+        details: A dict of the conversation, the routing tables that were read (`passes`, with the steps of each, the
+            routes that each step considered, the classes of routes, and the databases) and the decision. `to_dict`
+            returns a copy.
 
     Examples:
         >>> from ssbroker import Catalog, Router, schemas

@@ -154,7 +154,8 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
         values: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of any binary or string type.
 
     Returns:
-        A `FixedSizeBinaryArray` of 16-byte digests, with null for null. If the values come in chunks, so do the digests.
+        A `FixedSizeBinaryArray` of 16-byte digests; the digest of a null value is null. If the values are chunked, so
+        are the digests.
 
     Raises:
         SchemaError: `values` is not an Arrow object, or has a type other than binary or string.
@@ -237,9 +238,10 @@ class Reassembler:
     session keys.
 
     Args:
-        max_pending_bytes: Maximum memory in bytes for everything remembered: bodies, and a small overhead for each fragment, message
-            and direction. Directions without any complete message so far may use at most half of it. The default suits
-            endless streams. It is too small for many complete files; `ssbroker.reassemble` has no such limit.
+        max_pending_bytes: Maximum memory in bytes for all pending data: bodies, and a small overhead for each fragment,
+            message and direction. Directions without any complete message so far may use at most half of it. The
+            default suits endless streams. It is too small for many complete files; `ssbroker.reassemble` has no such
+            limit.
         max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions without any complete
             message so far may have at most half of them.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
@@ -427,7 +429,7 @@ class Reassembler:
         """Creates a reassembler that continues from a checkpoint.
 
         Args:
-            state: Result of `checkpoint`; it includes the limits and `in_order`.
+            state: The result of `checkpoint`, which includes the limits and `in_order`.
             session_keys: As for a new reassembler.
 
         Returns:

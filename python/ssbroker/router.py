@@ -177,7 +177,7 @@ class Routed(NamedTuple, Generic[_Frame]):
     """Result of routing with `errors="reject"`.
 
     Attributes:
-        decisions: Decisions about the valid rows, or these rows with their decisions.
+        decisions: Decisions about the valid rows (`route`), or the valid rows with their decisions (`with_decisions`).
         rejected: Invalid rows (`schemas.REJECTED_CONVERSATIONS`): the row in the input, counted from 0, the column, the value and the reason.
 
     Examples:
@@ -268,7 +268,7 @@ class Router:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the index in bytes, without the catalog."""
+        """Memory that the router uses besides its catalog, in bytes."""
         return self._native.nbytes
 
     @overload
@@ -311,9 +311,10 @@ class Router:
                 `reject` the row and route the others.
 
         Returns:
-            The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a record batch, and
-            otherwise a `Table` with one batch for each input batch. With `errors="reject"`, a `Routed` of the decisions about the valid
-            rows, and of the rejected ones (`schemas.REJECTED_CONVERSATIONS`, a `Table`).
+            The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a
+            record batch, and otherwise a `Table` with one batch for each input batch. With `errors="reject"`, a
+            `Routed` of the decisions about the valid rows, and of the rejected rows (`schemas.REJECTED_CONVERSATIONS`,
+            a `Table`).
 
         Raises:
             SchemaError: `conversations` is not an Arrow object or a list of dicts, is a Spark DataFrame (see `ssbroker.spark.route`), or a column
@@ -364,10 +365,11 @@ class Router:
             errors: What to do with invalid values, as for `route`.
 
         Returns:
-            The rows with the columns of `schemas.DECISIONS`, in the kind of `conversations`: a DataFrame of pandas (with its index) or
-            Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow `RecordBatch` or `Table`. Except in
-            pyarrow, broker ids are text, and the columns that are dictionaries in `schemas.DECISIONS` are plain text. With
-            `errors="reject"`, a `Routed` of the valid rows and of the rejected ones (`schemas.REJECTED_CONVERSATIONS`), in the same kind.
+            The rows with the columns of `schemas.DECISIONS`, in the same type as `conversations`: a DataFrame of pandas
+            (with its index) or Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow
+            `RecordBatch` or `Table`. Except in pyarrow, broker ids are text, and the columns that are dictionaries in
+            `schemas.DECISIONS` are plain text. With `errors="reject"`, a `Routed` of the valid rows and of the rejected
+            rows (`schemas.REJECTED_CONVERSATIONS`), both in this type.
 
         Raises:
             SchemaError: As for `route`, or the rows already have a column of the decisions.
@@ -434,8 +436,8 @@ class Router:
         Spark). The page *Route in SQL* of the documentation has the queries.
 
         Args:
-            now: Time for which the table is made, until `valid_until` of its rows; None means the current time. A datetime without a time
-                zone is taken as UTC.
+            now: The time at which route lifetimes are evaluated; each row is valid from then until its `valid_until`.
+                None for the current time. A datetime without a time zone is UTC.
 
         Returns:
             The table (`schemas.DECISION_TABLE`), sorted.
@@ -560,7 +562,7 @@ def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
         conversation_ids: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of ids as text or 16 bytes.
 
     Returns:
-        The hashes (int64), with null for null, in the chunks of the ids.
+        The hashes (int64), in the same chunks as the ids; the hash of a null id is null.
 
     Raises:
         SchemaError: `conversation_ids` is not an Arrow object, or has a type other than binary or string.

@@ -151,7 +151,8 @@ class Catalog:
             path: One of: a T-SQL script (`.sql`); a folder of scripts, including its subfolders, in any order; a folder with the table `routes`
                 and optionally the tables `databases` and `services` and the file `instance.json`; a file with the routes; or an
                 instance folder, as for `from_instance`. Tables are Parquet, CSV, JSON (an array, or an object per line) or Arrow IPC.
-            now: Time from which LIFETIME in scripts counts; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time from which LIFETIME in scripts counts; None for the current time. A datetime without a time
+                zone is UTC.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a
@@ -196,7 +197,7 @@ class Catalog:
         """Returns the catalog of a source that was read from files.
 
         Args:
-            source: The source.
+            source: What was read from the files.
 
         Returns:
             The catalog.
@@ -216,7 +217,8 @@ class Catalog:
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
         """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes may have the instance open.
 
-        Its addresses are those with which it is or was last served; of an instance that was never served, those of its endpoint.
+        Its addresses are the ones with which the instance was last served, or those of its endpoint if it has never
+        been served.
 
         Args:
             folder: Folder of the instance.
@@ -246,7 +248,8 @@ class Catalog:
 
         Args:
             connection: Open connection of any DB-API 2.0 driver; its login must be able to read the catalog views of every database.
-            addresses: Additional addresses at which other instances reach the server, besides those that its endpoint has.
+            addresses: Addresses at which other instances reach the server, in addition to the addresses of its
+                endpoint.
 
         Returns:
             The catalog, without the system services that every database has.
@@ -280,7 +283,7 @@ class Catalog:
 
     @property
     def databases(self) -> pa.Table:
-        """Databases (`schemas.DATABASES`): those of the input, those that only routes name, and `msdb`."""
+        """Databases (`schemas.DATABASES`): the databases of the input, those that only routes name, and `msdb`."""
         return self._table(self._native.databases(), 1)
 
     @property
@@ -389,7 +392,7 @@ class Catalog:
         """Returns a copy of the catalog with more addresses of the instance.
 
         Args:
-            addresses: The addresses at which other instances reach it, such as `TCP://stock:4022`, besides those that are known.
+            addresses: The addresses to add, at which other instances reach this one, such as `TCP://stock:4022`.
 
         Returns:
             The copy.
@@ -422,7 +425,7 @@ class Catalog:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the content; equal catalogs have equal fingerprints on every machine."""
+        """A digest of the content; equal catalogs have equal fingerprints on every machine."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint(
                 self.routes,
@@ -438,7 +441,7 @@ class Catalog:
         """Returns the catalog as a T-SQL script; extra columns are omitted.
 
         Args:
-            now: Time from which LIFETIME counts; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time from which LIFETIME counts; None for the current time. A datetime without a time zone is UTC.
 
         Returns:
             The script.
@@ -466,7 +469,8 @@ class Catalog:
         Args:
             path: A name that ends in `.sql` for a T-SQL script, else a folder for Parquet files and `instance.json`. A catalog that was
                 saved there is replaced.
-            now: Time from which LIFETIME in a script counts; None means the current time. A datetime without a time zone is taken as UTC.
+            now: The time from which LIFETIME in a script counts; None for the current time. A datetime without a time
+                zone is UTC.
 
         Raises:
             OutputError: The files could not be written, or the folder holds other files.

@@ -78,17 +78,17 @@ class Change:
 
     Attributes:
         instance: The instance whose routing tables change.
-        database: The database where the conversations start; None from outside.
+        database: The database where the conversations start; None if they arrive from another instance.
         service: The target service; None represents every service that neither catalog knows.
         broker_ids: The broker ids that these conversations name. None if all conversations of this database and service change alike, or
             if traffic was compared.
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
         cause: The kind of cause, such as `route vanished`.
         object: The object of the cause, such as `Sales/route "Orders"`.
-        before: Where they were routed; alternatives of a tie are separated by `|`.
-        after: Where they are routed now.
-        route_before: The route that was used.
-        route_after: The route that is used now.
+        before: Where they are routed before the change; alternatives of a tie are separated by `|`.
+        after: Where they are routed after the change.
+        route_before: The route that is used before the change.
+        route_after: The route that is used after the change.
         conversations: The number of conversations in the traffic; None without traffic.
     """
 
@@ -114,7 +114,7 @@ class Comparison:
         conversations: The number of conversations compared; None without traffic.
         destinations: The number of conversations before and after, by instance, service and destination, such as
             `REMOTE TCP://orders:4022`.
-        not_compared: What differs, and is not compared because it is not routing.
+        not_compared: Differences that are not compared, because they are not part of routing.
     """
 
     def __init__(
@@ -340,9 +340,9 @@ def compare(
 ) -> Comparison:
     """Returns which conversations change outcome, database, next hop or explanation, and which difference causes it.
 
-    Without traffic the result is complete: it covers one conversation of every class that either catalog distinguishes, with every
-    possible tie break. No other routing decision changes. The states of endpoints and queues and the contracts of services are not
-    routing; `not_compared` of the result says if they differ.
+    Without traffic the result is complete: it covers one conversation of every class that either catalog distinguishes,
+    with every possible tie break. No other routing decision changes. The states of endpoints and queues, and the
+    contracts of services, are not part of routing; `not_compared` of the result states whether they differ.
 
     Args:
         before: The current fleet or catalog.
@@ -350,7 +350,8 @@ def compare(
         conversations: Traffic to count over (`schemas.CONVERSATIONS`); for several instances, with a column `instance`. None for all
             classes of conversations.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        before_at: The time for `before`, if different; compares a catalog with itself at two times to show the effect of expiry.
+        before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`. Compare a catalog
+            with itself at two times to see the effect of expiry.
         tie_break: How to choose among equal candidates, for traffic: `hash` or `first`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
@@ -396,7 +397,7 @@ class Comparer:
         before: The current fleet or catalog.
         after: The proposed fleet or catalog.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        before_at: The time for `before`, if different.
+        before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 

@@ -25,7 +25,7 @@ class Code:
     Attributes:
         code: The stable code, such as `SSB002`; never reused for another kind.
         name: A stable name, such as `route-shadowed`.
-        severity: The severity, unless a finding specifies another.
+        severity: The severity of its findings, unless one specifies another.
         title: A short description.
         why: Why it matters.
     """
@@ -403,18 +403,18 @@ class Finding:
     Attributes:
         code: The code, such as `SSB002`; a key of `CODES`.
         severity: `error`, `warning` or `info`.
-        instance: The instance; None if the finding concerns several.
+        instance: The name of the instance; None if the finding concerns several.
         database: The database that the routing table, service or broker id belongs to, if any.
         subject: Kind and name of the object.
         route_id: The id of the route, if the object is a route.
-        services: The services whose messages it affects, if any.
+        services: The services whose messages the problem affects; empty if there are none.
         loop: The instances of a loop, in order; empty for other findings.
         message: What was found.
         remedy: What to do: the T-SQL of `scripts` if there is any, else advice.
         related: Other objects that are involved.
         scripts: The instances and scripts of a remedy that was proven on a copy; empty for advice.
-        file: The script with the statement that made the object; None if the catalog was not loaded from scripts.
-        line: The line of this statement.
+        file: The script with the statement that created the object; None if the catalog was not loaded from scripts.
+        line: The line of this statement in `file`, counted from 1.
     """
 
     code: str

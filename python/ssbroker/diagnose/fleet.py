@@ -176,7 +176,7 @@ class Fleet(Mapping[str, Catalog]):
         """Finds the instances that `load` loads from a folder.
 
         Args:
-            folder: The folder.
+            folder: The folder, as for `load`.
 
         Returns:
             The path of each instance, by instance name.

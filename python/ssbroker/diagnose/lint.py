@@ -66,8 +66,8 @@ def lint(
 ) -> Findings:
     """Finds problems in the routing tables, databases and services of a fleet.
 
-    Whether a route is ever used, or always superseded by others, is decided by the router itself: it routes a conversation of
-    every combination of the known service names and broker ids.
+    To determine whether a route is ever used, the router itself routes a conversation for every combination of the
+    known service names and broker ids.
 
     A remedy in T-SQL is proven before it is offered: on a copy of the fleet, the finding is gone, no new error is found, every
     conversation that was delivered still is, and the one that the finding is about is delivered however ties are broken. If no
@@ -76,7 +76,7 @@ def lint(
     Args:
         fleet: A fleet, or the catalog of a single instance.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        expires_within: Routes that expire within this time are reported in advance.
+        expires_within: How long in advance an expiring route is reported.
         ignore: Codes of findings to leave out, such as `SSB006`.
 
     Returns:
@@ -127,8 +127,9 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        What is not checked, with the instances for which it is not. Whether routes lead to instances whose address is not stated comes
-        first; permissions, certificates, event notifications, and how endpoints authenticate and encrypt are never checked.
+        What is not checked, and for which instances. Routes to instances whose address is not stated come first.
+        Permissions, certificates, event notifications, and the authentication and encryption of endpoints are never
+        checked.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.

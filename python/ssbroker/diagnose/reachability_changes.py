@@ -47,14 +47,15 @@ def reachability_changes(
         before: The current fleet, or the catalog of a single instance.
         after: The proposed fleet or catalog.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        before_at: The time for `before`, if different.
+        before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:
-        One row per change, with the columns of `REACHABILITY_CHANGES`. `effect` is `lost` if the messages were always delivered and no
-        longer are, `arrives` in the opposite case, else `other`. `broker_id` is the broker id that the conversations name; null if
-        conversations without a broker id change in the same way. `before` and `after` are the possible ends, separated by `|`. Lost conversations come first.
-        Databases that only one of the fleets has are left out.
+        One row per change, with the columns of `REACHABILITY_CHANGES`. `effect` is `lost` if the messages were always
+        delivered and no longer are, `arrives` if it is the other way round, and otherwise `other`. `broker_id` is the
+        broker id that the conversations name; null if conversations without a broker id change in the same way.
+        `before` and `after` are the possible ends, separated by `|`. Lost conversations come first. Databases that only
+        one of the fleets has are left out.
 
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog.

@@ -21,8 +21,8 @@ from ssbroker.router import PendingRequest
 class Loop:
     """A group of instances that each forward a message to the next one, and the last one to the first.
 
-    Of two instances, the one that would send the message back drops it; among more, it circulates until its hop limit or lifetime is
-    reached.
+    In a loop of two instances, the one that would send the message back drops it. In a larger loop, the message
+    circulates until its hop limit or lifetime is reached.
 
     Attributes:
         instances: The instances in order; the last one forwards to the first.

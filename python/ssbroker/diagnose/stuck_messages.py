@@ -64,10 +64,10 @@ def stuck(
 ) -> pa.Table:
     """Explains why messages are stuck in `sys.transmission_queue`, row by row.
 
-    Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about a route that
-    the conversation uses, about its service, about an endpoint or queue on its path, or about its return path. If the routes are
-    correct, the cause and the remedy are those of `transmission_status`. The same applies if only another of several equal routes has a
-    fault, and the status names a cause other than routing.
+    Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about
+    a route that the conversation uses, about its service, about an endpoint or queue on its path, or about its return
+    path. If the routes are correct, the cause and the remedy are those of `transmission_status`. The same applies if
+    the route in use is correct, an equal one has a fault, and the status names a cause other than routing.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

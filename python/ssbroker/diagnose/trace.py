@@ -171,7 +171,7 @@ class Trace:
         instance: The instance where the conversation starts.
         database: The database where it starts.
         to_service_name: The target service.
-        is_initiator: False for a message from the target.
+        is_initiator: Whether the message comes from the initiator; False if it comes from the target.
         hops: The instances on the path.
         end: What finally happens to the message.
         possible: Every end that the conversation can have, whichever way ties are broken.
@@ -204,7 +204,7 @@ class Trace:
 
     @property
     def acknowledgements(self) -> tuple[Trace, ...]:
-        """The paths of the acknowledgement from every target that the message can reach; that of `end` is the first."""
+        """The paths of the acknowledgement from every target that the message can reach, starting with the target at `end`."""
         first = () if self.acknowledgement is None else (self.acknowledgement,)
         return (*first, *self.other_acknowledgements)
 
@@ -215,7 +215,7 @@ class Trace:
         return is_delivered and all(path.possible == (origin_of(self),) for path in self.acknowledgements)
 
     def returned_to(self, first: Trace) -> bool:
-        """Returns whether this path, of an acknowledgement, ends where another one starts.
+        """Returns whether this trace, of an acknowledgement, ends where the trace of the acknowledged message starts.
 
         Args:
             first: The trace of the acknowledged message.

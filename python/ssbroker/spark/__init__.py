@@ -1,6 +1,7 @@
 """Routes conversations and reassembles messages on Spark DataFrames, in batch jobs and streaming queries.
 
-Requires PySpark 3.5 or newer, which clusters bring and `pip install 'ssbroker[local-spark]'` installs. The workers need ssbroker too.
+Requires PySpark 3.5 or newer. Clusters provide it; elsewhere, `pip install 'ssbroker[local-spark]'` installs it. The
+workers need ssbroker too.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class SparkComparison:
         """Runs the Spark job: groups the conversations by columns and decisions, counts each group, and collects the counts on the driver.
 
         Returns:
-            The comparison, equal to that of `ssbroker.diagnose.compare` on the same conversations.
+            The comparison, as `ssbroker.diagnose.compare` returns it for the same conversations.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -78,8 +78,10 @@ def compare(
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        before: The current catalog; or a path that `Catalog.load` reads, with `before_at`.
-        after: The proposed catalog; or a path that `Catalog.load` reads, with `at`.
+        before: The current catalog; or a path that `Catalog.load` reads, with `before_at` as the time from which
+            LIFETIME counts.
+        after: The proposed catalog; or a path that `Catalog.load` reads, with `at` as the time from which LIFETIME
+            counts.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         tie_break: How to choose among equal candidates: `hash` or `first`.
@@ -90,7 +92,7 @@ def compare(
         Both decisions, side by side. No job has run yet.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type, or has the name of one that is added.
+        SchemaError: A column is missing, has an unsupported type, or has the name of a column that is added.
         OptionError: An option has an invalid value.
 
     Examples:

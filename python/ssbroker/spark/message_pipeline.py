@@ -85,8 +85,8 @@ def pipeline(
         The messages with their decisions, the rejected fragments and the incomplete messages.
 
     Raises:
-        SchemaError: A column is missing, occurs twice, has an unsupported type or the name of a decision column, or the
-            DataFrame is a stream.
+        SchemaError: A column is missing, occurs twice, or has an unsupported type or the name of a decision column; or
+            the DataFrame is a stream.
         OptionError: An option has an invalid value.
 
     Examples:

@@ -173,7 +173,7 @@ class SparkReassembly:
     def messages(self) -> DataFrame:
         """The complete messages, with the columns of `schemas.MESSAGES` and then the extra columns of fragment 0.
 
-        With `shard_by="conversation"` and `in_order`, those of a direction are in one partition, in order.
+        With `shard_by="conversation"` and `in_order`, the messages of a direction are in one partition, in order.
         """
         return self._select_messages({})
 
@@ -259,12 +259,13 @@ def reassemble(
             tasks, for conversations that are larger than all others; only the numbers of its messages are then shuffled again.
         in_order: Whether a message waits for earlier ones of its direction. With `shard_by="conversation"`, the messages of a
             direction are in one partition of the result, ordered by number. With `shard_by="message"`, rows have no order.
-        session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys (which messages omit).
+        session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys,
+            which is omitted from the messages.
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
-        max_pending_bytes: The maximum pending bytes of one direction, charged as by `ssbroker.Reassembler`; fragments beyond it are
-            rejected as `limit_exceeded`. None for 1 GiB, or four of the largest messages if that is more; only messages behind a gap
-            can reach that.
-        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
+        max_pending_bytes: The maximum pending bytes of one direction, counted as by `ssbroker.Reassembler`; fragments
+            beyond it are rejected as `limit_exceeded`. None for 1 GiB, or four times `max_message_bytes` if that is
+            more; only messages behind a gap can reach this limit.
+        max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
 
     Returns:
         The messages, the rejected fragments and the incomplete messages.

@@ -86,14 +86,15 @@ def route(
             job, `reject` routes the other rows.
 
     Returns:
-        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes. With `errors="reject"`, a
-        `Routed` of this DataFrame without the invalid rows, and of the invalid rows, with the first invalid column, its value and the
-        reason in `column`, `value` and `reason` (see `schemas.REJECTED_CONVERSATIONS`). Each reads the input when it is used; if that
-        is expensive or not repeatable, `persist` the input first. The rejected rows need no decisions and no Python.
+        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes. With
+        `errors="reject"`, a `Routed` of two DataFrames: the valid rows with their decisions, and the invalid rows, with
+        the first invalid column, its value and the reason in `column`, `value` and `reason` (see
+        `schemas.REJECTED_CONVERSATIONS`). Each of them reads the input when it is used; if that is expensive or not
+        repeatable, `persist` the input first.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type or the name of a decision column; with `errors="reject"`, or the name
-            `column` or `value`.
+        SchemaError: A column is missing, or has an unsupported type or the name of a decision column; with
+            `errors="reject"`, a column is named `column` or `value`.
         OptionError: An option has an invalid value. `round_robin` is invalid, because workers share no counter; `native` is invalid if a
             route for all services has the address TRANSPORT and a mirror address.
 

@@ -240,7 +240,7 @@ class ReassembledFiles:
 
     Attributes:
         path: The folder, with subfolders `messages`, `rejected` and `incomplete`.
-        files: Its Parquet files, relative to it.
+        files: The Parquet files in it, as paths relative to `path`.
         messages: The number of complete messages that no missing message precedes.
         rejected: The number of rejected fragments for each reason.
         incomplete: The number of messages that are incomplete or wait for an incomplete one.
@@ -277,8 +277,9 @@ def reassemble_files(
     conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket, and needs memory for
     it. The driver and all workers must see the same files under the same paths. The folder is published atomically.
 
-    Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is reported as incomplete,
-    even if an earlier job has released those. To continue after earlier jobs, use `stream`, or `in_order=False`.
+    Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is
+    reported as incomplete, even if an earlier job has released them. To continue after earlier jobs, use `stream`, or
+    `in_order=False`.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -291,11 +292,12 @@ def reassemble_files(
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        in_order: Whether a message waits for earlier ones of its direction; the messages of a direction are then in one file, in order.
+        in_order: Whether a message waits for earlier ones of its direction. If so, the messages of a direction are in
+            one file, in order.
         session_keys: Keys that encrypt the signatures: a mapping of conversation ids to session keys, or the name of the column with the keys;
             that column is not in the messages.
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
-        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
+        max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
         split_bytes: The approximate number of bytes that one task reads; a row group is never split.
         bucket_bytes: The approximate number of bytes of a bucket. A conversation is never split, so a larger one enlarges its bucket.

@@ -104,7 +104,8 @@ def route_files(
 
     Args:
         spark: The session, classic or Spark Connect.
-        source: A Parquet file, a folder of them, or several of both, all with the same columns: those of conversations, and any others.
+        source: A Parquet file, a folder of them, or several of both, all with the same columns: the columns of
+            conversations (`schemas.CONVERSATIONS`), and any others.
         target: The folder to create.
         catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.

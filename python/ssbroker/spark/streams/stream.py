@@ -156,9 +156,10 @@ def stream(
     Incomplete messages, the progress of each direction and messages that wait for a route are kept in Spark's state, so that each message
     is emitted exactly once, even if the query is killed and restarted from its checkpoint. This requires the RocksDB state store:
     set `spark.sql.streaming.stateStore.providerClass` to
-    `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`. Start the query with `trigger(processingTime=...)`;
-    with `availableNow`, it only ends if `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs a task for each of
-    the `spark.sql.shuffle.partitions`, and at most `buckets` of the tasks have work: set it to the number of cores.
+    `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`. Start the query with
+    `trigger(processingTime=...)`; with `availableNow`, the query ends only if
+    `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs `spark.sql.shuffle.partitions`
+    tasks, of which at most `buckets` have work: set `spark.sql.shuffle.partitions` to the number of cores.
 
     A message whose conversation is DELAYED waits, together with the later ones of its direction, until it has a route. It is retried after
     4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
@@ -178,17 +179,20 @@ def stream(
             writes the buckets it touches as a whole: a few hundred KB each work well.
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint.
-        max_pending_age: After how long a message that does not grow is dropped and emitted as expired, without its body, whether incomplete
-            or behind a gap; its fragments may be sent again. With `in_order`, this does not unblock the direction: later messages wait
-            for the same number and expire in turn, even complete ones. From 1 second to 36,525 days; None for never.
-        max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
-            the largest messages if that is more.
-        max_delayed_bytes: The maximum size of the messages of one bucket that wait for a route; beyond it, the oldest ones are emitted as
-            DELAYED.
+        max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
+            without its body, whether it is incomplete or behind a gap; its fragments may be sent again. With
+            `in_order`, this does not unblock the direction: later messages wait for the same number and expire in turn,
+            even complete ones. From 1 second to 36,525 days; None for never.
+        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None for
+            1 GiB, or four times `max_message_bytes` if that is more.
+        max_delayed_bytes: The maximum size in bytes of the messages of one bucket that wait for a route; beyond it, the
+            oldest ones are emitted as DELAYED.
         max_message_bytes: The maximum message size, at most 2**30.
-        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
-        catalog_patience: How long the last catalog stays in use when the path becomes unreadable; by default five minutes.
-        observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress), None for no metrics.
+        max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable, before the query
+            fails. By default, five minutes.
+        observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress); None
+            for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With the wrong value, Spark 4.1 and
             newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on Spark 4.0 it has no effect.
 
@@ -287,11 +291,11 @@ def reassemble_stream(
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
         max_pending_age: See `stream`. From 1 second to 36,525 days; None for never.
-        max_pending_bytes: The maximum pending bytes of one bucket, charged as by `Reassembler`, at most 2**32. None for 1 GiB, or four of
-            the largest messages if that is more.
+        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None for
+            1 GiB, or four times `max_message_bytes` if that is more.
         max_message_bytes: The maximum message size, at most 2**30.
-        max_fragments_per_message: The maximum number of fragments of a message, None for no limit.
-        observe: The name under which each micro-batch reports metrics, None for no metrics.
+        max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
+        observe: The name under which each micro-batch reports metrics; None for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:
@@ -376,8 +380,9 @@ def route_stream(
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
         max_delayed_bytes: The maximum size in bytes of the rows of one bucket that wait for a route; beyond it, the oldest ones are
             emitted as DELAYED.
-        catalog_patience: How long the last catalog stays in use when the path becomes unreadable; by default five minutes.
-        observe: The name under which each micro-batch reports metrics, None for no metrics.
+        catalog_patience: How long the last catalog stays in use when the path becomes unreadable, before the query
+            fails. By default, five minutes.
+        observe: The name under which each micro-batch reports metrics; None for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:

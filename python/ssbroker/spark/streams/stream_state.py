@@ -52,10 +52,11 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         operator_id: The index of ssbroker's operator among the stateful operators of the query, from 0.
 
     Returns:
-        A row for each message: `bucket`; `waits_for` (`fragment`, an earlier `message`, or `route`); `conversation_id`, `is_initiator` and
-        `message_sequence_number`; `fragment_count`, `received_fragments` and `received_bytes`; `first_missing_fragment` or
-        `waits_for_sequence_number`; `to_service_name`, and `tries`, how often it was routed; `since`, when the wait began; and `until`, when
-        it expires or is retried, null if never.
+        A row for each message: `bucket`; `waits_for` (`fragment`, an earlier `message`, or `route`); `conversation_id`,
+        `is_initiator` and `message_sequence_number`; `fragment_count`, `received_fragments` and `received_bytes`;
+        `first_missing_fragment` or `waits_for_sequence_number`; `to_service_name`; `tries`, the number of times it was
+        routed; `since`, the time at which the wait began; and `until`, the time at which it expires or is retried, null
+        for never.
 
     Raises:
         SchemaError: `spark` is not a session, or `checkpoint` is not a path.
