@@ -62,7 +62,7 @@ _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "as
 def doctor(
     *,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="Folder of an instance, or of one to create.")
+        Path | None, typer.Argument(metavar="FOLDER", help="Folder of an instance, or the folder in which to create one.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
 ) -> None:

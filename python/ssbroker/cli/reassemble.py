@@ -98,7 +98,7 @@ def reassemble(
         ),
     ] = None,
     session_key_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the fragments with the keys.")
+        str | None, typer.Option(metavar="NAME", help="Column of the fragments that contains the keys.")
     ] = None,
     any_order: Annotated[
         bool,

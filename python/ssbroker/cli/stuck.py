@@ -76,7 +76,7 @@ Explain an export of the database Sales of NORTH:
 
   ssbroker stuck --fleet instances/ --queue queue.csv --from NORTH/Sales
 
-Explain those of several databases, which a column database names, and write a row for each message:
+Explain the messages of several databases, which the column database names, and write a row for each message:
 
   ssbroker stuck --fleet instances/ --queue queue.csv --from NORTH -o why.csv
 """
