@@ -190,7 +190,7 @@ def _routing_loop(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Ad
             f"{condition}, change the address of the route to LOCAL",
             f"USE {bracketed(table['database'])}; {alter}",
         )
-    yield Advice("Otherwise, change the address of the route to that of the next instance on the path.")
+    yield Advice("Otherwise, change the address of the route to the address of the next instance on the path.")
 
 
 def _address_unusable(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:

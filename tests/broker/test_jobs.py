@@ -105,7 +105,7 @@ def test_effects_and_acknowledgement_are_one_commit(instance: Instance, sales: D
             t.connection.execute("INSERT INTO done VALUES (?)", (job.message.message_body,))
             t.send(job.message.conversation_handle, b"answer")
             t.end_conversation(job.message.conversation_handle)
-        with pytest.raises(BrokerError, match="the job is over"), job.transaction():
+        with pytest.raises(BrokerError, match="the job has ended"), job.transaction():
             pass
     with sales.transaction() as t:
         assert t.connection.execute("SELECT body FROM done").fetchall() == [(b"one",)]
@@ -345,7 +345,7 @@ def test_a_retry_hides_the_group_and_keeps_its_place(instance: Instance, sales: 
     send(sales, b"next group")
     with take(sales) as job:
         job.retry(after=30)
-        with pytest.raises(BrokerError, match="the job is over"):
+        with pytest.raises(BrokerError, match="the job has ended"):
             job.retry()
     assert leases(instance) == [("WAITING", 1, 0)]
     assert instance.run_due() == START + timedelta(seconds=30)
@@ -418,7 +418,7 @@ def test_a_job_that_fails_for_good_disables_the_queue(
             instance.run_due()
         job.fail("no such planet")
         for use in (job.fail, job.retry):
-            with pytest.raises(BrokerError, match="the job is over"):
+            with pytest.raises(BrokerError, match="the job has ended"):
                 use()
     assert (is_on(instance), len(told)) == (False, 1)
     assert queued(instance) == [b"poison"]
@@ -661,7 +661,7 @@ def test_a_job_is_entered_once_and_used_while_it_runs(sales: Database) -> None:
     with pytest.raises(BrokerError, match="only once"), job:
         pass
     assert "1 message, over" in repr(job)
-    with pytest.raises(BrokerError, match="the job is over"):
+    with pytest.raises(BrokerError, match="the job has ended"):
         job.extend(1)
 
 

@@ -431,7 +431,7 @@ def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytes
     for number in range(3):
         queue.put(b"x", at=START + timedelta(hours=number))
     with (
-        pytest.raises(LeaseLostError, match=r"the messages were removed, such as by WorkQueue.clear"),
+        pytest.raises(LeaseLostError, match=r"the messages were removed, for example by WorkQueue.clear"),
         queue.take() as job,
     ):
         assert (bool(job), queue.count()) == (True, 3)

@@ -482,7 +482,7 @@ def test_a_message_that_is_too_large_is_the_cause_although_the_routes_are_correc
     status = str(dropped_by_next_hop("TCP://south:4022", DropReason.TOO_LARGE))
     row = explained(SOUND, "Stock", transmission_status=status)
     assert row["cause"].startswith(
-        "the routes are correct; the status says that the message is larger than the instance"
+        "the routes are correct; the status says that the message exceeds the size limit of the instance"
     )
     assert "max_message_bytes" in row["remedy"]
 

@@ -245,7 +245,7 @@ class ConfigurationService:
         if kind in (END_DIALOG, ERROR):
             return None
         if kind != MISSING_ROUTE:
-            return UNSUPPORTED_REQUEST, "this configuration service answers route requests only"
+            return UNSUPPORTED_REQUEST, "this configuration service answers only route requests"
         try:
             return self._create_routes(database, requester, MissingRoute.read(body))
         except LockTimeoutError:

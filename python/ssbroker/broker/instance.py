@@ -801,7 +801,7 @@ def _instance_folder(folder: str | os.PathLike[str]) -> Path:
     """Returns the absolute path of an instance's folder; refuses names that SQLite takes for a database in memory."""
     if os.fspath(path_argument(folder, name="folder")) == ":memory:":
         raise OptionError(
-            "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as that of "
+            "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as one of "
             "tempfile.TemporaryDirectory(). For tests, clock= sets the time, and background=False starts no threads"
         )
     return instance_files.resolve_path(folder, name="folder")

@@ -483,7 +483,7 @@ class Job:
         if self._is_over:
             if not self.messages:
                 raise BrokerError(_NO_MESSAGES)
-            raise BrokerError("the job is over; take another one")
+            raise BrokerError("the job has ended; take another one")
 
     def _held_lease(self) -> Lease:
         self._check_entered()

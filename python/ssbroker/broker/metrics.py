@@ -327,7 +327,7 @@ def _leases(rows: Rows) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
     for column, help_text in (
-        ("groups", "Conversation groups that are leased, wait for a time, or were given back and are ready."),
+        ("groups", "Conversation groups that are leased, wait for their retry time, or were given back and are ready."),
         ("attempts", "Leases of these groups so far, retries included."),
         ("failures", "Exceptions and lost leases of these groups so far."),
     ):

@@ -187,7 +187,7 @@ def poison_values(objects: Objects, name: str, on_poison: str | None, poison_que
     if poison_queue is None:
         return {} if on_poison is None else {"poison_queue_id": None}
     if queue_key(poison_queue) == queue_key(name):
-        raise OptionError(f"poison_queue: expected a queue other than {name!r}, which has the messages already")
+        raise OptionError(f"poison_queue: expected a queue other than {name!r}, from which the messages are moved")
     return {"poison_queue_id": existing(objects.queues, queue_key(poison_queue), kind="queue").queue_id}
 
 
@@ -464,7 +464,7 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
     integer_argument(number, name="number", minimum=0, maximum=_NUMBER_MAX)
     if number < broker.mirroring_number:
         raise OptionError(
-            f"number: {number} is less than the role sequence number of the database, {broker.mirroring_number}; omit it, or pass at least that"
+            f"number: {number} is less than the role sequence number of the database, {broker.mirroring_number}; omit it, or pass that number or a greater one"
         )
     changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

@@ -144,7 +144,7 @@ class WorkQueue:
             other = transaction_database_context(transaction)
             got = repr(other.name)
             if other.file.path == self._context.file.path:
-                got = "the same database, opened by another Instance object; use the queue of that one"
+                got = "the same database, opened by another Instance object; use the queue of that object"
             raise OptionError(
                 f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {got}"
             )

@@ -228,7 +228,7 @@ def check_conversations(context: CheckContext) -> Iterator[Problem]:
                     "SSB028",
                     Subject("conversations", each.state),
                     f"{each.count:,} conversations are left open{age}: {_LEFT_OPEN[each.state]}",
-                    "End each conversation when its EndDialog or Error message is received; end those that are left with END CONVERSATION.",
+                    "End each conversation when its EndDialog or Error message is received; end the remaining conversations with END CONVERSATION.",
                     instance=instance,
                     database=each.database,
                 )

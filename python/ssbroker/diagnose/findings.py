@@ -275,8 +275,8 @@ _CONFIGURATION: Final = (
         name="stated-port-differs",
         severity="warning",
         title="The stated address of an instance has another port than its endpoint",
-        why="Routes to this address are taken for correct, but nothing listens on its port, unless a device between the instances maps it to "
-        "that of the endpoint.",
+        why="Routes to this address seem correct, but nothing listens on its port, unless a device between the instances maps it to "
+        "the port of the endpoint.",
     ),
 )
 

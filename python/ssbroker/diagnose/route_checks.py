@@ -151,7 +151,7 @@ def _unused_route(
             instance,
             route,
             "delivers nothing, because every service of this instance has its own route in this table",
-            "It is harmless, and will deliver to services that are created later.",
+            "The route is harmless, and delivers to services that are created later.",
             severity="info",
         )
 
@@ -281,7 +281,7 @@ def check_mirrors(context: CheckContext) -> Iterator[Problem]:
                     instance,
                     route,
                     f"has {route.address} as both address and mirror address",
-                    "Set the mirror address to that of the partner.",
+                    "Set the mirror address to the address of the partner.",
                     candidates=[_create_again_script(route, RouteDestination(route.address))],
                     concerns=(),
                 )

@@ -286,8 +286,8 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             names = " or ".join(str(uuid.UUID(bytes=each)) for each in ids)
             where = f"none of its enabled databases with the service has the broker id {names}, which the route names"
             advice = (
-                "Change BROKER_INSTANCE of the route to the service_broker_guid of the database that is to receive, or the address to that "
-                "of the instance whose database has this id."
+                "Change BROKER_INSTANCE of the route to the service_broker_guid of the database that should receive the messages, or "
+                "the address to the address of the instance whose database has this id."
             )
         yield problem_about(
             "SSB024",

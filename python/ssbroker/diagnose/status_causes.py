@@ -67,8 +67,8 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"certificate bound to (?:the )?database principal.*(?:expired|not yet valid)",
-        "the certificate for dialog security has expired or is not valid yet: that of the database principal with this id (1 is dbo), who owns the service or is the user of the remote "
-        "service binding",
+        "the certificate for dialog security has expired or is not valid yet; it belongs to the database principal with this id (1 is dbo), who owns the "
+        "service or is the user of the remote service binding",
         "In the user database, look for start_date, expiry_date and principal_id in sys.certificates; CREATE CERTIFICATE for this principal, and give its public key to the "
         "other side.",
     ),
@@ -110,7 +110,7 @@ _PATTERNS: Final = (
     _pattern(
         r"\b10054\b|network name is no longer available|forcibly closed|reset by peer",
         "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service has the port",
-        "Look in the error log of the target for a handshake error. Check that the port of the route is that of its Service Broker "
+        "Look in the error log of the target for a handshake error. Check that the port of the route is the port of its Service Broker "
         "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
     ),
     _pattern(
@@ -163,17 +163,17 @@ _PATTERNS: Final = (
     _pattern(
         r"acting as a mirror database",
         "the database is the mirror of a mirrored pair here, and cannot be opened",
-        "The route needs the address of the principal as ADDRESS, and that of the other partner as MIRROR_ADDRESS, with the BROKER_INSTANCE of the database.",
+        "The route needs the address of the principal as ADDRESS, and the address of the other partner as MIRROR_ADDRESS, with the BROKER_INSTANCE of the database.",
     ),
     _pattern(
         r"participating in an availability group",
         "the database is a secondary replica of an availability group here, or its replica is not available",
-        "Check sys.dm_hadr_database_replica_states. The address of the route must be that of the listener of the availability group, and each "
+        "Check sys.dm_hadr_database_replica_states. The address of the route must be the address of the listener of the availability group, and each "
         "replica needs a started Service Broker endpoint on the same port.",
     ),
     _pattern(
         r"Error: 15517\b|cannot execute as the database principal|owner.*SID",
-        "the owner of the database does not exist as a login here, or is not the one that master records, as often after a restore",
+        "the owner of the database does not exist as a login here, or is not the one that master records, which is common after a restore",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that is named; then the messages are delivered.",
     ),
     _pattern(
@@ -208,7 +208,7 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"larger than that instance accepts",
-        "the message is larger than the instance accepts to which the route leads, so neither it nor the messages after it arrive",
+        "the message exceeds the size limit of the instance to which the route leads, so neither it nor the messages after it arrive",
         "Increase the limit there (limits.max_message_bytes of `ssbroker serve`, max_message_bytes of ProtocolSettings in Python), or end "
         "the conversation and send the content in smaller messages.",
     ),
@@ -232,7 +232,7 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"message classification trace",
-        "the message could not be classified, without the reason",
+        "the message could not be classified, and the status does not give the reason",
         "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): it gives the reason. Check that the "
         "catalog has the routes that the instance has now.",
     ),

@@ -140,7 +140,7 @@ def test_a_refusal_names_the_missing_or_invalid_certificate(
     )
     shop_and_bank.shop.run_due()
     shop_and_bank.network.settle(seconds=MINUTE)
-    assert 'certificate "Tomorrow" is not valid now: its validity is ' in undelivered(shop_and_bank)
+    assert 'certificate "Tomorrow" is not valid now: it is valid from ' in undelivered(shop_and_bank)
     shop_and_bank.network.settle(seconds=3 * MINUTE)
     assert shop_and_bank.receive_orders() == [b"two chairs"]
 

@@ -89,7 +89,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
         if endpoint is None or endpoint.conversation_group_id not in groups:
             raise BrokerError(
                 f"conversation {uuid.UUID(bytes=handle)} was not moved away from the queue {queue.name!r}; "
-                "sys.dm_broker_failures lists the conversations that were"
+                "sys.dm_broker_failures lists the conversations that were moved"
             )
         groups = [endpoint.conversation_group_id]
     ready = 0

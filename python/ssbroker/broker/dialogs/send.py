@@ -30,8 +30,8 @@ _ACCEPTED: Final = "bytes, bytearray or memoryview"
 _HINTS: Final = {
     ConversationState.SI: "its first message has not arrived completely",
     ConversationState.DO: "this side has ended it",
-    ConversationState.DI: "the other side has ended it; end it here, too",
-    ConversationState.ER: "it has failed; end it here, too",
+    ConversationState.DI: "the other side has ended it; end it here too",
+    ConversationState.ER: "it has failed; end it here too",
     ConversationState.CD: "both sides have ended it",
 }
 """Why a conversation does not allow a call."""

@@ -191,7 +191,7 @@ class DialogKeys:
         receiver = _certificate_for(database, objects, binding.remote_principal_id, needs_key=False)
         if receiver is None:
             return _key_wait(
-                f"the user of the remote service binding {quoted(binding.name)} has no valid certificate. Import that of the "
+                f"the user of the remote service binding {quoted(binding.name)} has no valid certificate. Import the certificate of the "
                 "owner of the service: CREATE CERTIFICATE <name> AUTHORIZATION <user> FROM FILE = '<file>';"
             )
         sender_certificate = None
@@ -314,7 +314,7 @@ class DialogKeys:
                 begins, ends = certificate.description.not_before, certificate.description.not_after
                 return RefusedDirection(
                     _NO_CONTEXT,
-                    f"certificate {quoted(stored_certificate.name)} is not valid now: its validity is {begins:%Y-%m-%d %H:%M:%S} to "
+                    f"certificate {quoted(stored_certificate.name)} is not valid now: it is valid from {begins:%Y-%m-%d %H:%M:%S} to "
                     f"{ends:%Y-%m-%d %H:%M:%S} UTC",
                 )
         of = Direction(
