@@ -101,7 +101,7 @@ def test_a_connection_is_reused_as_it_was(shop: Database) -> None:
         connection.execute("ATTACH ':memory:' AS other")
     with shop.read() as connection:
         assert connection.pragma("cache_size") != 7
-        connection.close()
+        connection.close(force=True)
     with shop.read() as connection, connection:  # a savepoint
         assert items(connection) == ["chair"]
     insert(shop, "table")
