@@ -25,11 +25,10 @@ kernel!([1 2 3] #[target_feature(enable = "avx2")]);
 #[target_feature(enable = "avx2")]
 #[inline]
 fn copy_line(from: &Block, to: &mut Line) {
-    let (from, to) = (from.as_ptr().cast::<Vector>(), to.0.as_mut_ptr().cast::<Vector>());
     // SAFETY: references to 64 bytes each, i.e. two vectors; the second has that alignment.
     unsafe {
-        _mm256_stream_si256(to, _mm256_loadu_si256(from));
-        _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
+        _mm256_stream_si256(to.0.as_mut_ptr().cast(), _mm256_loadu_si256(from.as_ptr().cast()));
+        _mm256_stream_si256(to.0[32..].as_mut_ptr().cast(), _mm256_loadu_si256(from[32..].as_ptr().cast()));
     }
 }
 
