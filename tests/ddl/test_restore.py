@@ -14,6 +14,7 @@ from tests.ddl.scripts import databases, names, read, refused, services, skipped
         "FROM DISK = @file WITH MOVE N'a' TO N'b', REPLACE, STATS = 10, FILE = 1;",
         "FROM Device, [Other] WITH NORECOVERY",
         "WITH RECOVERY",
+        "",
         "FROM DATABASE_SNAPSHOT = 'Sales_old'",
         "FILE = N'f' FROM DISK = 'a' WITH PARTIAL, NEW_BROKER, MOVE 'x' TO 'y'",
         "FROM URL = 'https://x' WITH ERROR_BROKER_CONVERSATIONS",
@@ -93,6 +94,7 @@ def test_a_broker_option_of_the_log_ends_a_restore() -> None:
     "statement",
     [
         "RESTORE FILELISTONLY FROM DISK = 'a'",
+        "RESTORE LOG Sales",
         "RESTORE LOG Sales FROM DISK = 'a'",
         "RESTORE LOG Sales FROM DISK = 'a' WITH MOVE 'b' TO 'c', NORECOVERY",
         "RESTORE DATABASE @name FROM DISK = 'a'",

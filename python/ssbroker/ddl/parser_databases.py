@@ -132,7 +132,7 @@ def drop_database(cursor: TokenCursor) -> Statement:
 
 def restore_database(cursor: TokenCursor) -> Statement:
     """Parses RESTORE DATABASE after the noun."""
-    first, option = cursor.index, None
+    option = None
     name = None if cursor.key.startswith("@") else subject_name(cursor)
     while not (cursor.at_end or cursor.key == ";" or cursor.key in STATEMENT_WORDS - {"MOVE"}):
         if cursor.key in _BROKER_OPTIONS and cursor.ahead(-1).key in ("WITH", ","):
@@ -140,8 +140,6 @@ def restore_database(cursor: TokenCursor) -> Statement:
                 cursor.fail("only one broker option is allowed")
             option = cast("BrokerOption", cursor.key)
         cursor.take()
-    if cursor.index == first + 1:
-        cursor.fail("expected FROM or WITH")
     cursor.expect_complete()
     if name is None or canonical_name(name) in SYSTEM_DATABASES:
         return statements.Skipped("RESTORE DATABASE")
