@@ -215,11 +215,12 @@ def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
             "to use the tables of another SQLite file, create a database, and copy them into it",
             5171,
         ) from error
-    with file.read() as connection:
-        is_msdb = database_registry.is_msdb(connection)
-    if is_msdb:
-        file.close()
-        raise refusal(f"{path} is the msdb of an instance, which cannot be attached", 5171)
+    with ExitStack() as undo:
+        undo.callback(file.close)
+        with file.read() as connection:
+            if database_registry.is_msdb(connection):
+                raise refusal(f"{path} is the msdb of an instance, which cannot be attached", 5171)
+        undo.pop_all()
     return file
 
 

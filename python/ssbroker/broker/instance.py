@@ -29,6 +29,7 @@ from ssbroker.broker.open_databases import Databases
 from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.instance_folder import MSDB_FILE
 from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from ssbroker.protocol.settings import ProtocolSettings
 
 
-MSDB_FILE: Final = "msdb.sqlite"
 _QUEUES: Final = "Queues"
 """The database of `Instance.queue`."""
 

@@ -49,7 +49,7 @@ def create_msdb(
         raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
     if _is_lost(path) and (problem := lost_msdb_problem(path, lock_timeout=lock_timeout, vfs=vfs)) is not None:
-        raise refusal(problem)
+        raise refusal(f"{path.parent}: {problem}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -92,7 +92,7 @@ def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> st
     if not attached or not _is_lost(path):  # another process may have created the instance meanwhile
         return None
     return (
-        f"{path.parent}: has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
+        f"has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
         "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
     )
 
@@ -143,10 +143,10 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
             if not is_missing(path):
                 raise
             problem = (
-                f"{path.parent}: is not the folder of an instance, because it has no {path.name}; "
+                f"is not the folder of an instance, because it has no {path.name}; "
                 "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`"
             )
-        raise StorageError(problem, file=str(path)) from error
+        raise StorageError(f"{path.parent}: {problem}", file=str(path)) from error
 
 
 def create_database(

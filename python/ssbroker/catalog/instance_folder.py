@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 STATUS_FILE: Final = "serving.json"
 """The file in which the serving process states its addresses and connections."""
-_MSDB_FILE: Final = "msdb.sqlite"
+MSDB_FILE: Final = "msdb.sqlite"
+"""The file that makes a folder the folder of an instance."""
 _CACHED_INSTANCES: Final = 4
 _SHARED_MEMORY_SUFFIX: Final = "-shm"
 """Suffix of SQLite's shared-memory file, which readers modify too."""
@@ -79,7 +80,7 @@ def register_opener(opener: Opener) -> None:
 
 def is_instance_folder(path: Path) -> bool:
     """Whether a path is the folder of an instance."""
-    return os.path.exists(path / _MSDB_FILE)  # noqa: PTH110 - pathlib raises if a folder is not accessible
+    return os.path.exists(path / MSDB_FILE)  # noqa: PTH110 - pathlib raises if a folder is not accessible
 
 
 def read_contents(folder: Path) -> Contents:
@@ -101,7 +102,7 @@ def served_addresses(folder: Path) -> tuple[str, ...]:
 def instance_files(folder: Path) -> list[Path]:
     """Returns the files that hold the routing tables of an instance, including attached databases in other folders."""
     own = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.endswith(_SHARED_MEMORY_SUFFIX))
-    stats = [(file.name, file.stat()) for file in own if file.name.startswith(_MSDB_FILE)]
+    stats = [(file.name, file.stat()) for file in own if file.name.startswith(MSDB_FILE)]
     registry = tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
     with_logs = [(file, file.with_name(f"{file.name}-wal")) for file in _attached_files(folder, registry)]
     return own + [file for pair in with_logs for file in pair if file.exists()]

@@ -77,7 +77,10 @@ def compare(
     address: AddressOption = None,
     at: AtOption = None,
     before_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time at which the routes of BEFORE are checked for expiry. Default: the time of --at.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time at which the routes of BEFORE are checked for expiry. Default: the time of --at."
+        ),
     ] = None,
     tie_break: TieBreakOption = "hash",
     pending_request: PendingRequestOption = "continue",

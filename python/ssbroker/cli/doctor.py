@@ -20,7 +20,7 @@ import typer
 from ssbroker import _core
 from ssbroker._compat import MINIMUMS, is_older
 from ssbroker._text import count_of, shortened_list
-from ssbroker.catalog.instance_folder import is_instance_folder
+from ssbroker.catalog.instance_folder import MSDB_FILE, is_instance_folder
 from ssbroker.exceptions import SsbrokerError, StorageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "as
 def doctor(
     *,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="FOLDER", help="Folder of an instance, or the folder in which to create one.")
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="Folder of an instance, or the folder in which to create one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
 ) -> None:
@@ -220,9 +221,7 @@ def _problem(folder: Path) -> str | None:
             return f"cannot read and write {existing}"
     if is_instance_folder(folder):
         return None
-    from ssbroker.broker.instance import MSDB_FILE  # noqa: PLC0415 - may not be installed
-    from ssbroker.broker.instance_files import lost_msdb_problem  # noqa: PLC0415
+    from ssbroker.broker.instance_files import lost_msdb_problem  # noqa: PLC0415 - may not be installed
     from ssbroker.store.database_file import LOCK_TIMEOUT  # noqa: PLC0415
 
-    problem = lost_msdb_problem(folder / MSDB_FILE, lock_timeout=LOCK_TIMEOUT, vfs=None)
-    return None if problem is None else problem.removeprefix(f"{folder}: ")
+    return lost_msdb_problem(folder / MSDB_FILE, lock_timeout=LOCK_TIMEOUT, vfs=None)

@@ -129,7 +129,7 @@ def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> p
         if first is None or first.schema is None:
             first, fields = input_file, {field.name: field for field in input_file.schema}
             continue
-        for name in [*first.schema.names, *input_file.schema.names]:
+        for name in dict.fromkeys([*first.schema.names, *input_file.schema.names]):
             one, other = _column_type(first.schema, name), _column_type(input_file.schema, name)
             if one is None or other is None:
                 has, lacks = (first, input_file) if other is None else (input_file, first)
@@ -198,7 +198,8 @@ def with_known_names(rows: pa.Table, column: str, names: Collection[str]) -> pa.
 
 
 def _column_type(schema: pa.Schema, name: str) -> pa.DataType | None:
-    return schema.field(name).type if name in schema.names else None
+    number = schema.get_field_index(name)
+    return None if number < 0 else schema.field(number).type
 
 
 def _check_column_names(input_file: InputFile, schema: pa.Schema, input_columns: InputColumns) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ssbroker._well_known import ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle
-from ssbroker.broker.dialogs.acceptance import receivable_type
+from ssbroker.broker.dialogs.acceptance import unvalidated_type
 from ssbroker.broker.received_message import Message
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
@@ -24,7 +24,7 @@ from ssbroker.protocol.settings import LIFETIME_MAX, SECOND
 from ssbroker.store import conversation_endpoints, leases, queues, transmission_queue
 from ssbroker.store.codes import PRECEDENCE_MESSAGE, READY
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
-from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
+from ssbroker.store.objects import Contract, Objects, Queue, Service
 from ssbroker.store.session import ReceivedRow
 
 
@@ -66,8 +66,8 @@ class FirstMessage(NamedTuple):
 def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes | None) -> FirstMessage | None:
     """Begins a dialog and sends its first message; returns None if the general path must do it."""
     objects, service, contract, queue, priority = planned
-    queued_type = receivable_type(objects, contract, message_type, from_initiator=True)
-    if not isinstance(queued_type, MessageType) or queued_type.validation != "N" or _has_subscribers(work):
+    queued_type = unvalidated_type(objects, contract, message_type, from_initiator=True)
+    if queued_type is None or _has_subscribers(work):
         return None
     now = work.now()
     lifetime = now + LIFETIME_MAX * SECOND

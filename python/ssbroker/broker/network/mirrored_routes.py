@@ -308,6 +308,11 @@ class _RouteState:
     """The state that was last reported."""
 
 
+def _principal_address(pair: MirroredAddresses, route: _RouteState) -> str | None:
+    principal = route.mirroring.principal
+    return None if principal is None else pair.address_of(principal)
+
+
 class MirroredRoutes:
     """Finds out which of two mirrored addresses is the principal; belongs to the exchange's thread.
 
@@ -340,7 +345,7 @@ class MirroredRoutes:
         now = self._now()
         route.mirroring.mark_used(now=now)
         self._query_roles(pair, route.mirroring, now=now)
-        return self.principal_address(*pair)
+        return _principal_address(pair, route)
 
     def principal_address(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Returns what `resolve` would return, without querying roles; may be called from any thread."""
@@ -348,8 +353,7 @@ class MirroredRoutes:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)
         route = self._routes.get(pair)
-        principal = None if route is None else route.mirroring.principal
-        return None if principal is None else pair.address_of(principal)
+        return None if route is None else _principal_address(pair, route)
 
     def mirroring_roles(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """Returns the mirroring role and role number of databases of this instance; must not wait."""

@@ -3,7 +3,7 @@
 //! Expired routes are never deleted (R3), so the live ones would have to be filtered for every conversation. The
 //! decision table is compiled for the time before any expiry; each entry stores when it expires. After that, the entry
 //! is compiled again for the current time and cached until the next expiry, or until `now` goes back before the last
-//! one.
+//! one (`RouteIndex::live_entry` in `compile.rs`, for `look_up_live` in `batch.rs`).
 
 use std::collections::HashMap;
 
