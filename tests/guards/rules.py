@@ -28,7 +28,7 @@ ROUTING: Final = (
     Rule("R3", "An expired route is ignored, but not deleted"),
     Rule(
         "R4",
-        "Routing has three steps: find the matching routes, choose one of them, and, if its address is `LOCAL`, locate the target service",
+        "Routing has three steps: find the matching routes, choose one of them and, if its address is `LOCAL`, locate the target service",
     ),
     Rule("R5", "Names are compared byte by byte; broker ids are compared as GUIDs"),
     Rule(
@@ -37,7 +37,7 @@ ROUTING: Final = (
     ),
     Rule(
         "R7",
-        "A reply from outside is delivered in this instance, without reading routes, if a database of the instance has its broker id",
+        "A reply from outside is delivered in this instance, without reading routes, if a database of the instance has the broker id that the reply names",
     ),
     Rule(
         "R8",
@@ -48,7 +48,7 @@ ROUTING: Final = (
     Rule("R13", "Step 3: the conversation names no broker id, and routes have the service name and a broker id"),
     Rule(
         "R14",
-        "Step 4: if the table has a route to the dynamic routing service, it is asked for a route, and the conversation is `DELAYED`",
+        "Step 4: if the table has a route to the dynamic routing service, this service is asked for a route, and the conversation is `DELAYED`",
     ),
     Rule("R15", "Step 5: routes have neither a service name nor a broker id"),
     Rule(
@@ -98,7 +98,7 @@ ROUTING: Final = (
     Rule("R52", "Once the principal is known, all messages of the route go to it, and the mirror is not contacted"),
     Rule(
         "R53",
-        "If the principal is unreachable or gives up the role, messages go to the other address only if that one claims the role",
+        "If the principal is unreachable or gives up the role, messages go to the other address only if it claims the role",
     ),
     Rule("R54", "Otherwise nothing is sent, and both addresses are asked again until one of them is the principal"),
     Rule(
@@ -139,7 +139,7 @@ PROTOCOL: Final = (
     Rule("P22", "The dialog protocol authenticates and encrypts dialogs"),
     Rule(
         "P23",
-        "A fragment may carry a signature of its own, so that a damaged fragment is dropped and resent without the rest of its message",
+        "A fragment may carry its own signature, so that a damaged fragment is dropped and resent without the rest of its message",
     ),
     Rule("P24", "Connections use TLS with certificates on both sides; the certificate decides who may connect"),
     Rule("P25", "A broker id is an address, not a credential"),
