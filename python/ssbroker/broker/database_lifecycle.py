@@ -177,10 +177,10 @@ def _check_option(option: object) -> None:
 
 def _check_free(transaction: InstanceTransaction, name: str) -> None:
     check_object_name(name)
-    listed = {row.name for row in database_registry.load(transaction.listing())}
-    if name in listed and name in transaction.unavailable:
+    is_registered = database_registry.is_registered(transaction.listing(), name)
+    if is_registered and name in transaction.unavailable:
         raise refusal(f"{name_is_taken(name)}, but cannot be used: {transaction.unavailable[name]}", 1801)
-    if canonical_name(name) in SYSTEM_DATABASES or name in listed:
+    if canonical_name(name) in SYSTEM_DATABASES or is_registered:
         raise refusal(name_is_taken(name), 1801)
 
 

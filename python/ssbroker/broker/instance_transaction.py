@@ -129,10 +129,10 @@ class InstanceTransaction:
 
     def row(self, database: DatabaseContext) -> RegisteredDatabase:
         """Returns the registry row of a database."""
-        for row in database_registry.load(self.listing()):
-            if row.database_id == database.database_id:
-                return row
-        raise _detached_error(database.name)
+        row = database_registry.by_id(self.listing(), database.database_id)
+        if row is None:
+            raise _detached_error(database.name)
+        return row
 
     def commit_after_registry(self, database: DatabaseContext) -> None:
         """Commits the file after the registry, because the database was enabled or attached."""
@@ -171,7 +171,7 @@ class InstanceTransaction:
 
     def remove_unavailable(self, name: str) -> None:
         """Removes a database whose file cannot be used from the registry; does not touch the file."""
-        if all(row.name != name for row in database_registry.load(self.listing())):
+        if not database_registry.is_registered(self.listing(), name):
             raise _detached_error(name)
         database_registry.remove(self.listing(), name=name)
         self.unavailable.pop(name, None)

@@ -25,11 +25,11 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
     """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
     expected_owner = ownership.owner(file.path)
     with msdb.read() as listing, file.read() as connection:
-        if _is_consistent(connection, _row(listing, database_id), expected_owner):
+        if _is_consistent(connection, database_registry.by_id(listing, database_id), expected_owner):
             return
     # Locks the file before msdb, as everywhere; then no other process is in the middle of a change.
     with file.write() as connection, msdb.write() as listing:
-        row = _row(listing, database_id)
+        row = database_registry.by_id(listing, database_id)
         if row is None or _is_consistent(connection, row, expected_owner):
             return
         owner, broker = file_ownership.read_owner(connection), stored.load(connection).broker
@@ -46,10 +46,6 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
         if is_enabled != broker.is_broker_enabled:
             changes.set_broker(connection, is_broker_enabled=is_enabled)
         database_registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
-
-
-def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
-    return next((row for row in database_registry.load(listing) if row.database_id == database_id), None)
 
 
 def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expected_owner: FileOwner) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ssbroker.store.schema import DATABASE, MSDB
 from ssbroker.store.sqlite import Connection, single_row
@@ -14,6 +14,8 @@ MSDB_MIGRATIONS: Final = tuple(both + msdb for both, msdb in zip(DATABASE, MSDB,
 MSDB_NAME: Final = "msdb"
 MSDB_ID: Final = 4
 """The `database_id` of msdb in `sys.databases`; user databases follow."""
+
+_SELECT: Final = "SELECT database_id, name, file, service_broker_guid, is_broker_enabled FROM ssb_databases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,23 @@ def version_of(connection: Connection) -> int:
 
 def load(connection: Connection) -> tuple[RegisteredDatabase, ...]:
     """Reads the registry in the order of the ids."""
-    rows = connection.execute(
-        "SELECT database_id, name, file, service_broker_guid, is_broker_enabled FROM ssb_databases ORDER BY database_id"
-    )
-    return tuple(
-        RegisteredDatabase(number, name, file, guid, bool(enabled)) for number, name, file, guid, enabled in rows
-    )
+    return tuple(_registered(row) for row in connection.execute(f"{_SELECT} ORDER BY database_id"))
+
+
+def by_id(connection: Connection, database_id: int) -> RegisteredDatabase | None:
+    """Returns a database by its id; None if it is not registered."""
+    row = connection.execute(f"{_SELECT} WHERE database_id = ?", (database_id,)).fetchone()
+    return None if row is None else _registered(row)
+
+
+def is_registered(connection: Connection, name: str) -> bool:
+    """Whether a database has a name."""
+    return connection.execute("SELECT 1 FROM ssb_databases WHERE name = ?", (name,)).get is not None
+
+
+def _registered(row: tuple[Any, ...]) -> RegisteredDatabase:
+    database_id, name, file, service_broker_guid, is_broker_enabled = row
+    return RegisteredDatabase(database_id, name, file, service_broker_guid, bool(is_broker_enabled))
 
 
 def is_msdb(connection: Connection) -> bool:
