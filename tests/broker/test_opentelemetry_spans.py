@@ -12,7 +12,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -244,6 +245,60 @@ def test_a_lease_that_is_lost_at_the_end_is_an_error_of_the_span(sales: Database
         2,
         1,
     )
+
+
+class FailingStart(SpanProcessor):
+    """Fails at the start of the span of a receive or a job."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if span.name.startswith(("process", "receive")):
+            raise self.error("no spans today")
+
+
+@pytest.fixture
+def failing_start(
+    instance: Instance, sales: Database, provider: TracerProvider, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    provider.add_span_processor(FailingStart(request.param))
+    traces = ssbroker.traces(instance, tracer_provider=provider)
+    send(sales, b"two chairs")
+    yield
+    traces.close()
+
+
+@pytest.mark.parametrize("failing_start", [RuntimeError], indirect=True)
+@pytest.mark.usefixtures("failing_start")
+def test_a_job_runs_without_a_span_if_tracing_fails(
+    instance: Instance, sales: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sales.take(QUEUE, timeout=0) as job:
+        assert job.message.message_body == b"two chairs"
+    assert instance.view(f"dbo.{QUEUE}").num_rows == 0
+    assert "Sales: the span of a job could not be started: RuntimeError: no spans today" in caplog.text
+
+
+@pytest.mark.parametrize("failing_start", [RuntimeError], indirect=True)
+@pytest.mark.usefixtures("failing_start")
+@pytest.mark.parametrize("call", ["receive", "receive_one"])
+def test_messages_are_received_without_a_span_if_tracing_fails(
+    sales: Database, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sales.transaction() as t:
+        found = t.receive(QUEUE) if call == "receive" else t.receive_one(QUEUE)
+    assert found is not None
+    assert "Sales: the span of a receive could not be recorded: RuntimeError: no spans today" in caplog.text
+
+
+@pytest.mark.parametrize("failing_start", [KeyboardInterrupt], indirect=True)
+@pytest.mark.usefixtures("failing_start")
+def test_an_interrupt_before_the_block_of_a_job_gives_its_messages_back(instance: Instance, sales: Database) -> None:
+    with pytest.raises(KeyboardInterrupt), sales.take(QUEUE, timeout=0):
+        pytest.fail("the block does not run")
+    assert instance.view("sys.dm_broker_leases")["state"].to_pylist() == ["READY"]
+    assert instance.view(f"dbo.{QUEUE}").num_rows == 1
 
 
 class FailingProcessor(SpanProcessor):

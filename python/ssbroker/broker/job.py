@@ -432,15 +432,24 @@ class Job:
         return ReceiveWait(self._context, self._key, deadline=deadline)
 
     def _start(self, claimed: Claim | None) -> None:
-        if claimed is not None:
-            self._lease = claimed.lease
-            self._is_over = False
-            self._messages = tuple(map(Message, claimed.messages))
-            tracing = self._context.instance.tracing
-            if tracing is not None:
-                identities, attempt = identities_of(self._messages), claimed.lease.attempts
-                self._span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
-                self._outcome = self._span.__enter__()
+        if claimed is None:
+            return
+        self._lease = claimed.lease
+        self._is_over = False
+        self._messages = tuple(map(Message, claimed.messages))
+        tracing = self._context.instance.tracing
+        if tracing is None:
+            return
+        try:
+            identities, attempt = identities_of(self._messages), claimed.lease.attempts
+            span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
+            self._outcome = span.__enter__()
+            self._span = span
+        except Exception as error:  # noqa: BLE001  # a failure of tracing does not change how the job runs
+            log_failure(self._context, "the span of a job could not be started", error)
+        except BaseException:
+            self._give_back()  # __exit__ will not be called
+            raise
 
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from types import TracebackType
@@ -18,7 +18,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._text import exception_text
 from ssbroker._well_known import DEFAULT
 from ssbroker.broker import async_calls
-from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import dialog_lifecycle, poison_message_handling, receive, send, send_batch
 from ssbroker.broker.dialogs.receive import ReceiveRequest
 from ssbroker.broker.effects import Effects, ReceiveCall
@@ -319,8 +319,7 @@ class Transaction:
             ),
         )
         table = pa.Table.from_batches([found]) if isinstance(found, pa.RecordBatch) else found
-        if (tracing := self._context.instance.tracing) is not None:
-            tracing.received(self._context.name, queue, identities_of(messages_of(table)))
+        self._trace_receive(queue, messages_of(table))
         return table
 
     def receive_one(
@@ -366,8 +365,8 @@ class Transaction:
             fast_path=self._session.receive_one,
         )
         message = Message(found) if isinstance(found, tuple) else next(iter(messages_of(found)), None)
-        if message is not None and (tracing := self._context.instance.tracing) is not None:
-            tracing.received(self._context.name, queue, identities_of([message]))
+        if message is not None:
+            self._trace_receive(queue, [message])
         return message
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
@@ -732,6 +731,15 @@ class Transaction:
         if wait is not None:
             self._roll_back_and_release()
         return wait is not None and wait.wait()
+
+    def _trace_receive(self, queue: str, messages: Iterable[Message]) -> None:
+        tracing = self._context.instance.tracing
+        if tracing is None:
+            return
+        try:
+            tracing.received(self._context.name, queue, identities_of(messages))
+        except Exception as error:  # noqa: BLE001  # a failure of tracing does not change what is received
+            log_failure(self._context, "the span of a receive could not be recorded", error)
 
     def _receive_wait(self, queue: str, timeout: float, *, named: ReceiveRequest | None = None) -> ReceiveWait | None:
         """Returns how to wait for a message; None if waiting is useless, because this transaction holds the lock."""
