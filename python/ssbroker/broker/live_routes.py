@@ -19,7 +19,7 @@ CACHED_MAX: Final = 100_000
 """Maximum number of cached decisions; when it is exceeded, the cache is cleared."""
 _LOCAL: Final = "LOCAL"
 _ROUTE_REQUESTED: Final = "route_requested"
-_Key: TypeAlias = tuple[str, bytes, int, bytes | None]
+_Key: TypeAlias = tuple[str, bytes, int, str, bytes | None]
 
 
 class Decision(NamedTuple):
@@ -156,7 +156,10 @@ class DecisionCache:
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
         """Returns cached or new decisions. Clearing the cache replaces the dictionary, so concurrent readers keep the old one."""
         cached = self._decisions
-        keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
+        keys = [
+            (database, each.conversation_id, each.is_initiator, each.far_service, each.far_broker_instance)
+            for each in senders
+        ]
         new = {key: each for key, each in zip(keys, senders, strict=True) if key not in cached}
         if not new:
             return [cached[key] for key in keys]
