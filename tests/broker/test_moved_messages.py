@@ -600,3 +600,39 @@ def test_failed_messages_stay_moved_across_restarts(instance: Instance, sales: D
         send(opened.database("Sales"), b"next", dialog=dialog)
         assert queued(opened, FAILED) == [b"poison", b"next"]
         assert opened.database("Sales").requeue(QUEUE) == 2
+
+
+def _reply_handles(sales: Database) -> tuple[uuid.UUID, uuid.UUID]:
+    """Returns the receivers' handles of two conversations; the group of the first has been moved to FAILED."""
+    moved = move(sales, b"poison")
+    send(sales, b"good")
+    with sales.transaction() as t:
+        good = t.receive_one(QUEUE)
+    assert good is not None
+    return moved, good.conversation_handle
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_batch_is_checked_against_the_queue_of_each_group(sales: Database, order: tuple[int, int]) -> None:
+    handles = _reply_handles(sales)
+    sales.alter_queue(FAILED, retention=True, status=False)
+    with pytest.raises(BrokerError, match=f"dbo.{FAILED}") as caught, sales.transaction() as t:
+        t.send_batch(
+            pa.table(
+                {
+                    "conversation_handle": pa.array([handles[place].bytes for place in order], pa.binary(16)),
+                    "message_body": pa.array([b"one", b"two"], pa.binary()),
+                }
+            )
+        )
+    assert caught.value.number == 9618
+
+
+def test_a_message_sent_from_a_moved_group_is_retained_in_its_queue(instance: Instance, sales: Database) -> None:
+    moved, _ = _reply_handles(sales)
+    sales.alter_queue(FAILED, retention=True)
+    for body in (b"in Python", b"native, with the objects that Python has read"):
+        with sales.transaction() as t:
+            t.send(moved, body)
+        rows = instance.view(f"dbo.{FAILED}", database="Sales").select(["status", "message_body"]).to_pylist()
+        assert {"status": 3, "message_body": body} in rows

@@ -375,7 +375,9 @@ fn by_conversation<'m>(messages: &'m [Outgoing<'m>]) -> Vec<(Guid, Vec<&'m Outgo
 const SENDER: &str = "
     SELECT endpoint_id, conversation_id, is_initiator, service_id, service_contract_id, far_service, far_broker_instance, is_bound, state,
         lifetime, send_sequence
-    FROM ssb_conversation_endpoints WHERE conversation_handle = ?1";
+    FROM ssb_conversation_endpoints AS e WHERE conversation_handle = ?1
+    AND NOT EXISTS (
+        SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL)";
 
 /// A row of `SENDER`.
 struct SenderRow<'r> {
@@ -410,7 +412,7 @@ impl<'r> SenderRow<'r> {
     }
 }
 
-// The messages of groups that poison message handling has moved go to another queue.
+// As for `SENDER`: the messages of groups that poison message handling has moved go to another queue.
 const RECEIVER: &str = "
     SELECT endpoint_id, service_id, service_contract_id, far_service, is_bound, far_broker_instance, priority, receive_sequence, is_remote
     FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = ?3

@@ -86,6 +86,7 @@ def check_all_may_send(
             endpoint.service_id,
             endpoint.service_contract_id,
             endpoint.is_initiator,
+            queue_of(work, endpoint).queue_id,
             message_types,
         )
         state = checked.get(key)
