@@ -37,7 +37,7 @@ def test_the_pages_say_which_pyspark() -> None:
     page = " ".join((ROOT / "docs/how-to/spark-data-source.md").read_text(encoding="utf-8").split())
     assert f"adds a data source `ssbroker` to Spark {source} or newer" in page
     page = " ".join((ROOT / "docs/how-to/streams.md").read_text(encoding="utf-8").split())
-    assert f"It needs PySpark {stream} or newer." in page
+    assert f"Streams need PySpark {stream} or newer." in page
 
 
 def last_line(source: str) -> str:
