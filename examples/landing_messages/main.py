@@ -37,7 +37,7 @@ SERVICES: Final = (
     ("//cards.example/Authorise", "Sales", 1),
     ("//press.example/Leaflets", "Sales", 1),
 )
-# Per 1,000 fragments. Late ones arrive an hour later, damaged ones are sent again, lost ones are not.
+# Numbers per 1,000 fragments. Late ones arrive an hour later, damaged ones are sent again, lost ones are not.
 LATE, TWICE, DAMAGED, LOST = 50, 10, 5, 1
 
 ARRIVED, LANDED, CHECKPOINT, CATALOG = "fragments", "landed", "checkpoint", "routes.sql"
@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["arrive", "land", "dashboard"], help="`land` also shows the dashboard")
     parser.add_argument("--hours", type=int, default=HOURS, help="number of hours to write (default: all)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder of all files")
+    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder for all files")
     options = parser.parse_args(arguments)
     if options.command == "arrive":
         arrive(options.folder, options.hours)

@@ -33,12 +33,12 @@ FRAGMENT_BYTES: Final = 1024
 MESSAGES_A_CONVERSATION: Final = 8
 BODY_BYTES: Final = ((100, 400), (400, 1_500), (1_500, 8_000), (8_000, 40_000))
 SHARES: Final = (60, 30, 9, 1)
-# Per 10,000 fragments. Senders send damaged and lost fragments again, except those of the last hour.
+# Numbers per 10,000 fragments. Senders send damaged and lost fragments again, except those of the last hour.
 DUPLICATED: Final = 200
 DAMAGED: Final = 60
 LOST: Final = 30
 NOT_RESENT: Final = 1 / 24
-# Per 10,000 messages. They were damaged before they were split: each fragment is valid, and the message is not.
+# Number per 10,000 messages. These were damaged before they were split: each fragment is valid, but the message is not.
 CORRUPT_MESSAGES: Final = 3
 
 
@@ -97,7 +97,7 @@ def with_other_values(fragments: pa.Table, name: str, rows: list[int], change: A
 
 
 def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
-    """Returns the fragments as they arrive: in another order, and of the first `count` some duplicated, damaged or lost."""
+    """Returns the fragments as they arrive: in another order, with some of the first `count` duplicated, damaged or lost."""
     picked = source.sample(range(count), count * (DUPLICATED + DAMAGED + LOST) // 10_000)
     duplicated = picked[: count * DUPLICATED // 10_000]
     damaged = picked[len(duplicated) : len(duplicated) + count * DAMAGED // 10_000]
@@ -108,13 +108,13 @@ def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
     flipped = with_other_values(fragments, "message_body", damaged, lambda body: bytes([body[0] ^ 1]) + body[1:])
     source.shuffle(sent)
     cut = source.randrange(len(sent))
-    # Damaged ones arrive among the others.
+    # Damaged fragments arrive among the others.
     parts = [fragments.take(pa.array(rows, pa.int64())) for rows in (sent[:cut], sent[cut:])]
     return pa.concat_tables([parts[0], flipped, parts[1]])
 
 
 def fragments_of_the_day(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
-    """Returns a Parquet file of the fragments of `rows` messages as they arrive, the same on every machine; created if missing."""
+    """Returns the path of a Parquet file with the fragments of `rows` messages as they arrive, the same on every machine; creates it if it is missing."""
     path = folder / f"fragments-{rows}.parquet"
     if path.exists():
         return path
@@ -175,7 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the example."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=300_000, help="number of messages (default: 300,000)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder where they are kept between runs")
+    parser.add_argument(
+        "--folder", type=Path, default=HERE / ".cache", help="folder where the fragments are kept between runs"
+    )
     options = parser.parse_args(arguments)
 
     catalog = ssbroker.Catalog.load(SHOP / "routes.sql", now=MORNING)

@@ -56,7 +56,7 @@ def traffic(catalog: ssbroker.Catalog) -> pa.Table:
 
 
 def conversations(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
-    """Returns a Parquet file of `rows` conversations, the same on every machine; created if missing."""
+    """Returns the path of a Parquet file with `rows` conversations, the same on every machine; creates it if it is missing."""
     path = folder / f"conversations-{rows}.parquet"
     if path.exists():
         return path
@@ -97,7 +97,7 @@ def show_speed(rows: int, router: str, seconds: float) -> None:
 
 
 def show(title: str, counts: Counter[tuple[str, ...]], most: int) -> None:
-    """Prints the largest counts with bars, and the number of the others."""
+    """Prints the largest counts with bars, then the total and the number of the others."""
     print(f"\n{title}")
     largest = max(counts.values())
     for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
@@ -126,7 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the example."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="number of conversations (default: 1,000,000)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="folder where they are kept between runs")
+    parser.add_argument(
+        "--folder", type=Path, default=HERE / ".cache", help="folder where the conversations are kept between runs"
+    )
     options = parser.parse_args(arguments)
 
     catalog = ssbroker.Catalog.load(HERE / "routes.sql", now=MORNING)
@@ -156,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     page = options.folder / "report.html"
     page.write_text(html_report(catalog, traffic=router.with_decisions(table, now=NOON), at=NOON), encoding="utf-8")
-    print(f"\nFindings, routes and traffic to look at: {page}")
+    print(f"\nReport of findings, routes and traffic: {page}")
 
 
 if __name__ == "__main__":

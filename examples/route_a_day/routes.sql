@@ -59,7 +59,7 @@ CREATE QUEUE dbo.PaymentQueue
 CREATE SERVICE [//shop.example/Billing/Invoices] ON QUEUE dbo.InvoiceQueue ([DEFAULT])
 CREATE SERVICE [//shop.example/Billing/Payments] ON QUEUE dbo.PaymentQueue ([DEFAULT])
 GO
-DROP ROUTE AutoCreatedLocal   -- nothing leaves Billing but what is named
+DROP ROUTE AutoCreatedLocal   -- conversations leave Billing only by the routes below
 CREATE ROUTE Orders WITH SERVICE_NAME = N'//shop.example/Sales/Orders', ADDRESS = N'LOCAL'
 CREATE ROUTE Returns WITH SERVICE_NAME = N'//shop.example/Sales/Returns', ADDRESS = N'LOCAL'
 CREATE ROUTE Ledger WITH SERVICE_NAME = N'//finance.example/Ledger', BROKER_INSTANCE = N'F1A4CE00-1111-4222-8333-000000000001',
@@ -71,7 +71,7 @@ CREATE ROUTE BankB WITH SERVICE_NAME = N'//bank.example/Transfers', BROKER_INSTA
 CREATE ROUTE Dunning WITH SERVICE_NAME = N'//letters.example/Dunning', ADDRESS = N'TCP://letters.example:4022'
 CREATE ROUTE [Print] WITH SERVICE_NAME = N'//letters.example/Print', LIFETIME = 7200, ADDRESS = N'TCP://letters.example:4022'
 GO
-ALTER ROUTE [Print] WITH LIFETIME = 604800   -- the contract was prolonged by a week
+ALTER ROUTE [Print] WITH LIFETIME = 604800   -- the contract was extended by a week
 GO
 
 ---------------------------------------------------------------- Warehouse
