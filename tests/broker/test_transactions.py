@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +14,7 @@ import pytest
 
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.transaction import Transaction
 from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
 from tests.broker import dialog_calls
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
@@ -239,6 +242,48 @@ def test_waiting_for_the_own_transaction_raises_immediately(sales: Database) -> 
             with pytest.raises(LockTimeoutError, match="its own open transaction"):
                 waits()
     assert contents_of(receive(sales)) == [b"x", b"y"]
+
+
+@contextmanager
+def request_transaction(database: Database) -> Iterator[Transaction]:
+    """A dependency as web frameworks run it: each step in any thread of a pool."""
+    with database.transaction() as t:
+        yield t
+
+
+def test_a_thread_that_has_entered_a_suspended_generator_waits(sales: Database) -> None:
+    dialog = begin(sales, b"x")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        request = request_transaction(sales)
+        t = first.submit(request.__enter__).result()
+        second.submit(t.send, dialog, b"y").result()
+        waiting = first.submit(begin, sales, b"z")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        second.submit(request.__exit__, None, None, None).result()
+        waiting.result(timeout=10)
+    with sales.transaction() as t:
+        assert sorted(contents_of(t.receive(QUEUE, groups=None))) == [b"x", b"y", b"z"]
+
+
+def test_the_error_of_a_thread_that_waits_for_its_own_generator_names_it(sales: Database) -> None:
+    database_context(sales).file.lock_timeout = 0.1
+    with (
+        request_transaction(sales) as t,
+        pytest.raises(LockTimeoutError, match="A generator that began its transaction in thread 'MainThread'"),
+    ):
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"y")
+        begin(sales)
+
+
+def test_a_thread_can_put_while_the_generator_of_another_request_is_suspended(sales: Database) -> None:
+    queue = sales.queue("Jobs")
+    with ThreadPoolExecutor(1) as thread:
+        request = request_transaction(sales)
+        thread.submit(request.__enter__).result()
+        thread.submit(queue.put, b"of another request").result()
+        thread.submit(request.__exit__, None, None, None).result()
+    assert queue.count() == 1
 
 
 def test_a_transaction_can_only_be_used_inside_its_block(sales: Database) -> None:

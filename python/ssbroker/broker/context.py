@@ -233,7 +233,7 @@ class DatabaseContext:
         file: The database file.
         commit_signals: Wakes those who wait for commits, such as receivers.
         session: Returns a transaction of this thread that has not started; it announces commits natively if possible.
-        threads_in_transactions: The threads that are in the block of a transaction, once for each block.
+        holders_in_transactions: The threads and generators that are in the block of a transaction, once for each block.
         drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
     """
 
@@ -249,7 +249,7 @@ class DatabaseContext:
             self.commit_signals.share(shared)
         announcer = (instance.counters.fast_path, self.commit_signals, SYSTEM_QUEUE_ID)
         self.session: Final = partial(file.session, SessionContext(file.write_lock, announcer))
-        self.threads_in_transactions: Final[list[int]] = []
+        self.holders_in_transactions: Final[list[int]] = []
         self.drained_version: int | None = None
         self.public: Any = None
         self._objects: Objects | None = None

@@ -44,6 +44,7 @@ from ssbroker.store import object_changes as changes
 from ssbroker.store.database_registry import MSDB_NAME
 from ssbroker.store.objects import Objects, Role
 from ssbroker.store.sqlite import Connection
+from ssbroker.store.write_lock import holder_of_caller
 
 
 class Database:
@@ -184,7 +185,7 @@ class Database:
             ...     with instance.create_database("Sales").transaction() as t:
             ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         """
-        return Transaction(self._context)
+        return Transaction(self._context, holder=holder_of_caller())
 
     def read(self) -> ReadTransaction:
         """Returns a new read transaction on the application's own tables, which neither waits for writers nor blocks them.

@@ -28,6 +28,7 @@ from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import BrokerError, InputError, LeaseLostError, OptionError, SsbrokerError
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store.leases import Lease
+from ssbroker.store.write_lock import holder_of_caller
 
 JSON: Final = "application/json"
 """The message type of bodies that `Job.value` decodes."""
@@ -521,7 +522,7 @@ class _JobTransaction(Transaction):
     __slots__ = ("_job",)
 
     def __init__(self, context: DatabaseContext, job: Job) -> None:
-        super().__init__(context)
+        super().__init__(context, holder=holder_of_caller())
         self._job: Final = job
 
     def __enter__(self) -> Self:

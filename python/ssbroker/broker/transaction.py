@@ -66,22 +66,33 @@ class Transaction:
         [b'two chairs']
     """
 
-    __slots__ = ("__weakref__", "_context", "_effects", "_entered_by", "_guard", "_is_broken", "_session", "_work")
+    __slots__ = (
+        "__weakref__",
+        "_context",
+        "_effects",
+        "_guard",
+        "_has_entered",
+        "_holder",
+        "_is_broken",
+        "_session",
+        "_work",
+    )
 
-    def __init__(self, context: DatabaseContext) -> None:
+    def __init__(self, context: DatabaseContext, *, holder: int | None = None) -> None:
         self._context: Final = context
-        self._session: Final = context.session()
+        self._holder: Final = get_ident() if holder is None else holder
+        self._session: Final = context.session(holder=self._holder)
         self._effects: Effects | None = None
         self._work: Work | None = None
         self._guard: ConnectionGuard | None = None
         self._is_broken = False
-        self._entered_by: int | None = None
+        self._has_entered = False
 
     def __enter__(self) -> Self:
         if not self._session.open():
             raise BrokerError("a transaction can be entered only once; start another with database.transaction()")
-        self._entered_by = get_ident()
-        self._context.threads_in_transactions.append(self._entered_by)
+        self._has_entered = True
+        self._context.holders_in_transactions.append(self._holder)
         return self
 
     def __exit__(
@@ -545,10 +556,10 @@ class Transaction:
         return None if instance.has_system_clock else instance.microseconds()
 
     def _leave_thread(self) -> None:
-        """Stops counting the transaction as open in the thread that entered it."""
-        if self._entered_by is not None:
-            self._context.threads_in_transactions.remove(self._entered_by)
-            self._entered_by = None
+        """Stops counting the transaction as open."""
+        if self._has_entered:
+            self._context.holders_in_transactions.remove(self._holder)
+            self._has_entered = False
 
     def _enter_and_begin(self) -> Self:
         """Enters the block of a coroutine, in a worker thread."""

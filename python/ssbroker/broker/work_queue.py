@@ -379,7 +379,7 @@ class WorkQueue:
 
     def _reject_open_block(self, remedy: str) -> None:
         """Raises in the block of a transaction of this thread: a rollback would not undo what another transaction commits."""
-        if get_ident() in self._context.threads_in_transactions:
+        if get_ident() in self._context.holders_in_transactions:
             raise LockTimeoutError(
                 f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; {remedy}",
                 file=str(self._context.file.path),

@@ -22,7 +22,7 @@ from ssbroker.store.sqlite import (
     rolled_back_error,
     storage_errors,
 )
-from ssbroker.store.write_lock import WriteLock
+from ssbroker.store.write_lock import WriteLock, thread_of
 
 _FORK_WAIT: Final = 1.0
 """Maximum seconds that a fork waits for other threads to leave SQLite."""
@@ -280,7 +280,7 @@ class ConnectionPool:
         """The threads that may be executing inside SQLite for this file."""
         in_use = self._write_lock.connection_in_use()
         threads = {*list(self._used.values())}
-        return threads if in_use is None or in_use[1] is None else threads | {in_use[1]}
+        return threads if in_use is None or in_use[1] is None else threads | {thread_of(in_use[1])}
 
     def close_idle(self) -> None:
         """Before a fork: closes idle connections, so that the new process does not inherit them and may open the file itself."""

@@ -163,8 +163,10 @@ class DatabaseFile:
         error = lock_timeout_error(self.path, waited)
         if self._shared is None:
             return error
-        thread = self.write_lock.holder if self.write_lock.is_recorded else None
-        return LockTimeoutError(f"{error}. {describe_lock_holder(self._shared.holder, thread)}", file=str(self.path))
+        own_holder = self.write_lock.holder if self.write_lock.is_recorded else None
+        return LockTimeoutError(
+            f"{error}. {describe_lock_holder(self._shared.holder, own_holder)}", file=str(self.path)
+        )
 
     @contextmanager
     def lock_errors(self, *, waited: float) -> Iterator[None]:
@@ -258,10 +260,16 @@ class DatabaseFile:
         with self._reader() as connection:
             return run(connection)
 
-    def session(self, context: SessionContext | None = None, *, lock_timeout: float | None = None) -> Session:
-        """Returns a transaction that has not started; `context` announces its commits without Python, None announces nothing."""
+    def session(
+        self, context: SessionContext | None = None, *, lock_timeout: float | None = None, holder: int | None = None
+    ) -> Session:
+        """Returns a transaction that has not started.
+
+        `context` announces its commits without Python; None announces nothing. `holder` holds the write lock; by default, it is this thread.
+        """
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
-        return Session(self._context if context is None else context, get_ident(), self, wait)
+        holder = get_ident() if holder is None else holder
+        return Session(self._context if context is None else context, holder, self, wait)
 
     def set_snapshot(self, version: int, snapshot: NativeSnapshot) -> None:
         """Sets the snapshot of the objects that the fast path uses while they have this version."""

@@ -20,7 +20,7 @@ from ssbroker.store.sqlite import (
     rolled_back_error,
     storage_errors,
 )
-from ssbroker.store.write_lock import WriteLock
+from ssbroker.store.write_lock import WriteLock, thread_of
 
 Placement: TypeAlias = tuple[int | None, int, bool]
 """Where messages were stored: (queue id, priority, whether the receiver is remote); for the transmission queue (None, sender id, False)."""
@@ -77,10 +77,10 @@ class Session(_core.Session):
         is_reusable: Whether the connection may be reused by later transactions.
     """
 
-    __slots__ = ("_file", "_has_handler", "_is_guarded", "_lock_timeout", "_thread", "is_exposed", "is_reusable")
+    __slots__ = ("_file", "_has_handler", "_holder", "_is_guarded", "_lock_timeout", "is_exposed", "is_reusable")
 
-    def __init__(self, _context: SessionContext, thread: int, file: SessionFile, lock_timeout: float) -> None:
-        self._thread = thread
+    def __init__(self, _context: SessionContext, holder: int, file: SessionFile, lock_timeout: float) -> None:
+        self._holder = holder
         self._file = file
         self._has_handler = False
         self._lock_timeout = lock_timeout
@@ -159,7 +159,7 @@ class Session(_core.Session):
             return
         try:
             # A fork must never miss a connection that is in use.
-            connections.used[self.connection] = self._thread
+            connections.used[self.connection] = thread_of(self._holder)
             connection = self.detach()
             self._unguard(connection)
             connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True, is_exposed=self.is_exposed)
@@ -190,7 +190,7 @@ class Session(_core.Session):
                         connections.give_back(connection)
                     raise
         except BaseException:  # a signal handler may have raised it anywhere
-            if not self.has_begun and (is_acquired or write_lock.is_held_by_this_thread):
+            if not self.has_begun and (is_acquired or write_lock.holder == self._holder):
                 write_lock.release()
             raise
         return connection
@@ -203,7 +203,7 @@ class Session(_core.Session):
             raise
 
     def _acquire(self) -> None:
-        if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._thread):
+        if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._holder):
             raise self._file.held_lock_error(self._lock_timeout)
 
     def _check(self, connection: Connection) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntFlag
+from types import FrameType
 from typing import Final, final
 
 from ssbroker import _core
 
 _CALLER: Final = threading.local()
+_BY_GENERATOR: Final = 1 << 62
+"""Added to a thread id: a holder that is not this thread, because other threads may resume the generator."""
 
 
 @contextmanager
@@ -24,6 +29,24 @@ def calling_for(thread: int) -> Iterator[None]:
         yield
     finally:
         del _CALLER.thread
+
+
+def holder_of_caller() -> int:
+    """Returns who will hold the lock for the caller of this package: this thread, or a generator that it executes.
+
+    A suspended generator may be resumed in another thread, while this thread does something else that may wait for the lock: web frameworks
+    do so with generators that open a transaction for a request.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("ssbroker", "contextlib"):
+        frame = frame.f_back
+    is_generator = frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR
+    return threading.get_ident() | (_BY_GENERATOR if is_generator else 0)
+
+
+def thread_of(holder: int) -> int:
+    """Returns the thread that acquired the lock."""
+    return holder & ~_BY_GENERATOR
 
 
 @final
@@ -60,7 +83,7 @@ class WriteLock(_core.WriteLock):
         return self.is_waiting(thread) or self.holder == thread
 
     def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
-        """Waits for the lock for up to `timeout` seconds; returns whether it was acquired. `holder` is the thread id that will release it."""
+        """Waits for the lock for up to `timeout` seconds; returns whether it was acquired. `holder` is by default this thread."""
         holder = threading.get_ident() if holder is None else holder
         if self.try_acquire(holder):
             return True
@@ -85,24 +108,27 @@ class LockCall(IntFlag):
     SQL = 4
 
 
-def describe_lock_holder(holder: tuple[int, int, int] | None, thread: int | None) -> str:
+def describe_lock_holder(holder: tuple[int, int, int] | None, own_holder: int | None) -> str:
     """Describes the holder of a write lock, and what to do.
 
     Args:
         holder: As in `SharedMemory.holder`.
-        thread: The thread that holds it if the holder is this `Instance`.
+        own_holder: The holder if it is this `Instance`, as `holder_of_caller` returns it.
     """
     if holder is None or not _is_running(holder[0]):
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
     process_id, since, calls = holder
     who = f"Process {process_id}"
     advice = "Do slow work outside transactions: take messages with a lease, with Database.take"
-    if process_id == os.getpid() and thread is None:
+    if process_id == os.getpid() and own_holder is None:
         who = "Another Instance of this process"
         advice = "Open each folder once in a process, and share the Instance between its threads"
-    elif process_id == os.getpid():
+    elif own_holder is not None and process_id == os.getpid():
         names = {each.ident: each.name for each in threading.enumerate()}
-        who = f"Thread {names.get(thread, 'unknown')!r} of this process"
+        who = f"Thread {names.get(thread_of(own_holder), 'unknown')!r} of this process"
+        if own_holder & _BY_GENERATOR:
+            who = f"A generator that began its transaction in thread {names.get(thread_of(own_holder), 'unknown')!r} of this process"
+            advice = "Use that transaction, or end it first; in a web application, begin transactions in the function that handles the request"
     started = datetime.fromtimestamp(since / 1e6, UTC)
     done = [text for call, text in _LOCK_CALLS.items() if calls & call]
     what = f", in a transaction that has {' and '.join(done)}" if done else ""
