@@ -704,9 +704,9 @@ class Transaction:
         fast_path: Callable[[str, int | None], _Received | None],
     ) -> _Received | pa.Table:
         """Receives on the fast path if possible, and waits if there are no messages; off the fast path the result is a table."""
-        request = receive.named_request(top, groups, conversation_handle, conversation_group_id)
-        wait = self._receive_wait(queue, timeout, named=request)
-        can_be_fast = request is None and type(queue) is str
+        request = receive.receive_request(top, groups, conversation_handle, conversation_group_id)
+        wait = self._receive_wait(queue, timeout, named=request if request.is_named else None)
+        can_be_fast = not request.is_named and type(queue) is str
         has_waited = False
         while True:
             if can_be_fast:
@@ -727,7 +727,6 @@ class Transaction:
                     if not is_ready:
                         return receive.empty_table()
                     continue
-            request = request or receive.receive_request(top, groups, conversation_handle, conversation_group_id)
             with self._call() as work:
                 table = receive.receive(work, queue, request)
             if table.num_rows:

@@ -37,6 +37,11 @@ class ReceiveRequest(NamedTuple):
     group: bytes | None = None
     """The only conversation group to receive from."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it receives only from one conversation or conversation group."""
+        return self.conversation is not None or self.group is not None
+
 
 def receive_request(
     top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object
@@ -50,15 +55,6 @@ def receive_request(
         optional_guid_bytes(conversation_handle, name="conversation_handle"),
         optional_guid_bytes(conversation_group_id, name="conversation_group_id"),
     )
-
-
-def named_request(
-    top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object
-) -> ReceiveRequest | None:
-    """Validates the options of a RECEIVE that names a conversation or group; returns None for another one."""
-    if conversation_handle is None and conversation_group_id is None:
-        return None
-    return receive_request(top, groups, conversation_handle, conversation_group_id)
 
 
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
@@ -80,9 +76,10 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
         )
     except LookupError:
         raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
-    is_named = conversation is not None or group is not None
-    first = batch["conversation_handle"][0].as_py() if is_named and batch is not None else None
-    work.effects.received.append(ReceiveCall(queue.queue_id, batch is None, is_named, conversation_handle=first))
+    first = batch["conversation_handle"][0].as_py() if request.is_named and batch is not None else None
+    work.effects.received.append(
+        ReceiveCall(queue.queue_id, batch is None, request.is_named, conversation_handle=first)
+    )
     return empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
