@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntFlag
-from types import FrameType
 from typing import Final, final
 
 from ssbroker import _core
@@ -37,7 +35,7 @@ def holder_of_caller() -> int:
     A suspended generator may be resumed in another thread, while this thread does something else that may wait for the lock: web frameworks
     do so with generators that open a transaction for a request.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("ssbroker", "contextlib"):
         frame = frame.f_back
     is_generator = frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR
