@@ -146,7 +146,7 @@ _HOMES = {
     "Trust": "broker.network.tls",
     **dict.fromkeys(("Reassembler", "Reassembly", "fragment", "md5", "reassemble"), "reassembly"),
 }
-"""The module of each name; that of the others is `exceptions`."""
+"""The module of each public name; names that are not listed are in `exceptions`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -45,7 +45,7 @@ class InputError(SsbrokerError, ValueError):
 
 
 def renumber_row(error: InputError, row_of: Callable[[int], int]) -> InputError:
-    """Returns a copy of an error about a part of the input, with the row of the whole input; `row_of` converts row numbers.
+    """Returns a copy of an error about a part of the input, with the row counted over the whole input; `row_of` converts row numbers.
 
     Examples:
         >>> str(renumber_row(InputError("age, row 2: 'x' is not a number", row=2), lambda row: row + 40))
@@ -69,7 +69,7 @@ class InvalidAddressError(InputError):
 
 
 class UnknownDatabaseError(InputError):
-    """A row or a call names a database that the catalog or the instance does not have."""
+    """A row or a call names a database that does not exist in the catalog or the instance."""
 
 
 class DuplicateError(InputError):
@@ -158,7 +158,7 @@ class LockTimeoutError(StorageError, TimeoutError):
 
 
 class FileReplacedError(StorageError):
-    """A database file was moved, deleted or replaced while it was open, so that changes would be lost."""
+    """A database file was moved, deleted or replaced while it was open; further changes would be lost."""
 
 
 class BrokerError(SsbrokerError):

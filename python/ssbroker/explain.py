@@ -15,7 +15,7 @@ from ssbroker.advice import advice
 
 _WIDTH: Final = 100
 _HANGING: Final = "\ue001"
-"""Where the other lines of a paragraph start; a private-use character, which `printable` escapes in names."""
+"""Marks where the second and later lines of a paragraph start. It is a private-use character, which `printable` escapes in names."""
 _LAST_STEP: Final = 7
 _NOTE_FOUND: Final = "found"
 """The note of a step that found routes; it adds nothing to the count."""
@@ -212,7 +212,7 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
     yield from _databases(locate["databases"], broker_id)
     if not locate["databases"]:
         yield f"  - no database of this instance has the service{'' if broker_id is None else ' or the broker id'}"
-    # No database is picked if a route other than the one to LOCAL was chosen.
+    # No database is picked if a route other than the LOCAL route was chosen.
     if len(locate["candidates"]) > 1 and locate["picked"] is not None:
         yield from _wrapped(f"{quoted(locate['picked'])} is {_pick(details)}", "  ")
 
@@ -305,9 +305,9 @@ class Explanation:
     `str()` returns it as text for an administrator, and `to_dict()` as a dict.
 
     Attributes:
-        details: A dict of the conversation, the routing tables that were read (`passes`, with the steps of each, the
-            routes that each step considered, the classes of routes, and the databases) and the decision. `to_dict`
-            returns a copy.
+        details: A dict with the conversation, the decision, and the routing tables that were read (`passes`). Each
+            table lists its steps, the routes that each step considered, the classes of routes, and the databases.
+            `to_dict` returns a copy.
 
     Examples:
         >>> from ssbroker import Catalog, Router, schemas

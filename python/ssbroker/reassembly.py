@@ -187,7 +187,7 @@ def fragment(
 
     Args:
         messages: Messages (`schemas.MESSAGES`, with or without the signature) as a record batch, table, stream, DataFrame or list of
-            dicts. Extra columns are repeated for each fragment, except those with the name of a column of fragments,
+            dicts. Extra columns are repeated for each fragment, except columns with a name in `schemas.FRAGMENTS`,
             which are replaced.
         max_fragment_bytes: Maximum body size of a fragment in bytes, from 1 to 2**31 - 1.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys,
@@ -242,8 +242,8 @@ class Reassembler:
             message and direction. Directions without any complete message so far may use at most half of it. The
             default suits endless streams. It is too small for many complete files; `ssbroker.reassemble` has no such
             limit.
-        max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions without any complete
-            message so far may have at most half of them.
+        max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions
+            without any complete message so far may account for at most half of this number.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
         max_fragments_per_message: Maximum number of fragments of a message.
         max_sequence_distance: Maximum distance of a fragment's sequence number from the first missing message of its direction.
@@ -370,8 +370,8 @@ class Reassembler:
     ) -> bool:
         """Discards an incomplete or waiting message, so that its fragments can be pushed again.
 
-        Use it if the first fragment of a message had a damaged `message_signature`: all later fragments are rejected because they
-        contradict it.
+        Call this if the first fragment of a message had a damaged `message_signature`: all later fragments are rejected
+        because they contradict that signature.
 
         With `in_order`, this does not unblock the direction: later messages, even complete ones, wait until the message arrives again.
 
@@ -482,8 +482,9 @@ def reassemble(
 
     Only the message size is limited, because the fragments are in memory already.
 
-    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in this table, even if
-    an earlier call has released them. To continue after earlier calls, use a `Reassembler`, or `in_order=False`.
+    Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
+    this table, even if an earlier call has released those messages. To continue after earlier calls, use a
+    `Reassembler`, or `in_order=False`.
 
     Args:
         fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, DataFrame or list of

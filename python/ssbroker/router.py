@@ -53,7 +53,7 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
         now_us: The time at which route lifetimes are evaluated, in microseconds since 1970.
 
     Returns:
-        `similar_routes`: ids of the routes of the last table that would route the conversation if they matched it.
+        `similar_routes`: ids of the routes in the last table that would route the conversation if they matched it.
         `located_if_local`: where the service would be located if that table had a LOCAL route; None if that cannot be a fix.
     """
     trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
@@ -88,7 +88,8 @@ class _FixTrial:
             "remote_service_name": self._conversation["to_service_name"],
             "address": "LOCAL",
         }
-        # A message that returned to this instance counts as one from outside. It is tried as from an initiator, since replies read no table.
+        # A message that returned to this instance counts as arriving from outside. It is tried as a message from the
+        # initiator, because replies read no routing table.
         database = self._conversation["database"] if self._last_pass["origin"] == "begun_here" else None
         explained = self._explain(self._row(unset | local), database=database, is_initiator=True, forwarding=False)
         located: dict[str, Any] | None = explained["passes"][-1]["locate"]
@@ -108,13 +109,13 @@ class _FixTrial:
             is_initiator=self._conversation["is_initiator"],
             forwarding=self._details["message_forwarding"] or needs_forwarding(self._details, self._last_pass, similar),
         )
-        # A dynamic routing service that can be asked creates the route.
+        # With `route_requested`, the dynamic routing service will create the route.
         decision = explained["decision"]
         return decision["outcome"] not in STUCK or decision["reason"] == "route_requested"
 
     @cached_property
     def _routes(self) -> pa.Table:
-        """The routes that can match: those for any service, for this one, and for the dynamic routing service."""
+        """The routes that can match: routes for any service, for this service, and for the dynamic routing service."""
         all_rows: Any = self._catalog.native.routes()
         names, databases = all_rows["remote_service_name"], all_rows["database"]
         services = pa.array([self._conversation["to_service_name"], CONFIGURATION_SERVICE], names.type)
@@ -206,13 +207,13 @@ def with_similar_database(error: InputError, catalog: Catalog) -> InputError:
 class Router:
     """Routes conversations by the routing tables of a catalog.
 
-    A router is immutable and thread-safe; its only state is the turn counters of `round_robin`. It can be pickled: the pickle holds the
-    catalog and the options, and the turns start over.
+    A router is thread-safe, and immutable except for the counters of `round_robin`. It can be pickled: the pickle
+    contains the catalog and the options, but not the counters.
 
     Args:
         catalog: Databases, services and routing tables of the instance.
         tie_break: How to choose among equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
-            decision everywhere; `round_robin` takes turns; `first` picks the lowest route id.
+            decision everywhere; `round_robin` rotates among them; `first` picks the lowest route id.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
 
@@ -248,7 +249,7 @@ class Router:
 
     @property
     def catalog(self) -> Catalog:
-        """Catalog whose routing tables are used."""
+        """The catalog whose routing tables the router uses."""
         return self._catalog
 
     @property
@@ -372,7 +373,7 @@ class Router:
             rows (`schemas.REJECTED_CONVERSATIONS`), both in this type.
 
         Raises:
-            SchemaError: As for `route`, or the rows already have a column of the decisions.
+            SchemaError: As for `route`, or the rows already have a column with the name of a decision column.
             InputError: A value is invalid; the error names column, row and value.
             OptionError: `now` is not a datetime, or `errors` is neither `raise` nor `reject`.
 
@@ -410,7 +411,7 @@ class Router:
         first_row: int,
         rejected: list[pa.RecordBatch] | None,
     ) -> pa.RecordBatch:
-        """Decides a batch; adds its invalid rows to `rejected`, or raises an exception if this is None."""
+        """Decides a batch; adds its invalid rows to `rejected`, or raises an exception if `rejected` is None."""
         given: Any = batch
         try:
             return self._native.route(given, now_us, first_row)
@@ -431,9 +432,10 @@ class Router:
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route by joins.
 
-        A conversation uses the row of its database, service name and broker id; of several rows, the one whose range from `hash_from` to
-        `hash_to` contains the XXH64 hash of the 16 bytes of its id with the seed 42, as a signed number (`xxhash64(conversation_id)` in
-        Spark). The page *Route in SQL* of the documentation has the queries.
+        A conversation uses the row for its database, service name and broker id. If there are several, it uses the row
+        whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the
+        seed 42, as a signed number (`xxhash64(conversation_id)` in Spark). The page *Route in SQL* of the documentation
+        shows the queries.
 
         Args:
             now: The time at which route lifetimes are evaluated; each row is valid from then until its `valid_until`.
@@ -529,7 +531,7 @@ class Router:
     def _find_similar_names(
         self, to_service_name: str, details: dict[str, Any], explain: Callable[[str], dict[str, Any]]
     ) -> list[str]:
-        """Returns services of similar names that would be routed although this one is delayed or dropped."""
+        """Returns services with similar names to which a conversation would be routed, although this one is delayed or dropped."""
         if details["decision"]["outcome"] not in STUCK or details["decision"]["reason"] == "sender_disabled":
             return []
         if self._similar_names is None:
@@ -556,7 +558,7 @@ class Router:
 def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
     """Returns the hash of each conversation id, which selects the row of `Router.decision_table` among equal candidates.
 
-    It is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed number: `xxhash64(conversation_id)` in Spark.
+    The hash is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed number: `xxhash64(conversation_id)` in Spark.
 
     Args:
         conversation_ids: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of ids as text or 16 bytes.
@@ -596,6 +598,6 @@ def _restore(pickle_format: int, *state: Any) -> Router:
 
 
 def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raises OptionError if an option has none of the allowed values."""
+    """Raises OptionError if the value of an option is not allowed."""
     if value not in allowed:
         raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

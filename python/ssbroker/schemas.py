@@ -70,9 +70,10 @@ DECISION_TABLE: Final = _schema(
     pa.field("broker_instance", GUID),
     pa.field("reason", pa.string()),
 )
-"""The decision for every kind of conversation, from `Router.decision_table`. The columns up to `only_from_initiator` select conversations, and
-the others are those of `DECISIONS`. A null `to_service_name` stands for every name that has no row in the same database, a null
-`to_broker_instance` for every id that has none, and a null `outcome` means that the decision depends on the name itself."""
+"""The decision for every kind of conversation, from `Router.decision_table`. The columns up to `only_from_initiator`
+select conversations; the remaining columns are those of `DECISIONS`. A null `to_service_name` stands for every name
+that has no row in the same database, and a null `to_broker_instance` for every broker id that has no row. A null
+`outcome` means that the decision depends on the name itself."""
 
 DECISIONS: Final = _schema(
     pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),
@@ -112,7 +113,7 @@ FRAGMENTS: Final = _schema(
     pa.field("message_signature", DIGEST),
     pa.field("fragment_signature", DIGEST),
 )
-"""Fragments of messages, each with the signature of the message and its own."""
+"""Fragments of messages; each row holds the signature of the fragment and that of its message."""
 
 MESSAGES: Final = _schema(
     *_MESSAGE, pa.field("message_body", pa.binary(), nullable=False), pa.field("message_signature", DIGEST)
@@ -133,8 +134,8 @@ RECEIVED: Final = _schema(
     pa.field("status", pa.int32(), nullable=False),
     pa.field("validation", pa.string(), nullable=False),
 )
-"""Result of RECEIVE: messages with their conversation. The body is null if the message type has none (EndDialog, DialogTimer), and the
-signature if it was not needed."""
+"""Messages that RECEIVE returns. `message_body` is null for message types without a body (EndDialog, DialogTimer);
+`message_signature` is null if it was not needed."""
 
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
 """Rejected fragments, with the reason: `duplicate`, `corrupt_fragment`, `corrupt_message`, `conflict`, `out_of_range` or
@@ -148,8 +149,8 @@ ACKNOWLEDGEMENTS: Final = _schema(
 )
 """Acknowledgements for the sender of each direction.
 
-`acked_sequence_number` acknowledges all messages up to it; `partial_fragments` are the fragments received of the incomplete message
-`partial_sequence_number`.
+`acked_sequence_number` acknowledges all messages up to this number. `partial_fragments` are the received fragments of
+the incomplete message `partial_sequence_number`.
 """
 
 PENDING: Final = _schema(

@@ -1,4 +1,4 @@
-"""A database of an instance: its broker id, its objects, its transactions."""
+"""A database of an instance: its broker id, objects and transactions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Database:
 
         Raises:
             OutputError: The file exists already, or cannot be created.
-            StorageError: The database cannot be read, or the disk of the copy is full. The incomplete copy was removed.
+            StorageError: The database cannot be read, or the disk of the copy is full. The incomplete copy is removed.
 
         Examples:
             >>> import tempfile
@@ -128,6 +128,7 @@ class Database:
         Raises:
             BrokerError: Another database of the instance is enabled with the same broker id (9772).
             OptionError: The option is not valid.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -158,6 +159,7 @@ class Database:
         Raises:
             OptionError: The role is not valid, or the number is less than the stored one.
             BrokerError: The database is msdb.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -173,10 +175,10 @@ class Database:
         self._context.change(object_ddl.set_mirroring_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
-        """Returns a new transaction, which commits the application's own tables and its conversations together.
+        """Returns a new transaction, which commits changes to the application's tables and to conversations together.
 
         Returns:
-            The transaction, for one `with` block. It locks the file at its first use; `read` reads without a lock.
+            The transaction, for one `with` block. It locks the file at its first use; to read without a lock, use `read`.
 
         Examples:
             >>> import tempfile
@@ -247,11 +249,11 @@ class Database:
         return await async_calls.wait(ReceiveWait(self._context, queue_key(queue), deadline=deadline))
 
     def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
-        """Returns a job: messages that are received with a lease, for work that takes long.
+        """Returns a job: messages that are received with a lease, for long-running work.
 
-        The messages stay in the queue until the job acknowledges them, but until then no other receiver gets messages of their
-        conversation group. No transaction is open while the job runs, so that others can write, and jobs with messages of other groups can run
-        in as many threads and processes as you like.
+        The messages stay in the queue until the job acknowledges them; until then, no other receiver gets messages of
+        their conversation group. No transaction is open while the job runs, so other threads and processes can write,
+        and can run jobs with messages of other groups.
 
         Args:
             queue: The name of the queue; the default schema is `dbo`.
@@ -294,14 +296,15 @@ class Database:
 
         Args:
             name: The name of the queue; the default schema is `dbo`.
-            on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled; `move` moves the
-                message to another queue, and this one stays enabled. It is stored with the queue and applies to all programs. None leaves
-                an existing queue as it is; a new one gets `disable`. A change of an existing queue is logged as a warning.
+            on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled;
+                `move` moves the message to another queue, and this queue stays enabled. The setting is stored with the
+                queue and applies to all programs. None keeps the setting of an existing queue, and means `disable` for
+                a new queue. A change to an existing queue is logged as a warning.
             poison_queue: With `move`, the queue to which messages are moved, created if missing; None means the name of this queue
                 with `_failed` appended.
             retry_after: How many seconds a message waits after an exception in its job: a number, or a function of the number of failures so
-                far. None means 1, 4, 16 and 64 seconds; the fifth failure is the last. It applies to the jobs that the returned queue
-                takes, and is not stored.
+                far. None means 1, 4, 16 and 64 seconds; the fifth failure is the last. The setting applies to jobs
+                taken through the returned object, and is not stored.
             create: Whether a queue that does not exist is created. If false, an unknown name raises an error, which
                 suggests a similar name.
 
@@ -313,6 +316,7 @@ class Database:
                 only in case from the name of an existing queue (2714), or the queue does not exist and `create` is
                 False (15151).
             OptionError: An option has an invalid value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -399,6 +403,7 @@ class Database:
         Raises:
             BrokerError: The name already exists or is not valid.
             OptionError: `validation` is not valid.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -418,7 +423,7 @@ class Database:
         )
 
     def alter_message_type(self, name: str, *, validation: ValidationName) -> None:
-        """Changes the validation of a message type, for messages that arrive from now on.
+        """Changes the validation of a message type for messages that arrive from now on.
 
         Args:
             name: The name of the message type.
@@ -427,6 +432,7 @@ class Database:
         Raises:
             BrokerError: The message type does not exist (15151), or is a system message type (9663).
             OptionError: `validation` is not valid.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -449,6 +455,7 @@ class Database:
         Raises:
             BrokerError: The message type does not exist (15151), is a system message type (9663), or is used by a contract or a message
                 in a queue.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -469,9 +476,11 @@ class Database:
             exist_ok: Whether to keep an existing contract with this name unchanged instead of raising an error.
 
         Raises:
-            BrokerError: The name already exists, a message type does not exist (15151), or the initiator could send no message (8492).
+            BrokerError: The name already exists, a message type does not exist (15151), or the initiator may not send
+                any of the message types (8492).
             OptionError: `messages` is not a mapping, or has an invalid value.
             SchemaError: A message type is not a string.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -505,6 +514,7 @@ class Database:
         Raises:
             BrokerError: The contract does not exist (15151), is a system contract (9663), or is used by a service, a priority or an
                 open conversation.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -542,7 +552,7 @@ class Database:
             max_queue_readers: The maximum number of procedures that run in parallel; by default, 1 if there is a procedure.
             poison_message_handling: Whether the queue is disabled, or its messages are moved, after five failures in a row.
             on_poison: What happens after five failures in a row: `disable` disables the queue; `move` moves the
-                messages to another queue, and this one stays enabled.
+                messages to another queue, and this queue stays enabled.
             poison_queue: With `move`, the queue to which the messages and all later messages of their conversation
                 group are moved, until `requeue` puts them back. It must exist.
             exist_ok: Whether to keep an existing queue with this name unchanged instead of raising an error.
@@ -550,6 +560,7 @@ class Database:
         Raises:
             BrokerError: The name already exists (2714) or is not valid, or the poison queue does not exist (15151).
             OptionError: `poison_queue` is missing, or is the queue itself.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -588,7 +599,7 @@ class Database:
     ) -> None:
         """Changes settings of a queue. Settings that are None stay unchanged.
 
-        If the queue gets its first procedure, `activation` and `max_queue_readers` have the defaults of `create_queue`.
+        If this sets the queue's first procedure, `activation` and `max_queue_readers` default to the values in `create_queue`.
 
         Args:
             name: The name of the queue.
@@ -604,6 +615,7 @@ class Database:
         Raises:
             BrokerError: The queue, or the poison queue, does not exist (15151).
             OptionError: `poison_queue` is missing, or is the queue itself.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -623,19 +635,20 @@ class Database:
         )
 
     def requeue(self, queue: str, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
-        """Puts messages that failed and were moved to another queue back into their queue, in their original order.
+        """Moves failed messages back from the poison queue to the queue that they came from, in their original order.
 
         Their recorded failures are deleted. Conversation groups that a job has leased are not moved.
 
         Args:
             queue: The queue from which the messages were moved.
-            conversation_handle: The conversation whose group is put back; None means all groups.
+            conversation_handle: The conversation whose group is moved back; None means all groups.
 
         Returns:
             The number of messages that can be received again.
 
         Raises:
             BrokerError: The queue does not exist (15151), or the conversation has not been moved, or is leased.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -661,13 +674,14 @@ class Database:
         return poison_message_handling.requeue(self._context, queue, conversation_handle)
 
     def drop_queue(self, name: str) -> None:
-        """Drops a queue with its messages.
+        """Drops a queue and its messages.
 
         Args:
             name: The name of the queue.
 
         Raises:
             BrokerError: The queue does not exist (15151), or a service uses it.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -696,12 +710,13 @@ class Database:
             name: The name of the service.
             queue: The queue that receives its messages.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
-            owner: The user that owns the service, and whose certificates secure its dialogs; None means dbo.
+            owner: The user that owns the service, and whose certificates secure the dialogs of the service; None means dbo.
             exist_ok: Whether to keep an existing service with this name unchanged instead of raising an error.
 
         Raises:
             BrokerError: The name already exists, or the queue, a contract or the owner does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -732,7 +747,7 @@ class Database:
         add_contracts: Sequence[str] = (),
         drop_contracts: Sequence[str] = (),
     ) -> None:
-        """Moves a service with its messages to another queue, and changes its contracts. Its conversations continue.
+        """Moves a service and its messages to another queue, and changes its contracts. Conversations of the service continue.
 
         Args:
             name: The name of the service.
@@ -742,6 +757,7 @@ class Database:
 
         Raises:
             BrokerError: The service, queue or a contract does not exist (15151), or the service already has an added contract.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -768,6 +784,7 @@ class Database:
 
         Raises:
             BrokerError: The service does not exist (15151), or is used by a priority or an open conversation.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -805,6 +822,7 @@ class Database:
         Raises:
             BrokerError: The name already exists, or CREATE ROUTE would reject the route; see the error number.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -848,6 +866,7 @@ class Database:
         Raises:
             BrokerError: The route does not exist (15151), or ALTER ROUTE would reject the change; see the error number.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -870,6 +889,7 @@ class Database:
 
         Raises:
             BrokerError: The route does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -901,9 +921,10 @@ class Database:
             remote_service: The remote service of the conversations; None matches any.
 
         Raises:
-            BrokerError: The name already exists, another priority has the same criteria, or the contract or local service does not
-                exist (15151).
+            BrokerError: The name already exists, another priority has the same criteria, or the contract or the local
+                service does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -931,6 +952,7 @@ class Database:
         Raises:
             BrokerError: The priority does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -953,6 +975,7 @@ class Database:
 
         Raises:
             BrokerError: The priority does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -965,13 +988,14 @@ class Database:
         self._context.change(object_ddl.drop_broker_priority, name=name)
 
     def set_honor_broker_priority(self, *, is_on: bool) -> None:
-        """Sets whether waiting messages are sent in the order of conversation priorities. The initial setting is off.
+        """Sets whether waiting messages are sent in the order of conversation priorities. Off by default.
 
         Args:
             is_on: True to send in the order of priorities.
 
         Raises:
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -992,6 +1016,7 @@ class Database:
 
         Raises:
             BrokerError: The name already exists (15023) or is not valid.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1012,6 +1037,7 @@ class Database:
 
         Raises:
             BrokerError: The user does not exist (15151), or owns objects (15138).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1024,7 +1050,7 @@ class Database:
         self._context.change(security_ddl.drop_user, name=name)
 
     def create_master_key(self, password: str) -> None:
-        """Creates the database master key, which encrypts private keys. This instance can open it without the password.
+        """Creates the database master key, which encrypts private keys. This instance can open the key without the password.
 
         Args:
             password: The password that opens the key after the database is attached to another instance.
@@ -1032,6 +1058,7 @@ class Database:
         Raises:
             BrokerError: The database already has a master key (15578).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1046,7 +1073,7 @@ class Database:
         )
 
     def open_master_key(self, password: str) -> None:
-        """Opens the master key, and lets this instance open it without the password from now on.
+        """Opens the master key, and lets this instance open the key without the password from now on.
 
         Call it after attaching a database from another instance.
 
@@ -1056,6 +1083,7 @@ class Database:
         Raises:
             BrokerError: The database has no master key (15151), or the password is wrong (15313).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1075,6 +1103,7 @@ class Database:
 
         Raises:
             BrokerError: The database has no master key (15151), or the key encrypts a private key (15580).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1117,6 +1146,7 @@ class Database:
                 key of at least 2048 bits or does not match the private key (15208), or there is no master key to encrypt the private
                 key (15581).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1157,6 +1187,7 @@ class Database:
         Raises:
             BrokerError: The certificate does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1207,6 +1238,7 @@ class Database:
 
         Raises:
             BrokerError: The certificate does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1231,6 +1263,7 @@ class Database:
         Raises:
             BrokerError: The name already exists, the service already has a binding (9619), or the user does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1259,6 +1292,7 @@ class Database:
         Raises:
             BrokerError: The binding or user does not exist (15151).
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1282,6 +1316,7 @@ class Database:
 
         Raises:
             BrokerError: The binding does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1295,7 +1330,7 @@ class Database:
         self._context.change(security_ddl.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
-        """Grants users the SEND permission on a service, so that they can send to it from other instances.
+        """Grants users the SEND permission on a service, which lets them send to the service from other instances.
 
         `public` includes all users, and has the permission on every new service.
 
@@ -1305,6 +1340,7 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist, or a user is `dbo` (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1321,7 +1357,7 @@ class Database:
         self._context.change(security_ddl.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
-        """Denies users the SEND permission on a service, so that they cannot send to it from other instances. A denial overrides grants.
+        """Denies users the SEND permission on a service: they cannot send to the service from other instances. A denial overrides grants.
 
         Args:
             service: The name of the service.
@@ -1329,6 +1365,7 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist, or a user is `dbo` (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1353,6 +1390,7 @@ class Database:
 
         Raises:
             BrokerError: The service or a user does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -1369,7 +1407,7 @@ class Database:
         self._context.change(security_ddl.set_permission, verb="REVOKE", service=service, users=users)
 
     def set_service_owner(self, service: str, user: str) -> None:
-        """Changes the owner of a service. The owner's certificates secure its dialogs.
+        """Changes the owner of a service. The owner's certificates secure the dialogs of the service.
 
         Args:
             service: The name of the service.
@@ -1377,6 +1415,7 @@ class Database:
 
         Raises:
             BrokerError: The service or user does not exist (15151).
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile

@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 
 _QUEUES: Final = "Queues"
-"""The database of `Instance.queue`."""
+"""The database that `Instance.queue` uses."""
 
 
 class Instance:
-    """An instance: the databases of a folder.
+    """A broker instance: a folder with one SQLite file for each database.
 
     Create one with `create` or `open`; close it with `close` or a `with` block. All threads of the process can share an instance, and
     several processes can open the same folder.
@@ -121,10 +121,10 @@ class Instance:
             folder: The folder for the database files; created if missing, accessible only to the current user.
             name: The name of the instance.
             clock: A function that returns the current time as an aware `datetime`.
-            random: The random number generator for ids and jitter; None means that of the operating system.
+            random: The random number generator for ids and jitter; None means the generator of the operating system.
             lock_timeout: Seconds to wait for the write lock of a file.
-            background: Whether background threads do what is due: deliveries, timers, lifetimes and activation. If
-                false, call `run_due`.
+            background: Whether background threads do the work that is due: deliveries, timers, lifetimes and
+                activation. If false, call `run_due`.
             vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
@@ -164,18 +164,18 @@ class Instance:
         background: bool = True,
         vfs: str | None = None,
     ) -> Self:
-        """Opens an existing instance; with `create`, creates it if the folder has none.
+        """Opens an existing instance; with `create`, creates it if the folder does not contain one.
 
         Args:
             folder: The folder of the instance.
             create: Whether to create the instance if it does not exist. If several processes do so at the same time, one creates it, and
                 all open it.
-            name: The name of an instance that is created; None means the name of the folder.
+            name: The name of a new instance; None means the name of the folder.
             clock: A function that returns the current time as an aware `datetime`.
-            random: The random number generator for ids and jitter; None means that of the operating system.
+            random: The random number generator for ids and jitter; None means the generator of the operating system.
             lock_timeout: Seconds to wait for the write lock of a file.
-            background: Whether background threads do what is due: deliveries, timers, lifetimes and activation. If
-                false, call `run_due`.
+            background: Whether background threads do the work that is due: deliveries, timers, lifetimes and
+                activation. If false, call `run_due`.
             vfs: The name of a SQLite virtual file system (VFS); None means the default.
 
         Returns:
@@ -281,6 +281,7 @@ class Instance:
             BrokerError: The name already exists (1801) or is not valid (102), or the file already exists (5170).
             StorageError: The file cannot be written.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -312,9 +313,9 @@ class Instance:
         retry_after: float | Callable[[int], float] | None = None,
         create: bool = True,
     ) -> WorkQueue:
-        """Returns a work queue of the database `Queues`, and creates both if they do not exist.
+        """Returns a work queue in the database `Queues`; creates the queue and the database if they do not exist.
 
-        To commit messages together with your own tables, use `Database.queue` of the database that has the tables.
+        To commit messages together with your own tables, call `Database.queue` on the database that contains the tables.
 
         Args:
             name: The name of the queue.
@@ -330,6 +331,7 @@ class Instance:
             BrokerError: The queue cannot be created, or does not exist, as in `Database.queue`.
             UnknownDatabaseError: The database `Queues` does not exist, and `create` is False.
             OptionError: An option has an invalid value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -351,7 +353,9 @@ class Instance:
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None
     ) -> Database:
-        """Attaches a database file: a detached database, or a copy such as a restored backup. It keeps its broker id.
+        """Attaches a database file: that of a detached database, or a copy, such as a backup.
+
+        The database keeps its broker id unless `option` is `NEW_BROKER`.
 
         Args:
             name: The name of the database in this instance.
@@ -366,6 +370,7 @@ class Instance:
             BrokerError: The name already exists (1801), the file is not a database file (5171), or it is already attached (5120).
             StorageError: The file cannot be opened or written.
             OptionError: `option` is not valid.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Warns:
             BrokerWarning: The broker is disabled, because another database is enabled with the same broker id (9773).
@@ -387,7 +392,7 @@ class Instance:
         return self.database(name)
 
     def detach_database(self, name: str) -> None:
-        """Detaches a database from the instance. Its file can be attached again, to this or another instance.
+        """Detaches a database from the instance. The file can be attached again, to this or another instance.
 
         A database whose file is missing or damaged can also be detached; the file is not changed.
 
@@ -445,8 +450,8 @@ class Instance:
 
         Each batch (up to `GO`) runs in a transaction: either all of its statements take effect, or none. If a batch
         fails or is interrupted, earlier batches remain in effect, but databases, the endpoint and files that the script
-        created are removed again. Until the first `USE`, the script applies to the only user database. Conditions and
-        dynamic SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` describes what each statement does.
+        created are removed. Until the first `USE`, the script applies to the only user database. Conditions and dynamic
+        SQL in `EXEC` are evaluated; the page `docs/reference/scripts.md` describes what each statement does.
 
         Args:
             ddl: The text of the script.
@@ -485,9 +490,8 @@ class Instance:
         unchanged. A route with a LIFETIME in the script keeps the time at which it expires, because LIFETIME counts
         from the creation of the route. Objects that the script does not name stay unchanged; so do messages,
         conversations, the password of the master key and the content of certificates. The whole script is one
-        transaction, even across
-        batches: if a statement is rejected, nothing has changed. (Files of several databases are committed one after
-        the other.)
+        transaction, even across batches: if a statement is rejected, nothing changes. (The files of several databases
+        are committed one after the other.)
 
         Args:
             ddl: The text of the script, as for `execute`.
@@ -496,8 +500,8 @@ class Instance:
             lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
 
         Returns:
-            What was created, altered and dropped, and what still differs because no statement can alter it. Empty if everything
-            matched already.
+            What was created, altered and dropped, and what still differs because no statement can alter it. Empty if
+            everything already matched.
 
         Raises:
             DdlError: A statement is rejected or has a syntax error, or changes the database each time, such as `SET NEW_BROKER`.
@@ -533,7 +537,7 @@ class Instance:
             database: The name of one database; None means all databases.
 
         Returns:
-            The rows, with the columns of SQL Server. For views of databases, the first column is the name of the database.
+            The rows, with SQL Server's columns. Views whose scope is a database, and queues, have `database` as an additional first column.
 
         Raises:
             InputError: The view or queue does not exist.
@@ -549,7 +553,7 @@ class Instance:
         return views.view(self._context, name, database)
 
     def catalog(self) -> Catalog:
-        """Returns a catalog of the instance as it is now, for routing, `explain`, `lint` and Spark.
+        """Returns a catalog of the instance's current state, for routing, `explain`, `lint` and Spark.
 
         Returns:
             The catalog; the same object as before if nothing has changed.
@@ -568,11 +572,11 @@ class Instance:
         return self._background.catalog.catalog()
 
     def router(self, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue") -> Router:
-        """Returns a router for the instance as it is now.
+        """Returns a router for the instance's current state.
 
         Args:
-            tie_break: How to choose among equally good routes; `round_robin` takes turns, and starts again when the instance
-                changes.
+            tie_break: How to choose among equal candidates, as in `Router`. The rotation of `round_robin` starts again
+                when the instance changes.
             pending_request: What to do while routing information is requested: `continue` with the remaining routing steps, or `delay`.
 
         Returns:
@@ -636,7 +640,7 @@ class Instance:
         return self._context.events.subscribe(subscriber, *kinds)
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does everything that is due: deliveries, timers, lifetimes, activation, and sending to other instances while it is served.
+        """Does all work that is due: deliveries, timers, lifetimes, activation, and, while the instance is served, sending to other instances.
 
         With `background=True`, background threads do this; otherwise, call it yourself.
 
@@ -762,7 +766,7 @@ class Instance:
                 stack.callback(self._server.close)
 
     def _public(self, context: DatabaseContext) -> Database:
-        """Returns the public object of a database; always the same one while the database is attached."""
+        """Returns the public object of a database; the same object while the database is attached."""
         with self._public_guard:
             database: Database | None = context.public
             if database is None:
@@ -798,7 +802,7 @@ class Instance:
 
 
 def _instance_folder(folder: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path of an instance's folder; refuses names that SQLite takes for a database in memory."""
+    """Returns the absolute path of an instance's folder; refuses names that SQLite would open as an in-memory database."""
     if os.fspath(path_argument(folder, name="folder")) == ":memory:":
         raise OptionError(
             "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as one of "

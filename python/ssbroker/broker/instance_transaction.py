@@ -25,9 +25,10 @@ from ssbroker.store.sqlite import Connection
 class InstanceTransaction:
     """Transactions on several database files, committed together at the end of a `with` block.
 
-    Each file is locked at its first use, msdb after all others, so that two of them never deadlock. Files of databases that are disabled or
-    detached are committed before the registry, those that are enabled or attached after it, so that a crash never leaves two databases
-    enabled with the same broker id.
+    Each file is locked at its first use, and msdb after all other files, so that two instance transactions never
+    deadlock. The files of databases that are disabled or detached are committed before the registry, and the files of
+    databases that are enabled or attached are committed after it. A crash therefore never leaves two databases enabled
+    with the same broker id.
 
     Attributes:
         unavailable: The names of listed databases whose files cannot be used, with the reasons.
@@ -96,7 +97,7 @@ class InstanceTransaction:
             raise _detached_error(database.name) from error
 
     def _restore_owner(self, database: DatabaseContext, connection: Connection) -> None:
-        """Records the instance as owner again if a crash left the database half detached."""
+        """Records the instance as the owner again if a crash left the database half detached."""
         ownership, path = self._instance.ownership, database.file.path
         if file_ownership.read_owner(connection).attached_to != ownership.owner_id(path):
             self.row(database)
@@ -162,7 +163,7 @@ class InstanceTransaction:
 
     @property
     def created_files(self) -> tuple[Path, ...]:
-        """The files that this transaction creates, besides those of databases."""
+        """The files that this transaction creates, except database files."""
         return tuple(self._created_files)
 
     def file_created(self, file: Path) -> None:
@@ -170,14 +171,14 @@ class InstanceTransaction:
         self._created_files.append(file.absolute())
 
     def remove_unavailable(self, name: str) -> None:
-        """Removes a database whose file cannot be used from the registry; does not touch the file."""
+        """Removes an unusable database from the registry; leaves its file unchanged."""
         if not database_registry.is_registered(self.listing(), name):
             raise _detached_error(name)
         database_registry.remove(self.listing(), name=name)
         self.unavailable.pop(name, None)
 
     def renamed(self, database: DatabaseContext, new: str) -> None:
-        """Records a new name; the database object gets it at the next refresh."""
+        """Records a new name, which the database object gets at the next refresh."""
         self._open = {new if key == database.name else key: value for key, value in self._open.items()}
 
     def __enter__(self) -> Self:
@@ -230,7 +231,7 @@ class InstanceTransaction:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
 
     def _checkpoint(self, database: DatabaseContext) -> None:
-        """Checkpoints the WAL of a detached database into its file; warns if another process prevents it."""
+        """Moves the WAL of a detached database into the database file; warns if another process prevents this."""
         try:
             database.file.checkpoint()
         except StorageError as error:  # the database is detached anyway

@@ -42,14 +42,15 @@ class Job:
     While the block runs, no transaction is open, so that other processes can write. While the lease lasts, no other
     receiver gets messages of the conversation group. At the end of the block, the messages are acknowledged: they are
     removed from the queue. If the block raises an exception, or its process is killed and the lease ends, the messages
-    are given back and received again. Do what must happen exactly once in `transaction`, which acknowledges the
-    messages in the same commit.
+    return to the queue and are received again. Put work that must happen exactly once into `transaction`, which
+    acknowledges the messages in the same commit.
 
     A job is false if no message arrived before the timeout. Before its block is entered, it has taken no messages, and
     `bool(job)` raises `BrokerError`.
 
-    In a coroutine, use `async with`, including for `transaction`: nothing blocks the event loop. If the task is cancelled while it waits for
-    messages, none are taken; if it is cancelled in the block, they are given back.
+    In a coroutine, use `async with`, including for `transaction`: nothing blocks the event loop. If the task is
+    cancelled while it waits for messages, none are taken; if it is cancelled in the block, the messages return to the
+    queue.
 
     Examples:
         >>> import tempfile
@@ -134,7 +135,7 @@ class Job:
             with self.transaction():
                 pass
             return
-        # An interrupt, or the end of the program, says nothing about the messages.
+        # An interrupt, or the end of the program, does not mean that the messages failed.
         self._give_back(exception_text(error) if isinstance(error, Exception) else None)
 
     @contextmanager
@@ -179,7 +180,7 @@ class Job:
 
     @property
     def message(self) -> Message:
-        """The first of the messages.
+        """The first message.
 
         Raises:
             BrokerError: The job has no messages.
@@ -194,7 +195,7 @@ class Job:
 
         Raises:
             BrokerError: The job has no messages.
-            InputError: The body cannot be decoded; `message.message_body` has its bytes.
+            InputError: The body cannot be decoded; `message.message_body` contains its bytes.
         """
         message = self.message
         body = message.message_body
@@ -225,7 +226,8 @@ class Job:
     def transaction(self) -> Transaction:
         """Returns the transaction that acknowledges the messages and ends the job.
 
-        It holds the write lock of the database file: do slow work before it. If it is rolled back, the job continues.
+        The transaction holds the write lock of the database file, so do slow work before you enter its block. If it is
+        rolled back, the job continues.
 
         Returns:
             A `Transaction`, to send and receive messages, end conversations, and write the application's tables.
@@ -251,7 +253,7 @@ class Job:
         return _JobTransaction(self._context, self)
 
     def extend(self, lease: float) -> None:
-        """Extends the lease, in a transaction of its own. Another thread may call it, to keep the lease during one long step.
+        """Extends the lease, in a separate transaction. Another thread may call this, to keep the lease during one long step.
 
         Args:
             lease: Seconds from now after which the lease ends.
@@ -260,6 +262,7 @@ class Job:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -286,6 +289,7 @@ class Job:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import asyncio, tempfile
@@ -301,7 +305,7 @@ class Job:
         await async_calls.complete(partial(self.extend, lease))
 
     def retry(self, *, after: float = 0.0) -> None:
-        """Returns the messages to the queue, at their previous place, and ends the job. They can be received again after `after` seconds.
+        """Returns the messages to their previous place in the queue, and ends the job. They can be received again after `after` seconds.
 
         A retry does not count as a failure for poison message handling; `attempt` is the number of times the messages
         have been taken.
@@ -313,6 +317,7 @@ class Job:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -342,6 +347,7 @@ class Job:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: An argument has an invalid type or value.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import asyncio, tempfile
@@ -359,15 +365,16 @@ class Job:
     def fail(self, reason: str = "the job failed") -> None:
         """Ends the job as if it had failed five times: its messages are moved to another queue, or the queue is disabled.
 
-        `on_poison` of the queue determines which. Without poison message handling, the messages return to the queue.
+        The queue's option `on_poison` determines which. Without poison message handling, the messages return to the queue.
 
         Args:
-            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.
+            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: `reason` is not a string.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -392,12 +399,13 @@ class Job:
         """Ends the job as if it had failed five times, as `fail` does, without blocking the event loop.
 
         Args:
-            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`.
+            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
             BrokerError: The job has ended.
             OptionError: `reason` is not a string.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import asyncio, tempfile
@@ -413,7 +421,7 @@ class Job:
         await async_calls.complete(partial(self.fail, reason))
 
     def _begin(self) -> float | None:
-        """Begins the block; returns until when to wait for messages."""
+        """Begins the block; returns the time until which to wait for messages."""
         if self._has_entered:
             raise BrokerError("a job can be entered only once; take another one")
         self._has_entered = True
@@ -424,7 +432,7 @@ class Job:
         return leasing.claim(self._context, self._queue, top=top, microseconds=lease, is_work_queue=self._is_work_queue)
 
     def _return_claim(self, claimed: Claim | None) -> None:
-        """Gives back messages whose task was cancelled before it got them."""
+        """Returns the messages of a claim to the queue, because the task was cancelled before it got them."""
         if claimed is not None:
             self._lease = claimed.lease
             self._give_back()
@@ -456,7 +464,7 @@ class Job:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
     def _give_back(self, failed_with: str | None = None) -> None:
-        """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
+        """Ends the lease if it is still valid, and counts an error. If this fails, it is only logged, because the caller raises its own error."""
         self._ended_with("give back")
         retry_after = 0 if failed_with is None else self._retry_microseconds()
         try:
@@ -474,7 +482,7 @@ class Job:
                 self._outcome(outcome, failed_with)
 
     def _retry_microseconds(self) -> int:
-        """Returns how long the messages wait after a failure. An error of the application's function is logged, and the default used."""
+        """Returns how long the messages wait after a failure. An error in the application's function is logged, and the default is used."""
         failures = self._held_lease().failures + 1
         try:
             seconds = delay_after(self._retry_after, failures)

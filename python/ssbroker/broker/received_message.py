@@ -26,13 +26,13 @@ _ROW: Final = (
     "queuing_order",
     "validation",
 )
-"""The columns of `schemas.RECEIVED` that a message has, in the order of `ReceivedRow`."""
+"""The columns of `schemas.RECEIVED` that `Message` exposes, in the order of `ReceivedRow`."""
 
 
 class Message:
     """A message that `Transaction.receive_one` or a job received.
 
-    It has the columns of `schemas.RECEIVED` as properties, except `status` and `message_signature`.
+    Its properties are the columns of `schemas.RECEIVED`, except `status` and `message_signature`.
 
     Examples:
         >>> import tempfile
@@ -55,7 +55,7 @@ class Message:
 
     @property
     def message_body(self) -> bytes | None:
-        """The body of the message; None for EndDialog and DialogTimer messages, which have none."""
+        """The body of the message; None for EndDialog and DialogTimer messages, which have no body."""
         return self._row[0]
 
     @property

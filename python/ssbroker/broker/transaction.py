@@ -1,4 +1,4 @@
-"""One transaction of a database: application tables and conversations, committed together."""
+"""A transaction of a database, which commits changes to application tables and conversations together."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ COUNT_MAX: Final = 2**63 - 1
 class Transaction:
     """A transaction of one database, for use in a `with` block: `with database.transaction() as t:`.
 
-    The transaction takes the write lock of the database file at its first use, not when the block is entered. It commits at the end of
-    the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes nothing, and the transaction
-    can continue. Use a transaction from one thread at a time.
+    The transaction takes the write lock of the database file at its first use, not when the block is entered; that call
+    raises `LockTimeoutError` if other writers hold the lock for longer than `lock_timeout`. The transaction commits at
+    the end of the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes
+    nothing, and the transaction can continue. Use a transaction from one thread at a time.
 
     In a coroutine, use `async with`: entering waits for the write lock, and leaving commits, without blocking the event loop.
 
@@ -109,7 +110,7 @@ class Transaction:
                 if summary is not None:
                     self._announce_fast(*summary)
                 elif self._effects is not None and not all(each.is_repeated for each in self._effects.received):
-                    self._announce(None)  # a RECEIVE that timed out, which the native session does not count
+                    self._announce(None)  # for a RECEIVE that timed out, which the native session does not count
                 return
         self._end(error)
 
@@ -125,7 +126,7 @@ class Transaction:
 
     @property
     def connection(self) -> Connection:
-        """An `apsw.Connection` within this transaction, for the application's own tables in the database file."""
+        """An `apsw.Connection` within this transaction, for the application's tables in the database file."""
         self._begin()
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
@@ -150,8 +151,8 @@ class Transaction:
         Args:
             from_service: The initiating service, which must be in this database.
             to_service: The target service, in this or any other database or instance.
-            broker_instance: The broker id of the database whose copy of the service to use, or `CURRENT DATABASE`;
-                None lets routing choose.
+            broker_instance: The broker id of the database whose service is the target, or `CURRENT DATABASE`; None lets
+                routing choose.
             contract: The contract, which defines the message types that each side may send.
             lifetime: Seconds after which the conversation ends with an error at both endpoints; None means 68 years.
             encryption: Whether messages are encrypted when they leave the instance.
@@ -224,7 +225,7 @@ class Transaction:
             try:
                 if self._session.send(dialog.bytes, body, message_type, self._native_now()):
                     return
-            except BaseException as error:  # noqa: BLE001  # a part may have been written
+            except BaseException as error:  # noqa: BLE001  # some changes may have been written
                 self._fail(error)
         with self._call() as work:
             endpoint = _endpoint(work, dialog)
@@ -264,7 +265,7 @@ class Transaction:
             try:
                 if self._session.send_batch(table.to_batches(), DEFAULT, self._native_now()):
                     return
-            except BaseException as error:  # noqa: BLE001  # a part may have been written
+            except BaseException as error:  # noqa: BLE001  # some changes may have been written
                 self._fail(error)
         with self._call() as work:
             send_batch.send_batch(work, table)
@@ -282,13 +283,13 @@ class Transaction:
     ) -> pa.Table:
         """Receives messages from a queue and removes them from it.
 
-        Takes the messages of one conversation group: among the groups with the highest priority, the one that has waited longest.
+        Receives messages of one conversation group: of the groups with the highest priority, the group that has waited longest.
 
         Args:
             queue: The name of the queue; the default schema is `dbo`.
             top: The maximum number of messages; None means all messages of the group, up to 1 GiB of bodies in one call.
             groups: The number of conversation groups to receive from, as if `receive` were called once for each; None
-                means all.
+                means all groups.
             timeout: Seconds to wait for a message. A transaction that has already read or written something does not
                 wait: it holds the write lock, so no message can arrive.
             conversation_handle: Receive only from this conversation.
@@ -341,7 +342,7 @@ class Transaction:
         conversation_handle: Guid | None = None,
         conversation_group_id: Guid | None = None,
     ) -> Message | None:
-        """Receives one message from a queue and removes it: the message that `receive` would return first.
+        """Receives one message from a queue and removes it from the queue: the message that `receive` would return first.
 
         Args:
             queue: The name of the queue; the default schema is `dbo`.
@@ -350,7 +351,7 @@ class Transaction:
             conversation_group_id: Receive only from this conversation group.
 
         Returns:
-            The message; None if there is none.
+            The message; None if there are no messages.
 
         Raises:
             BrokerError: The queue (15151), conversation or group (8426) does not exist, or the queue is disabled (9617).
@@ -481,7 +482,7 @@ class Transaction:
             dialog_lifecycle.move_to_group(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
-        """Starts a timer that puts a DialogTimer message into this endpoint's own queue, and replaces an earlier timer.
+        """Starts a timer that puts a DialogTimer message into the queue of this endpoint; replaces an earlier timer.
 
         Args:
             dialog: The conversation handle of this endpoint.
@@ -576,8 +577,8 @@ class Transaction:
     def _call(self) -> Iterator[Work]:
         """Runs one call that is not on the fast path.
 
-        A rejected call has changed nothing. A call that fails midway, because of the disk, an interrupt or a bug, may have written a
-        part: then the whole transaction is rolled back, and every later call is rejected.
+        A rejected call has changed nothing. A call that fails midway, because of the disk, an interrupt or a bug, may
+        have written some of its changes. Then the whole transaction is rolled back, and every later call is rejected.
         """
         work = self._begin()
         try:
@@ -598,7 +599,7 @@ class Transaction:
         if self._work is None:
             with storage_errors(self._context.file.path, is_internal=True):
                 work = Work(self._context, connection, self._collected_effects())
-                self._context.native_snapshot(work.objects)  # makes them known to the fast path
+                self._context.native_snapshot(work.objects)  # makes the objects known to the fast path
                 self._work = work
         return self._work
 
@@ -627,7 +628,7 @@ class Transaction:
             self._session.is_exposed, self._session.is_reusable = True, guard.reclaim()
 
     def _end(self, error: BaseException | None) -> None:
-        """Commits, or rolls back because of the error that left the block, and announces what was done."""
+        """Commits, or rolls back because of the error that left the block, and announces the result."""
         if error is not None:
             self._roll_back(error)
             try:
@@ -645,7 +646,7 @@ class Transaction:
             self._announce(None)
 
     def _roll_back(self, error: BaseException) -> None:
-        """Rolls back because of an error, and announces it."""
+        """Rolls back because of an error, and announces the rollback."""
         self._session.end()
         self._roll_back_and_release()
         self._announce(error)
@@ -667,7 +668,7 @@ class Transaction:
 
     def _announce(self, error: BaseException | None) -> None:
         """Reports the commit, or the rollback that `error` caused, to the instance."""
-        # A forked process has changed nothing, and locks held by its parent's threads are never released.
+        # A forked process has changed nothing, and locks that its parent's threads held are never released in it.
         if not self._context.file.is_inherited:
             listener, effects = self._context.instance.listener, self._collected_effects()
             if error is None:
@@ -703,7 +704,7 @@ class Transaction:
         timeout: float,
         fast_path: Callable[[str, int | None], _Received | None],
     ) -> _Received | pa.Table:
-        """Receives on the fast path if possible, and waits if there are no messages; off the fast path the result is a table."""
+        """Receives on the fast path if possible, and waits if there are no messages; off the fast path, the result is a table."""
         request = receive.receive_request(top, groups, conversation_handle, conversation_group_id)
         wait = self._receive_wait(queue, timeout, named=request if request.is_named else None)
         can_be_fast = not request.is_named and type(queue) is str
@@ -712,12 +713,13 @@ class Transaction:
             if can_be_fast:
                 try:
                     found = fast_path(queue, self._native_now())
-                except BaseException as error:  # noqa: BLE001  # a part may have been taken
+                except BaseException as error:  # noqa: BLE001  # some messages may have been taken
                     self._fail(error)
                 if found is not None:
                     return found
                 if wait is not None and not has_waited:
-                    # Usually there was nothing; looking again, off the fast path, would delay the thread that is to send.
+                    # Usually there was no message; looking again, off the fast path, would delay the thread that is
+                    # about to send.
                     has_waited = True
                     is_ready = self._wait(wait)
                     if wait.empty_queue_id is not None:
@@ -737,7 +739,7 @@ class Transaction:
             received[-1] = received[-1]._replace(is_repeated=True)
 
     def _wait(self, wait: ReceiveWait | None) -> bool:
-        """Waits, without the lock, until there may be a message; returns whether to check again."""
+        """Waits, without the lock, until there may be a message; returns whether to look for one again."""
         if wait is not None:
             self._roll_back_and_release()
         return wait is not None and wait.wait()
@@ -771,7 +773,7 @@ def transaction_database_context(transaction: Transaction) -> DatabaseContext:
 
 @contextmanager
 def work_of(transaction: Transaction) -> Iterator[Work]:
-    """Runs a part of an open transaction, like one of its calls."""
+    """Runs a part of an open transaction as if it were one of the transaction's methods."""
     with transaction._call() as work:  # noqa: SLF001
         yield work
 

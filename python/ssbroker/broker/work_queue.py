@@ -1,4 +1,4 @@
-"""Work queues: put and take messages. Each message has its own dialog, which the program does not see."""
+"""Work queues, with `put` and `take`. Each message has its own dialog, which the program does not see."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ CLEARED_MAX: Final = 10_000
 class WorkQueue:
     """A work queue: `put` adds a message, and `take` gives it to one worker. `Instance.queue` and `Database.queue` return it.
 
-    It is a queue of the database, with a service of the same name. Each message has a conversation of its own, so that
+    A work queue is a queue of the database, with a service of the same name. Each message has its own conversation, so
     workers in many threads and processes can take messages at the same time; the conversation ends with the job.
-    Messages are taken in the order in which they were put, and the views of the instance show them.
-    `Transaction.receive` can take them too, but leaves their conversations open until `Transaction.end_conversation`
-    ends them.
+    Messages are taken in the order in which they were put, and the instance's views show them. `Transaction.receive`
+    can take these messages too, but their conversations stay open until you call `Transaction.end_conversation`.
 
     Examples:
         >>> import tempfile
@@ -109,10 +108,10 @@ class WorkQueue:
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
                 UTC.
             transaction: An open transaction of the same database, such as `Job.transaction` of another job: the message
-                is added when it commits. None adds it immediately, in a transaction of its own.
+                is added when it commits. None adds it immediately, in a separate transaction.
 
         Returns:
-            The conversation id of the message, for `cancel`. Its job has the id as `job.message.conversation_id`.
+            The conversation id of the message, for `cancel`. In the job, it is `job.message.conversation_id`.
 
         Raises:
             SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
@@ -166,6 +165,7 @@ class WorkQueue:
             SchemaError: Without a codec, `body` is not bytes.
             OptionError: `body` cannot be encoded.
             BrokerError: The message cannot be sent; see its `number`.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import asyncio, tempfile
@@ -182,10 +182,11 @@ class WorkQueue:
         return await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
-        """Returns a job with the next message, as `Database.take` does. At the end of the job, the conversation that `put` began ends.
+        """Returns a job with the next message, as `Database.take` does. The end of the job also ends the conversation that `put` began.
 
-        Conversations of other senders stay open, because they may have more messages, until the sender ends them. A worker that expects
-        no more messages ends them in the transaction of the job: `t.end_conversation(job.message.conversation_handle)`.
+        A conversation that another sender began stays open until that sender ends it, because more messages may follow.
+        A worker that expects no more messages ends the conversation in the transaction of the job:
+        `t.end_conversation(job.message.conversation_handle)`.
 
         After an exception in the block, the message waits for the time that `retry_after` of `Instance.queue` or
         `Database.queue` sets; in the meantime, workers get other messages.
@@ -224,16 +225,17 @@ class WorkQueue:
         )
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
-        """Puts messages that failed and were moved to another queue back into this queue, as `Database.requeue` does.
+        """Moves failed messages back from the poison queue to this queue, as `Database.requeue` does.
 
         Args:
-            conversation_handle: The conversation whose message is put back; None means all.
+            conversation_handle: The conversation whose message is moved back; None means all conversations.
 
         Returns:
             The number of messages that can be taken again.
 
         Raises:
             BrokerError: The conversation has not been moved, or its message is leased.
+            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import tempfile
@@ -262,7 +264,7 @@ class WorkQueue:
             conversation_id: The conversation id that `put` or `aput` returned.
 
         Returns:
-            Whether the message was removed. False if a job has the message now, or if it was taken or removed before.
+            Whether the message was removed. False if a job currently holds the message, or if it was taken or removed before.
 
         Raises:
             InvalidGuidError: `conversation_id` is not a GUID.
@@ -292,8 +294,8 @@ class WorkQueue:
         """Returns the number of messages, including those that are leased or scheduled for later.
 
         Messages that were moved after failures are not counted. Nor are messages that have not been delivered yet
-        because the queue or the broker is disabled; they are in `sys.transmission_queue`. The message that ends the
-        conversation of another sender is counted until the next `take`.
+        because the queue or the broker is disabled; `sys.transmission_queue` shows those. If another sender ends its
+        conversation, the EndDialog message is counted until the next `take`.
 
         Raises:
             BrokerError: The queue has been dropped (15151).
@@ -313,8 +315,8 @@ class WorkQueue:
     def clear(self) -> int:
         """Removes all messages that `put` has added, including those that are leased or scheduled for later.
 
-        A running job of such a message ends with LeaseLostError. A large queue is cleared in several transactions, so that others can write
-        in between.
+        A running job that holds such a message ends with LeaseLostError. A large queue is cleared in several
+        transactions, so that other transactions can write in between.
 
         Returns:
             The number of messages that were removed. Messages from other senders stay, as do messages that have not been delivered yet
@@ -336,7 +338,7 @@ class WorkQueue:
         """
         self._reject_open_block("clear the queue before or after the block")
         removed = last = 0
-        end: int | None = None  # of the messages that are there now
+        end: int | None = None  # the last of the messages that are in the queue now
         while True:
             with Transaction(self._context) as transaction, work_of(transaction) as work:
                 queue_id = self._queue(work.objects).queue_id
@@ -354,8 +356,8 @@ class WorkQueue:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
 
         Raises:
-            BrokerError: Other conversations use the service, another queue moves failed messages to this one, or it has been dropped
-                already. Nothing was removed.
+            BrokerError: Other conversations use the service, another queue moves failed messages to this queue, or this
+                queue has already been dropped. Nothing was removed.
             LockTimeoutError: Other writers held the database file for longer than `lock_timeout`, or this thread is in the block of a
                 transaction of the same database. Nothing was removed.
 
@@ -378,7 +380,7 @@ class WorkQueue:
         self._context.instance.listener.changed(self._context)
 
     def _reject_open_block(self, remedy: str) -> None:
-        """Raises in the block of a transaction of this thread: a rollback would not undo what another transaction commits."""
+        """Raises an error if this thread is in a transaction block: rolling the block back would not undo what another transaction commits."""
         if get_ident() in self._context.holders_in_transactions:
             raise LockTimeoutError(
                 f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; {remedy}",
@@ -394,9 +396,9 @@ class WorkQueue:
         *,
         is_new: bool,
     ) -> None:
-        """Creates the queue for failed messages if it is missing, and alters this queue if it differs.
+        """Creates the queue for failed messages if it is missing, and alters this queue if its settings differ.
 
-        A change is a warning, because two programs with different options would change the queue back and forth.
+        A change is logged as a warning, because two programs with different options would change the queue back and forth.
         """
         if on_poison == "move" and poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             _check_case(objects, poison_queue)
@@ -429,7 +431,7 @@ class WorkQueue:
                     )
 
     def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
-        """Whether the poison message handling of the queue already matches the options; None matches any."""
+        """Whether the poison message handling of the queue already matches the options; None matches any setting."""
         if on_poison is None and poison_queue is None:
             return True
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
@@ -451,7 +453,7 @@ class WorkQueue:
     def _create(
         self, connection: Connection, objects: Objects, *, on_poison: OnPoison | None, poison_queue: str | None
     ) -> None:
-        """Creates what is missing of the queue, its service, their contract and its message types, and sets the poison message handling."""
+        """Creates the queue, its service, the contract and the message types where missing, and sets the poison message handling."""
         if JSON not in objects.message_types:
             object_ddl.create_message_type(connection, objects, name=JSON, validation="NONE")
             objects = self._context.objects(connection)
@@ -497,7 +499,7 @@ class WorkQueue:
         return self._plan
 
     def _send_in_steps(self, work: Work, message_type: str, content: bytes | None) -> FirstMessage:
-        """Begins a dialog and sends, by the general path."""
+        """Begins a dialog and sends a message, without the fast path."""
         endpoint = dialog_lifecycle.begin(
             work,
             self._service,
@@ -526,14 +528,14 @@ class WorkQueue:
 
 
 def _poison_handling(objects: Objects, queue: Queue) -> str:
-    """Returns what becomes of messages that fail five times, for the log."""
+    """Returns what happens to messages that fail five times, for the log."""
     if queue.poison_queue_id is None:
         return "'disable'"
     return f"'move' to {plain_queue_name(objects.queues_by_id[queue.poison_queue_id])}"
 
 
 def _check_case(objects: Objects, name: str) -> None:
-    """Raises if the name of a new queue differs only in case: after a typo, producers and workers would use different queues."""
+    """Raises if the name of a new queue differs from an existing one only in case: after a typo, producers and workers would use different queues."""
     schema, unqualified = queue_key(name)
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:

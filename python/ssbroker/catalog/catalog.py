@@ -38,7 +38,7 @@ from ssbroker.exceptions import (
     UnknownDatabaseError,
 )
 
-# Functions import what reads and writes scripts and files, because Spark's workers do neither.
+# Modules that read and write scripts and files are imported inside functions, because Spark's workers do neither.
 if TYPE_CHECKING:
     from ssbroker import ddl
     from ssbroker.catalog.load import CatalogSource
@@ -58,12 +58,12 @@ _SHOWN_OF_ROUTES: Final = (
 class Catalog:
     """Databases, services and routing tables of one instance.
 
-    A catalog is validated and immutable. Catalogs are equal if their content is equal, regardless of the order of rows and of extra
-    columns. They can be pickled. They are not hashable; use `fingerprint` as a key.
+    A catalog is validated and immutable. Catalogs are equal if their content is equal; the order of rows and extra
+    columns are ignored. They can be pickled. They are not hashable; use `fingerprint` as a key.
 
     Args:
-        routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, DataFrame or list of dicts. If there is no column `database`,
-            they belong to the only user database.
+        routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, DataFrame or list of dicts. Without a column
+            `database`, the routes belong to the only user database.
         databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
         services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
         addresses: Addresses at which other instances reach this one.
@@ -155,8 +155,8 @@ class Catalog:
                 zone is UTC.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a
-                script creates.
+            lenient: Whether to skip statements that do not exist in T-SQL, and to accept a database name that looks
+                like a misspelling of one that a script creates.
 
         Returns:
             The catalog.
@@ -217,8 +217,8 @@ class Catalog:
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
         """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes may have the instance open.
 
-        Its addresses are the ones with which the instance was last served, or those of its endpoint if it has never
-        been served.
+        The catalog contains the addresses with which the instance was last served, or the addresses of its endpoint if
+        it has never been served.
 
         Args:
             folder: Folder of the instance.
@@ -266,7 +266,7 @@ class Catalog:
 
     @classmethod
     def _from_contents(cls, contents: Contents, *, addresses: Sequence[str] = ()) -> Self:
-        """Returns the catalog of some contents; `addresses` replace those of the contents."""
+        """Returns the catalog of the contents; `addresses`, if any, replace the addresses in the contents."""
         return cls(
             contents.routes,
             contents.databases,
@@ -283,7 +283,7 @@ class Catalog:
 
     @property
     def databases(self) -> pa.Table:
-        """Databases (`schemas.DATABASES`): the databases of the input, those that only routes name, and `msdb`."""
+        """Databases (`schemas.DATABASES`): the databases of the input, databases that only routes name, and `msdb`."""
         return self._table(self._native.databases(), 1)
 
     @property
@@ -350,7 +350,7 @@ class Catalog:
 
     @property
     def notes(self) -> tuple[ddl.ScriptNote, ...]:
-        """The statements of the scripts that were skipped or not executed. Empty unless loaded from scripts."""
+        """The statements that were skipped or not executed when the catalog was loaded from scripts; otherwise empty."""
         return () if self._script is None else self._script.notes
 
     @property
@@ -360,7 +360,7 @@ class Catalog:
 
     @property
     def details(self) -> InstanceDetails:
-        """What the source says about services, queues and the endpoint beyond routing; neither compared nor pickled."""
+        """Properties of services, queues and the endpoint that routing does not use; neither compared nor pickled."""
         if self._details is not None:
             return self._details
         model = None if self._script is None else self._script.model
@@ -370,7 +370,7 @@ class Catalog:
         """Returns a copy of the catalog with other details.
 
         Args:
-            details: The details; None for those of the script, if any.
+            details: The details; None restores those of the script, if any.
 
         Returns:
             The copy.
@@ -389,7 +389,7 @@ class Catalog:
         return copied
 
     def with_addresses(self, addresses: Sequence[str]) -> Self:
-        """Returns a copy of the catalog with more addresses of the instance.
+        """Returns a copy of the catalog with additional addresses of the instance.
 
         Args:
             addresses: The addresses to add, at which other instances reach this one, such as `TCP://stock:4022`.
@@ -538,7 +538,7 @@ class Catalog:
 def script_options(
     *, variables: Mapping[str, str] | None, encoding: str | None, lenient: bool, collects: bool = False
 ) -> ddl.ScriptOptions:
-    """Returns how scripts are read, or raises if an option is not valid."""
+    """Returns the options for reading scripts; raises if an option is not valid."""
     from ssbroker import ddl  # noqa: PLC0415 - not in workers
 
     return ddl.ScriptOptions(
@@ -556,7 +556,7 @@ def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptO
         path: As for `Catalog.load`.
         name: The name of the instance, unless `:connect` names it.
         now: Time from which LIFETIME in scripts counts.
-        options: How scripts are read; there are no warnings (see `Catalog.notes`).
+        options: How scripts are read. There are no warnings; see `Catalog.notes`.
 
     Returns:
         The catalogs.
@@ -579,7 +579,7 @@ def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
 
 
 def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> SchemaError:
-    """Adds to an error about a missing column which columns its table has."""
+    """Adds the columns that the table has to an error about a missing column."""
     by_name = dict(zip(("routes", "databases", "services"), tables, strict=True))
     name = (error.column or "").partition(".")[0]
     columns = getattr(schemas, name.upper(), None)
@@ -598,11 +598,11 @@ _OTHER_NAMES: Final = {
         "is_broker_enabled": r"(is_?)?(broker_?)?enabled",
     },
 }
-"""Names that optional columns of catalog tables have elsewhere."""
+"""Patterns of names that other sources use for optional columns of catalog tables."""
 
 
 def _refuse_other_names(table: pa.Table, table_name: str) -> None:
-    """Refuses a table without an optional column, but with a column that is likely to be it: the routing would change silently."""
+    """Refuses a table that lacks an optional column but has one with a similar name: ignoring that column would silently change the routing."""
     for column, pattern in _OTHER_NAMES[table_name].items():
         if column in table.column_names:
             continue
@@ -617,7 +617,7 @@ def _refuse_other_names(table: pa.Table, table_name: str) -> None:
 
 
 def _refuse_other_case(routes: pa.Table, *, listed: Sequence[str], added: Sequence[str]) -> None:
-    """Refuses routes of a database that is listed with other case or white space: they would be those of another database."""
+    """Refuses routes whose database differs from a listed database only in case or white space: they would belong to a separate database."""
     by_normal_form = {name.strip().casefold(): name for name in listed}
     for name in added:
         similar = by_normal_form.get(name.strip().casefold(), name)
