@@ -1,6 +1,6 @@
 """The readers and writers that Spark calls; each delegates to `ssbroker.spark.source`.
 
-Below 4.2, PySpark has no read limits, and below 4.1 neither filter push-down nor stream writers that get Arrow batches.
+Before version 4.2, PySpark has no read limits; before 4.1, it has neither filter push-down nor stream writers that get Arrow batches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Reader(DataSourceReader):
 
 
 class FilteringReader(Reader):
-    """A reader with filter push-down; Spark refuses such a reader unless its setting allows push-down."""
+    """A reader with filter push-down. Spark refuses such a reader unless its configuration allows push-down."""
 
     def __init__(self, scan: Scan) -> None:
         super().__init__(scan)
@@ -73,7 +73,7 @@ class FilteringReader(Reader):
             raise OptionError("pushdown: PySpark pushes filters down since 4.1; remove the option")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Takes the supported filters and returns the others."""
+        """Accepts the supported filters, and returns the unsupported ones."""
         self._scan, unsupported = self._scan.push_filters(filters)
         return unsupported
 
@@ -91,7 +91,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _tail(self) -> Tail:
-        """Created on first use: Spark replaces an error during the creation of a reader with its own."""
+        """Created on first use, because Spark hides an error that is raised while a reader is created."""
         return Tail(self._scan)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -105,7 +105,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Returns the end of the next micro-batch; below 4.2, Spark passes no arguments and gets the end of the queue."""
+        """Returns the end of the next micro-batch. Spark before 4.2 passes no arguments, and gets the end of the queue."""
         return self._tail.end() if start is None else self._tail.latest(start, getattr(limit, "max_rows", None))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -155,7 +155,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stages the rows of a task, in Arrow batches or single, beside the instance."""
+        """Stages the rows of a task, as Arrow batches or single rows, beside the instance."""
         task = _task()
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:

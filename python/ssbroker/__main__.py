@@ -9,7 +9,7 @@ _LIBRARIES = ("rich", "typer")
 
 
 def main() -> int:
-    """Runs the command line; without its libraries, says how to install them."""
+    """Runs the command line; if its libraries are missing, prints how to install them."""
     for name in _LIBRARIES:
         if find_spec(name) is None:
             needs = "ssbroker: the command line needs rich and typer: pip install 'ssbroker[cli]'"

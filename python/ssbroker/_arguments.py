@@ -30,7 +30,7 @@ def real_number(value: object, *, name: str, minimum: float, maximum: float) -> 
 
 
 def timeout_seconds(value: object, *, name: str) -> float:
-    """Returns a timeout in seconds as a float; an integer too large for a float becomes infinity."""
+    """Returns a timeout in seconds as a float; an integer that is too large for a float becomes infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise OptionError(f"{name}: expected a non-negative number of seconds, got {value!r:.80}")
     try:

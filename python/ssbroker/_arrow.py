@@ -1,4 +1,4 @@
-"""Arrow input: reads any object of the Arrow PyCapsule protocol and normalizes it for the native module; and rows as bytes."""
+"""Reads any object that supports the Arrow PyCapsule protocol, and normalizes it for the native module; serializes rows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _BOOLEAN_COLUMNS: Final = ("is_broker_enabled", "is_initiator")
 _PANDAS_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
 """The column name of a pandas index without a name, as pyarrow writes it; filtering a DataFrame creates one."""
 
-_compute: Final[Any] = pyarrow.compute  # the stubs know too few types of arguments
+_compute: Final[Any] = pyarrow.compute  # the stubs do not list all types of arguments
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def normalize(rows: _Rows) -> _Rows:
-    """Drops unnamed pandas indexes, casts the `bool8` columns that the native module reads to `bool`, and makes view columns exportable.
+    """Drops unnamed pandas indexes, casts `bool8` columns that the native module reads to `bool`, and makes view columns exportable.
 
     Examples:
         >>> normalize(pa.table({"name": ["Orders"], "__index_level_0__": [7]})).to_pylist()
@@ -142,7 +142,7 @@ _SPARK_FUNCTIONS: Final = {
     "conversations": "ssbroker.spark.route or ssbroker.spark.compare",
     "fragments": "ssbroker.spark.reassemble",
 }
-"""The functions for inputs that are too large to collect from Spark unasked, by the name of the argument."""
+"""The functions of `ssbroker.spark` for inputs that may be too large to collect from Spark, by argument name."""
 _HINTS: Final = {
     "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
     **dict.fromkeys(_SPARK_FRAMES, "use ssbroker.spark"),
@@ -162,7 +162,7 @@ _SCHEMAS: Final = {
     "fragments": schemas.FRAGMENTS,
     "decisions": schemas.DECISIONS,
 }
-"""The columns of each input by the name of its argument."""
+"""The columns of each input, by argument name."""
 _NULLABLE_COLUMNS: Final = frozenset(
     field.name
     for schema in (schemas.ROUTES, schemas.DATABASES, schemas.CONVERSATIONS, schemas.FRAGMENTS)
@@ -206,10 +206,10 @@ Rows: TypeAlias = ArrowArrayExportable | Stream
 
 
 def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> Any:
-    """Returns an object with Arrow capsules as it is, a dataset as a stream, and a list of dicts or a DataFrame of pandas or Spark as a table.
+    """Returns an object with Arrow capsules unchanged, a dataset as a stream, and a list of dicts or a pandas or Spark DataFrame as a table.
 
-    The table has the names of all dicts as columns. Missing values of pandas are null. If the names of the columns to read are given, the
-    others are null in tables of dicts and pandas, because their values may have no Arrow type.
+    The keys of all dicts become columns. Missing values in pandas become null. With `read`, the names of the columns to
+    read, all other columns of dicts and pandas are null, because their values may not convert to Arrow.
 
     Examples:
         >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
@@ -231,7 +231,7 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
 
 
 def refuse_spark_frame(value: object, *, name: str) -> None:
-    """Raises `SchemaError` for conversations or fragments in a Spark DataFrame, which reading would collect; asks a Spark server nothing."""
+    """Raises `SchemaError` for conversations or fragments in a Spark DataFrame, because reading would collect it. Sends nothing to a Spark server."""
     if name in _SPARK_FUNCTIONS and qualified_type(value) in _SPARK_FRAMES:
         raise SchemaError(
             f"{name}: a Spark DataFrame is not collected to this process; use {_SPARK_FUNCTIONS[name]}, "
@@ -242,7 +242,7 @@ def refuse_spark_frame(value: object, *, name: str) -> None:
 
 
 def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
-    """Converts a DataFrame, in which a column without values often holds NaN, and one without rows is often of type float64."""
+    """Converts a DataFrame, in which a column without values often holds NaN, and a column without rows often has the type float64."""
     duplicates = frame.columns[frame.columns.duplicated()]
     if len(duplicates):
         first = str(duplicates[0])
@@ -254,7 +254,7 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
             table = pa.Table.from_pandas(converted)
         except (pa.ArrowException, OverflowError) as error:
             raise _unconverted_column(converted, name=name) or error from error
-    if len(converted.columns) < len(names):  # the index, if it has a name, is a column of the table only
+    if len(converted.columns) < len(names):  # the table has the index as a column if it has a name
         found = {each: table.column(each) for each in table.column_names}
         nulls: Any = pa.nulls(len(frame))
         table = pa.table({each: found.get(each, nulls) for each in dict.fromkeys([*map(str, names), *found])})
@@ -344,7 +344,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
 
 
 def as_table(value: object, *, name: str, read: Collection[str] | None = None) -> pa.Table:
-    """Reads any Arrow object as a table, without copying buffers if possible; `name` is the argument, for messages; see `as_arrow` for `read`."""
+    """Reads any Arrow object as a table, if possible without copying buffers. `name` is the argument, for messages; see `as_arrow` for `read`."""
     value = as_arrow(value, name=name, read=read)
     if isinstance(value, pa.Table):
         table = value
@@ -438,7 +438,7 @@ def map_chunks(
 ) -> pa.ChunkedArray[Any]:
     """Calls `function` with each chunk of a column and the index of its first row.
 
-    A column without chunks has one empty chunk here, so that its type is checked too.
+    A column without chunks is treated as one empty chunk, so that its type is checked too.
     """
     chunks = [column] if isinstance(column, pa.Array) else column.chunks or [pa.nulls(0, column.type)]
     starts = itertools.accumulate(map(len, chunks), initial=0)
@@ -446,7 +446,7 @@ def map_chunks(
 
 
 def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
-    """Checks the lengths and offsets of a pyarrow object against its buffers, in time that does not grow with the rows.
+    """Checks the lengths and offsets of a pyarrow object against its buffers, in time that does not depend on the number of rows.
 
     With `qualified`, an error names a column as `name.column`.
     """
@@ -496,7 +496,7 @@ def _import_capsules(
     *,
     name: str,
 ) -> Any:
-    """Imports the capsules that `value` exports; errors raised by its own export method pass through."""
+    """Imports the capsules that `value` exports; errors that its export method raises pass through."""
     capsules = getattr(value, method)()
     try:
         return import_(SimpleNamespace(**{method: lambda _requested_schema=None: capsules}))

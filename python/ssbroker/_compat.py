@@ -1,4 +1,4 @@
-"""What differs between the supported versions of pyarrow and PySpark, and the minimum version for each feature."""
+"""Differences between the supported versions of pyarrow and PySpark, and the minimum version for each feature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINIMUMS: Final = {
     "streams": Minimum("pyspark", "4.0"),  # the first with transformWithState, for pandas DataFrames
     "data source": Minimum("pyspark", "4.0"),  # the first with data sources in Python
 }
-"""The minimum versions by feature. pyproject.toml states that of pyarrow too."""
+"""The minimum versions by feature. pyproject.toml also states the minimum version of pyarrow."""
 
 
 def is_older(version: str, minimum: str) -> bool:
@@ -52,27 +52,27 @@ _HAS_VIEWS: Final = hasattr(pa, "string_view")  # pyarrow 16
 _LACKS_VIEW_BUFFERS: Final = _HAS_VIEWS and is_older(pa.__version__, "25")
 """Whether casts to views of short values lack a buffer; see `with_exportable_views`."""
 _CRASHES_ON_SLICES: Final = is_older(pa.__version__, "17")
-"""Whether casts of fixed-size binary read beside a slice; see `cast`."""
+"""Whether casts of fixed-size binary read outside a slice; see `cast`."""
 
 
 def is_bool8(kind: pa.DataType) -> bool:
-    """Whether a type is the extension type `arrow.bool8`, which pyarrow 18 is the first to have."""
+    """Whether a type is the extension type `arrow.bool8`, which pyarrow supports since version 18."""
     return hasattr(pa, "Bool8Type") and isinstance(kind, pa.Bool8Type)
 
 
 def is_string_view(kind: pa.DataType) -> bool:
-    """Whether a type is `string_view`, which pyarrow has since version 16."""
+    """Whether a type is `string_view`, which pyarrow supports since version 16."""
     return _HAS_VIEWS and pa.types.is_string_view(kind)
 
 
 def is_binary_view(kind: pa.DataType) -> bool:
-    """Whether a type is `binary_view`, which pyarrow has since version 16."""
+    """Whether a type is `binary_view`, which pyarrow supports since version 16."""
     return _HAS_VIEWS and pa.types.is_binary_view(kind)
 
 
 @functools.cache
 def binary_view() -> pa.DataType:
-    """Returns the type `binary_view`; `binary` if pyarrow has no views or cannot make them of buffers."""
+    """Returns the type `binary_view`; `binary` if pyarrow has no views or cannot create them from buffers."""
     if not _HAS_VIEWS:
         return pa.binary()
     empty = pa.py_buffer(b"")
@@ -84,7 +84,7 @@ def binary_view() -> pa.DataType:
 
 
 def cast(column: Any, kind: pa.DataType) -> Any:
-    """Casts an array or a chunked array, even where older versions of pyarrow do not.
+    """Casts an array or a chunked array, including casts that older versions of pyarrow do not support.
 
     Version 14 has no cast from binary to fixed-size binary. Up to version 16, the cast of a slice of fixed-size binary reads outside of its
     buffer, and can crash the process.
@@ -107,7 +107,7 @@ def cast(column: Any, kind: pa.DataType) -> Any:
 
 
 def importable(value: Any) -> Any:
-    """Converts an object that newer versions of pyarrow import: a Polars DataFrame, whose text are views, or a chunked array of structs."""
+    """Converts an object that only newer versions of pyarrow import: a Polars DataFrame, whose text is in views, or a chunked array of structs."""
     if _HAS_VIEWS:
         return value
     if isinstance(value, pa.ChunkedArray) and pa.types.is_struct(value.type):
@@ -121,7 +121,7 @@ def reader_from_stream(value: Any) -> pa.RecordBatchReader:
     """Imports an object with `__arrow_c_stream__` as a reader."""
     if hasattr(pa.RecordBatchReader, "from_stream"):  # pyarrow 15
         return pa.RecordBatchReader.from_stream(value)
-    reader: pa.RecordBatchReader = _pa.RecordBatchReader._import_from_c_capsule(value.__arrow_c_stream__())  # noqa: SLF001 - 14 has no other
+    reader: pa.RecordBatchReader = _pa.RecordBatchReader._import_from_c_capsule(value.__arrow_c_stream__())  # noqa: SLF001 - 14 has no public method
     return reader
 
 
@@ -154,7 +154,7 @@ def open_parquet_writer(
         writer = pq.ParquetWriter(path, schema, **settings)
         writer.add_key_value_metadata(dict(metadata))
         return writer
-    if metadata:  # older ones write the metadata of the schema, and only if they store the schema
+    if metadata:  # older versions write the metadata of the schema, and only if they store the schema
         added = {key.encode(): value.encode() for key, value in metadata.items()}
         schema, settings["store_schema"] = schema.with_metadata({**(schema.metadata or {}), **added}), True
     return pq.ParquetWriter(path, schema, **settings)
@@ -212,7 +212,7 @@ def whole_views(array: Any) -> Any:
     if pa.types.is_union(kind):
         fields = [whole_views(array.field(number)) for number in range(kind.num_fields)]
         names = [kind.field(number).name for number in range(kind.num_fields)]
-        # `type_codes` and `offsets` of a slice would be those of the whole array, and fields are sliced.
+        # In a slice, `type_codes` and `offsets` would belong to the whole array, but the fields are sliced.
         _, codes, *offsets = array.buffers()[: 3 if kind.mode == "dense" else 2]
         sliced = [
             pa.concat_arrays([pa.Array.from_buffers(number, len(array), [None, buffer], 0, array.offset)])
@@ -228,7 +228,7 @@ def whole_views(array: Any) -> Any:
 
 
 def _list_buffers(kind: pa.DataType) -> int:
-    """Returns how many buffers a list array of this type has besides those of its values."""
+    """Returns how many buffers a list array of this type has, not counting the buffers of its values."""
     if pa.types.is_fixed_size_list(kind):
         return 1
     return 3 if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) else 2

@@ -1,4 +1,4 @@
-"""Results of the type that the caller passed: a DataFrame, a relation, a list of dicts."""
+"""Returns results in the type that the caller passed: a DataFrame, a relation or a list of dicts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def reject_existing_columns(names: Collection[str], added: Collection[str], *, n
 
 
 def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool] | None = None) -> Any:
-    """Appends columns to rows and returns them as the type that was passed; pandas keeps its index.
+    """Appends columns to rows, and returns the rows in the type that was passed; a pandas DataFrame keeps its index.
 
     Args:
         rows: The rows as the caller passed them.
         table: The same rows as a table.
         added: The columns.
-        kept: Whether each row is kept, if some are not; `added` has only the kept ones.
+        kept: Whether each row is kept; None keeps all. `added` contains only the kept rows.
 
     Examples:
         >>> rows = [{"a": 1}, {"a": 2}]
@@ -61,7 +61,7 @@ def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool
 
 
 def in_kind_of(rows: Any, table: pa.Table) -> Any:
-    """Returns a table as the type of other rows."""
+    """Returns a table in the type of `rows`."""
     library = _library(rows)
     if library == "list":
         return readable(table).to_pylist()
@@ -73,19 +73,19 @@ def in_kind_of(rows: Any, table: pa.Table) -> Any:
 
 
 def filter_rows(rows: pa.Table, kept: list[bool]) -> pa.Table:
-    """Returns some rows of a table; string-view and binary-view columns become plain ones, which pyarrow can filter."""
+    """Returns some rows of a table; string views and binary views become plain strings and binaries, which pyarrow can filter."""
     mask: Any = pa.array(kept, pa.bool_())
     return table_without_views(rows).filter(mask)
 
 
 def filter_batch(batch: pa.RecordBatch, kept: list[bool]) -> pa.RecordBatch:
-    """Returns some rows of a batch, as `filter_rows`."""
+    """Returns some rows of a batch, as `filter_rows` does."""
     rows = filter_rows(pa.Table.from_batches([batch]), kept)
     return pa.RecordBatch.from_arrays(list(map(single_array, rows.columns)), schema=rows.schema)
 
 
 def kept_rows(rejected: pa.RecordBatch | pa.Table, *, rows: int, first_row: int = 0) -> list[bool]:
-    """Returns a mask of `rows` rows from `first_row`: False for those that the column `row` of the rejected rows names.
+    """Returns a mask of `rows` rows from `first_row`: False for the rows that the column `row` of `rejected` names.
 
     Examples:
         >>> kept_rows(pa.table({"row": [7]}), rows=3, first_row=6)
@@ -99,7 +99,7 @@ def kept_rows(rejected: pa.RecordBatch | pa.Table, *, rows: int, first_row: int 
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """Returns a table with GUIDs as text, as people read them.
+    """Returns a table with GUIDs as text, for display.
 
     Examples:
         >>> readable(pa.table({"broker_instance": pa.array([bytes(16), None], pa.binary(16))})).to_pylist()
@@ -107,18 +107,18 @@ def readable(table: pa.Table) -> pa.Table:
     """
     for number, field in enumerate(table.schema):
         if field.type == _GUID:
-            # Few ids are distinct, and the conversion is slow.
+            # Convert each distinct id once: there are few, and the conversion is slow.
             ids = single_array(table.column(number)).dictionary_encode()
             table = table.set_column(number, field.name, guid_text(ids.dictionary).take(ids.indices))
     return table
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Returns a readable table without dictionaries, which pandas and Polars would make categories; DuckDB reads both as text."""
+    """Returns a readable table without dictionaries, which pandas and Polars would convert to categories; DuckDB reads both as text."""
     table = readable(table)
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            # Text repeated for each row may exceed the 2 GiB of `pa.string`.
+            # Text that is repeated for each row may exceed the limit of `pa.string`, 2 GiB.
             chunks: list[Any] = table.column(number).chunks
             texts = [chunk.dictionary.cast(pa.large_string()).take(chunk.indices) for chunk in chunks]
             table = table.set_column(number, field.name, pa.chunked_array(texts, pa.large_string()))

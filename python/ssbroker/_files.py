@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or the entries of a folder, are on disk; on Windows, folders are skipped because they cannot be opened."""
+    """Waits until a file, or the entries of a folder, are on disk; skips folders on Windows, where they cannot be opened."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
         return
@@ -23,7 +23,7 @@ def sync_to_disk(path: Path) -> None:
 def create_file(path: Path, data: bytes, *, mode: int) -> None:
     """Creates a file completely and durably, or not at all; raises `FileExistsError` if it exists, even as a link.
 
-    Other processes never see a part of it, unless the file system has no hard links.
+    Other processes never see a partial file, unless the file system has no hard links.
 
     Examples:
         >>> import tempfile
@@ -38,7 +38,7 @@ def create_file(path: Path, data: bytes, *, mode: int) -> None:
         os.link(temporary, path)
     except FileExistsError:
         raise
-    except OSError:  # no hard links here, or a reason that also prevents this
+    except OSError:  # no hard links here, or another problem that the next call reports
         _write_new(path, data, mode)
     finally:
         temporary.unlink()

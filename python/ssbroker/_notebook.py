@@ -33,7 +33,7 @@ def table(rows: pa.Table, *, columns: Sequence[str] | None = None) -> str:
 
 
 def more_entries(number: int) -> str:
-    """Returns how many of a number of entries are not shown; nothing if all are."""
+    """Returns a note on how many entries are not shown; an empty text if all are shown."""
     return f"<p>and {number - ROWS_MAX:,} more</p>" if number > ROWS_MAX else ""
 
 

@@ -19,7 +19,7 @@ _WRITE_BATCH_ROWS: Final = 1 << 10
 
 
 class RowGroupWriter:
-    """Writes one Parquet file: rows are buffered until they fill a row group; the file is created by the first flush.
+    """Writes one Parquet file: buffers rows until they fill a row group; the first flush creates the file.
 
     Args:
         path: The file to create.

@@ -1,4 +1,4 @@
-"""Tables in folders: the columns of Hive partitions, and Delta and Iceberg tables, which are refused."""
+"""Tables in folders: reads the columns of Hive partitions; refuses Delta and Iceberg tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
 
 
 def partition_columns(file: Path) -> dict[str, str | None]:
-    """Returns the columns that the folders of a path name, with their values. The path is used as given, not resolved.
+    """Returns the columns, with their values, that the folder names of a path contain. The path is used as given, not resolved.
 
     Examples:
         >>> partition_columns(Path("in/day=2026-01-01/database=A%2FB/region=__HIVE_DEFAULT_PARTITION__/x=1.parquet"))
@@ -30,7 +30,7 @@ def partition_columns(file: Path) -> dict[str, str | None]:
 
 
 def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:
-    """Raises `InputError` if a file is in the folder of a Delta or Iceberg table: its metadata says which files have been removed.
+    """Raises `InputError` if a file is in the folder of a Delta or Iceberg table, because only its metadata tells which files are still valid.
 
     Examples:
         >>> import tempfile

@@ -15,7 +15,7 @@ _NO_BREAK_SPACE: Final = "\ue000"
 _LINE_LENGTH_MAX: Final = 600
 _SIMILARITY_MIN: Final = 0.75
 _COMPARED_MAX: Final = 500
-"""Of more names, only one with a single difference is suggested: comparing 20,000 takes a second, for each error of a script."""
+"""Among more names than this, only names that differ by one letter are suggested: comparing 20,000 takes a second for each error in a script."""
 
 
 def quoted(name: str) -> str:
@@ -29,7 +29,7 @@ def quoted(name: str) -> str:
 
 
 def quoted_name(text: str) -> str:
-    """Returns a name in quotation marks, safe for a terminal, whose lines may break at its spaces."""
+    """Returns a name in quotation marks, safe for a terminal; lines may break at its spaces."""
     return restore_spaces(quoted(text))
 
 
@@ -71,7 +71,7 @@ def one_line(text: str) -> str:
 
 
 def restore_spaces(text: str) -> str:
-    """Replaces the protected spaces of `quoted` and its siblings with ordinary ones."""
+    """Replaces the protected spaces that `quoted` and similar functions produce with ordinary spaces."""
     return text.replace(_NO_BREAK_SPACE, " ")
 
 
@@ -118,7 +118,7 @@ def route_text(route: dict[str, Any]) -> str:
 
 
 def route_name(route: dict[str, Any]) -> str:
-    """Describes a route by id and name; the route implied by step 6 of the search has neither."""
+    """Describes a route by id and name; the route that step 6 of the search implies has neither."""
     if route["route_id"] is None:
         return "the implied route"
     return f"route {route['route_id']} {quoted(route['name'])}"

@@ -8,7 +8,7 @@ PORT: Final = 4022
 """The conventional port of Service Broker endpoints (P3)."""
 PORT_MAX: Final = 65_535
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
-"""The service from which routes are requested (dynamic routing)."""
+"""The service that answers requests for routes (dynamic routing)."""
 
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 """The longest LIFETIME of a route."""
@@ -26,8 +26,8 @@ DIALOG_TIMER: Final = f"{BROKER_SCHEMA}/DialogTimer"
 SYSTEM_MESSAGE_TYPES: Final = (ERROR, END_DIALOG, DIALOG_TIMER)
 """The types of messages that the broker sends."""
 SYSTEM_SERVICE: Final = f"{BROKER_SCHEMA}/ServiceBroker"
-"""The service of a database that requests routes from the configuration service."""
+"""The service with which a database requests routes from the configuration service."""
 CONFIGURATION_NOTICE: Final = f"{BROKER_SCHEMA}/BrokerConfigurationNotice"
-"""The contract of these requests."""
+"""The contract of requests for routes."""
 MISSING_ROUTE: Final = f"{CONFIGURATION_NOTICE}/MissingRoute"
 MISSING_REMOTE_SERVICE_BINDING: Final = f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding"

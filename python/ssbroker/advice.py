@@ -33,7 +33,7 @@ _NEAR_MISSES: Final = {
         "other_broker_id",
     ): "If the database behind {route} has a new broker id (service_broker_guid in its sys.databases), update the route",
 }
-"""Advice on a route that almost matched, by the reasons why it did not."""
+"""Advice on a route that almost matched, by the reasons why it did not match."""
 
 
 class Advice(NamedTuple):
@@ -60,10 +60,10 @@ def advice(details: dict[str, Any]) -> list[Advice]:
 
 
 def corrected_route(details: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
-    """Returns a route that almost matched with everything corrected that keeps it from matching.
+    """Returns a route that almost matched, with all differences corrected.
 
-    It corrects all differences together: after the first of several, the next would still keep the route from matching.
-    Returns the route unchanged if ALTER ROUTE cannot make it match.
+    All differences are corrected together, because each remaining one would keep the route from matching. Returns the
+    route unchanged if ALTER ROUTE cannot make it match.
     """
     name, broker = details["conversation"]["to_service_name"], details["conversation"]["to_broker_instance"]
     changed: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
     yield from _unavailable_databases(details, databases, broker_id)
     holders = [database for database in databases if broker_id is not None and database["broker_instance"] == broker_id]
     if holders:
-        # At most one of them is enabled (I7): prefer it.
+        # At most one of these databases is enabled (I7): prefer it.
         holder = max(holders, key=lambda database: database["is_broker_enabled"])
         if not holder["has_service"]:
             yield from _create_service(details, holder)
@@ -274,7 +274,7 @@ def _enable_hosts(details: dict[str, Any], databases: list[dict[str, Any]], brok
 
 
 def _resolve_duplicate_id(details: dict[str, Any], database: dict[str, Any], broker_id: str | None) -> Iterator[Advice]:
-    """Yields advice for a database whose broker id is enabled in another one, where ENABLE_BROKER fails (I7).
+    """Yields advice for a database on which ENABLE_BROKER fails, because its broker id is enabled in another database (I7).
 
     With `broker_id`, the database must keep its id.
     """
@@ -285,7 +285,8 @@ def _resolve_duplicate_id(details: dict[str, Any], database: dict[str, Any], bro
             f"{why} If {quoted(name)} is the copy, give it a new broker id; this enables it and ends its conversations:",
             f"ALTER DATABASE {bracketed(name)} SET NEW_BROKER;",
         )
-    # If the conversation started in the other database, disabling that one would only delay it there (R34).
+    # If the conversation started in the other database, disabling that database would only delay the conversation there
+    # (R34).
     if other != details["conversation"]["database"]:
         yield Advice(
             f"{why if broker_id is not None else ''} If {quoted(other)} is the copy, disable it there first:".lstrip(),
@@ -294,7 +295,7 @@ def _resolve_duplicate_id(details: dict[str, Any], database: dict[str, Any], bro
 
 
 def _create_service(details: dict[str, Any], holder: dict[str, Any] | None) -> Iterator[Advice]:
-    """Yields advice to create the service in the database `holder`, or in one that the reader chooses."""
+    """Yields advice to create the service in the database `holder`, or in a database that the reader chooses."""
     database = "<database>" if holder is None else bracketed(holder["name"])
     service = bracketed(details["conversation"]["to_service_name"])
     command = f"USE {database}; CREATE SERVICE {service} ON QUEUE <queue> (<contract>);"
@@ -323,7 +324,7 @@ def _with_forwarding(sentence: str, command: str) -> tuple[str, str]:
 
 
 def _route_to_local(details: dict[str, Any], sentence: str, command: str) -> Iterator[Advice]:
-    """Yields advice to route to LOCAL, and to fix what else keeps a database that has the service from being found."""
+    """Yields advice to route to LOCAL, and to remove other obstacles to finding a database that has the service."""
     local = details["located_if_local"] or {"databases": [], "candidates": []}
     if local["candidates"] or not any(database["has_service"] for database in local["databases"]):
         yield Advice(f"{sentence}:", command)
@@ -350,7 +351,7 @@ def _replace_by_local(details: dict[str, Any], table: dict[str, Any], sentence: 
 
 
 def _create_route(details: dict[str, Any], database: str, *, address: str = "TCP://<host>:4022") -> str:
-    """Returns the command for a route that the search finds; with the broker id if the search ends at step 1."""
+    """Returns the command that creates a route which the search finds; includes the broker id if the search ends at step 1."""
     service = string_literal(details["conversation"]["to_service_name"])
     broker = f", BROKER_INSTANCE = N'{details['conversation']['to_broker_instance']}'"
     by_id = broker if details["decision"]["match_step"] == _BROKER_ID_STEP else ""
@@ -360,7 +361,7 @@ def _create_route(details: dict[str, Any], database: str, *, address: str = "TCP
 
 
 def _alter_route_clauses(details: dict[str, Any], route: dict[str, Any]) -> list[str]:
-    """Returns the clauses of ALTER ROUTE that make a route match; none if no change can."""
+    """Returns the clauses of ALTER ROUTE that make a route match; none if no clauses can."""
     corrected = corrected_route(details, route)
     clauses = {
         "remote_service_name": f"SERVICE_NAME = {string_literal(corrected['remote_service_name'] or '')}",
@@ -376,7 +377,7 @@ def _chosen_route(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_transport(route: dict[str, Any]) -> bool:
-    """Returns whether the route leads each service to its own address, so that a fixed address would misroute the others."""
+    """Returns whether the route derives the address from the service name, so that a fixed address would misroute other services."""
     return str(route["address"]).upper() == "TRANSPORT"
 
 
@@ -390,7 +391,7 @@ def _takes_precedence_over_local(route: dict[str, Any]) -> bool:
 
 
 def _first_distinct(routes: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the first few routes, each once, though several steps may have rejected it."""
+    """Returns the first few distinct routes; several steps may have rejected the same route."""
     return list({route["route_id"]: route for route in routes}.values())[:_LISTED_MAX]
 
 
@@ -399,7 +400,7 @@ _ONE_EDIT_LENGTH_MIN: Final = 4
 
 
 class SimilarNames:
-    """Existing names, searchable by a similar one.
+    """Existing names, which can be searched for similar names.
 
     Examples:
         >>> names = SimilarNames(["//Orders", "//Order", "//Stock"])
@@ -413,7 +414,7 @@ class SimilarNames:
             self._by_folded[folded_name(name)].append(name)
 
     def find(self, wanted: str) -> list[str]:
-        """Returns a few names similar to `wanted`; none if it exists itself."""
+        """Returns a few names similar to `wanted`; none if `wanted` itself exists."""
         folded = folded_name(wanted)
         near = self._by_folded.get(folded, [])
         if not near and len(folded) >= _ONE_EDIT_LENGTH_MIN:

@@ -26,7 +26,7 @@ from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue
 
 Procedure: TypeAlias = Callable[[Any], object]
-"""An activated function: it gets the `Database`, starts its own transactions, and returns when the queue is empty."""
+"""An activated function: it receives the `Database`, runs transactions, and returns when the queue is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ REQUESTED_BY: Final[tuple[RequestedBy, ...]] = ("method", "clause")
 class MonitoredQueue:
     """A queue with its monitor and readers. Thread-safe.
 
-    There is one for each queue, even if the requests change, so that readers of earlier requests still count.
+    There is one object for each queue, even if the requests change, so that readers of earlier requests still count.
 
     Attributes:
         database: The database of the queue.
@@ -131,7 +131,7 @@ class MonitoredQueue:
             return self._effective()
 
     def is_limit_reached(self, *, now: int) -> bool:
-        """Returns whether a new message gets no additional reader only because the maximum is running."""
+        """Returns whether a new message gets no additional reader only because the maximum number of readers is running."""
         waiting = self.database.commit_signals.waiting(self.queue_id)
         with self._guard:
             return self._monitor.is_limit_reached(waiting=waiting, now=now)
@@ -188,7 +188,7 @@ class MonitoredQueue:
         return next((self._requests[by] for by in REQUESTED_BY if by in self._requests), None)
 
     def _has_messages(self) -> bool:
-        """Returns whether messages can be received; a file that cannot be read is logged, so that the other queues are still activated."""
+        """Returns whether messages can be received. A file that cannot be read is only logged, so that other queues are still activated."""
         try:
             with self.database.file.read() as connection:
                 objects = self.database.objects(connection)
@@ -206,11 +206,11 @@ class Reader(threading.local):
     """The state of the calling thread as a reader."""
 
     watched: MonitoredQueue | None = None
-    """The queue that it reads."""
+    """The queue that the thread reads."""
     has_received = False
-    """Whether it has called RECEIVE on that queue."""
+    """Whether the reader has called RECEIVE on that queue."""
     has_progressed = False
-    """Whether it has committed a RECEIVE, or found a queue empty."""
+    """Whether the reader has committed a RECEIVE, or found a queue empty."""
     is_running_readers = False
     """Whether this thread is running readers in `run_due`."""
 
@@ -252,12 +252,14 @@ def _is_lazy(function: object) -> bool:
 
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
-_LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2  # the rest is a valid timeout even if the clock changes
+_LONGEST_WAIT: Final = (
+    threading.TIMEOUT_MAX / 2
+)  # half of the maximum, so that the timeout stays valid even if the clock changes
 _Key = tuple[int, int]
 
 
 class Activation:
-    """Starts readers of queues in this process, and tracks those that run. Thread-safe."""
+    """Starts readers of queues in this process, and tracks running readers. Thread-safe."""
 
     def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
         self._instance: Final = instance
@@ -281,7 +283,7 @@ class Activation:
             watched = self._monitor(database, found)
             watched.set_request(ReaderRequest(procedure, name, maximum), by="method")
         self._start_readers([watched])
-        self._instance.listener.wake()  # it now checks every few seconds
+        self._instance.listener.wake()  # the background thread now checks every few seconds
 
     def deactivate(self, database: DatabaseContext, queue: str) -> None:
         """Implements `Database.deactivate`."""
@@ -356,7 +358,7 @@ class Activation:
         return min((each for each in checks if each is not None), default=None)
 
     def close(self, *, timeout: float) -> None:
-        """Stops starting readers, and waits for running ones."""
+        """Stops starting readers, and waits for running readers to end."""
         deadline = time.monotonic() + min(timeout, _LONGEST_WAIT)
         with self._guard:
             self._is_closed = True
@@ -432,7 +434,7 @@ class Activation:
                     _LOGGER.warning("%s: the thread could not be started; retrying in a few seconds: %s", name, error)
 
     def _run_readers(self, watched: Collection[MonitoredQueue]) -> None:
-        """Runs readers in this thread until none is needed; does nothing if called by a reader."""
+        """Runs readers in this thread until no reader is needed; does nothing if called by a reader."""
         if self._reader.is_running_readers:
             return
         self._reader.is_running_readers = True
@@ -451,7 +453,7 @@ class Activation:
             self._reader.is_running_readers = False
 
     def _run_thread(self, watched: MonitoredQueue, request: ReaderRequest | None) -> None:
-        """The thread of a reader: calls its function again while it is needed."""
+        """Runs in the thread of a reader: calls its function again as long as a reader is needed."""
         try:
             while request is not None:
                 with suppress(SystemExit):
@@ -503,6 +505,6 @@ class Activation:
 
 
 def _is_dropped(watched: MonitoredQueue, objects: Objects) -> bool:
-    """Returns whether the queue was dropped, even if another one has its id now."""
+    """Returns whether the queue was dropped, even if another queue has its id now."""
     queue = objects.queues_by_id.get(watched.queue_id)
     return queue is None or plain_queue_name(queue) != watched.queue_name

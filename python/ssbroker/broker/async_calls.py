@@ -18,7 +18,7 @@ class Wait(Protocol):
     """A wait that another thread can end."""
 
     def wait(self) -> bool:
-        """Waits; returns whether what it waits for has happened."""
+        """Waits for an event; returns whether it has happened."""
 
     def cancel(self) -> None:
         """Ends the wait."""
@@ -35,7 +35,7 @@ async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], ob
 
 
 async def complete(function: Callable[[], Result]) -> Result:
-    """Calls a function to its end. If the task is cancelled meanwhile, the cancellation continues after that."""
+    """Calls a function and waits until it returns. If the task is cancelled meanwhile, the cancellation takes effect afterwards."""
     anyio = _anyio()
     call = _Completion(function)
     cancelled: BaseException | None = None
@@ -43,13 +43,13 @@ async def complete(function: Callable[[], Result]) -> Result:
         while not call.is_done:
             try:
                 await _in_thread(call.run_or_wait)
-            except anyio.get_cancelled_exc_class() as error:  # asyncio also cancels what is shielded
+            except anyio.get_cancelled_exc_class() as error:  # asyncio also cancels a shielded call
                 cancelled = error
     try:
         return call.result()
     finally:
         if cancelled is not None:
-            raise cancelled  # an error of the call is its context
+            raise cancelled  # an error in the call becomes its context
 
 
 async def leave(
@@ -76,7 +76,7 @@ async def wait(waiting: Wait) -> bool:
 
 async def _in_thread(function: Callable[[], Result], *, is_abandoned: bool = False) -> Result:
     anyio = _anyio()
-    # There is no limit on threads: those that wait for a lock must not keep its holder from committing.
+    # There is no limit on threads: threads that wait for a lock must not keep its holder from committing.
     result: Result = await anyio.to_thread.run_sync(
         partial(_call_for, threading.get_ident(), function),
         abandon_on_cancel=is_abandoned,
@@ -120,7 +120,7 @@ class _Acquisition(Generic[Result]):
         return result
 
     def abandon(self) -> None:
-        """Undoes the call, in the thread that makes it, or in another one if it has ended."""
+        """Undoes the call: in the thread that makes it, or in a new thread if the call has ended."""
         with self._guard:
             self._is_abandoned = True
         for result in self._results:

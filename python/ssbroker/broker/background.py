@@ -1,4 +1,4 @@
-"""Work after commits and over time: notifications, deliveries, and what is due in each database."""
+"""Work after commits and over time: notifications, deliveries, and due work in each database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ssbroker.protocol.settings import SECOND
 
 
 class Background:
-    """The background work of an instance, done by `run_due`; with `background=True`, a thread calls it.
+    """The background work of an instance, done by `run_due`; with `background=True`, a thread calls `run_due`.
 
     Attributes:
         catalog: The live catalog of the instance.
@@ -50,20 +50,20 @@ class Background:
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does everything that is due; returns when more is due."""
+        """Does all work that is due; returns the time at which more is due."""
         at = self._instance.microseconds() if now is None else epoch_microseconds(utc_datetime(now))
         self._check_for_changes()
         for database in self._instance.databases:
             self._run_timers(database, now=at, is_delivered=False)
         self.delivery.run_due(now=at)
-        # Readers run last, and due times are read after them, because they may set timers.
+        # Readers run last, and due times are read after they have run, because readers may set timers.
         due_times = [self.activation.run_due(now=at), self._schedule.next_time()]
         due_times += [self._run_timers(database, now=at, is_delivered=True) for database in self._instance.databases]
         first = min((each for each in due_times if each is not None), default=None)
         return None if first is None else EPOCH + timedelta(microseconds=first)
 
     def wake(self) -> None:
-        """Wakes the thread immediately, also to finish work left when the files were last closed."""
+        """Wakes the thread immediately. On opening, this also finishes work that was left when the files were last closed."""
         self._wake(None)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Background:
         self._schedule.forget(SenderId(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
-        """Announces a committed transaction: emits its events, wakes receivers, delivers its messages."""
+        """Processes a committed transaction: emits its events, wakes receivers, and delivers its messages."""
         self._instance.counters.committed(effects)
         try:
             for event in effects.events:
@@ -101,7 +101,7 @@ class Background:
         self._activate(database, effects, is_committed=True)
 
     def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
-        """Counts the rollback, for poison message handling too, and checks for needed readers."""
+        """Counts the rollback, also for poison message handling, and starts needed readers."""
         self._instance.counters.rolled_back()
         received = poison_message_handling.received_from(effects)
         if received:
@@ -112,7 +112,7 @@ class Background:
         self._activate(database, effects, is_committed=False)
 
     def changed(self, database: DatabaseContext) -> None:
-        """Retries waiting messages after objects of a database have changed, or it was attached or detached."""
+        """Retries waiting messages after objects of a database have changed, or the database was attached or detached."""
         self._schedule.schedule_all_now(now=self._instance.microseconds())
         self._apply_changes(database)
         self._wake(None)
@@ -120,7 +120,7 @@ class Background:
             self._instance.msdb.commit_signals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
 
     def _check_for_changes(self) -> None:
-        """Applies changes made by other processes; on the first call, everything."""
+        """Applies changes made by other processes; on the first call, applies everything."""
         before, self._versions = self._versions, {}
         for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:

@@ -1,6 +1,6 @@
-"""Signals of commits, which ssbroker sends itself to wake receivers and the serving process; a `CommitWatch` asks the file instead.
+"""Signals that committing processes send to wake receivers and the serving process; a `CommitWatch` polls the file instead.
 
-They concern one queue, or what the serving process waits for: messages to deliver, and changed objects.
+A signal concerns one queue, or tells the serving process that there are messages to deliver or changed objects.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Final
 from ssbroker._core import Arrivals, SharedMemory
 
 TRANSMISSIONS_CHANNEL: Final = 0
-"""In place of the id of a queue of msdb: what any process puts into the transmission queues of an instance that it does not serve, and
-changed objects of any process. The serving process waits for this channel only."""
+"""Used in place of the id of an msdb queue: signals that a process has put messages into a transmission queue of an
+instance that it does not serve, or has changed objects. The serving process waits for this channel only."""
 OBJECTS_CHANNEL: Final = -119
-"""In place of the id of a queue of msdb: changed objects of any database of the instance, so that the
-catalog must be read again. It is the last of the 120 slots of the shared
-memory, which a queue of msdb is least likely to have."""
+"""Used in place of the id of an msdb queue: signals that objects of any database have changed, so that the catalog must
+be read again. It maps to the last of the 120 slots in shared memory, the slot that an msdb queue is least likely to
+use."""
 _CHECK_INTERVAL: Final = 0.05
 _CHECK_INTERVAL_WHEN_SHARED: Final = 5.0
 
 
 class CommitSignals(Arrivals):
-    """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this one.
+    """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this process.
 
     A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
-    after the check ends the wait immediately. It checks again every `check_interval` seconds: without shared memory, because commits of
-    other processes are not noticed; with it, in case a process was killed between its commit and the notification.
+    after the check ends the wait immediately. It also checks every `check_interval` seconds: without shared memory,
+    because it does not notice commits of other processes; with shared memory, in case a process was killed between its
+    commit and the notification.
 
     Examples:
         >>> signals = CommitSignals()
@@ -54,7 +55,7 @@ class CommitSignals(Arrivals):
 
     @property
     def is_shared(self) -> bool:
-        """Whether notifications of other processes end a wait, too."""
+        """Whether notifications of other processes also end a wait."""
         return self._shared is not None
 
     @property
@@ -70,7 +71,7 @@ class CommitSignals(Arrivals):
     def wait(self, queue_id: int, *, seen: int, timeout: float) -> bool:
         """Waits until the count of the queue differs from `seen`, or notifications end; returns whether it differs.
 
-        With shared memory, it may also return earlier.
+        With shared memory, the call may also return earlier.
         """
         if self._shared is not None:
             if not self._is_closed:
@@ -94,7 +95,7 @@ class CommitSignals(Arrivals):
                 self.add_waiting(-1)
 
     def notify(self, queue_ids: Iterable[int]) -> None:
-        """Wakes the receivers of queues that got a message or have changed."""
+        """Wakes the receivers of queues that have received a message or have changed."""
         if self.record(list(queue_ids)):
             self.wake()
 

@@ -154,7 +154,7 @@ def _address(row: dict[str, Any], name: str, *, where: str) -> str | None:
 
 
 LIFETIME: Final = 600
-"""Default lifetime of a route in seconds, if the directory has none."""
+"""Default lifetime of a route in seconds, if the directory does not specify one."""
 UNKNOWN_SERVICE: Final = 1
 """Error code if the directory does not contain the service."""
 UNUSABLE_ENTRY: Final = 2
@@ -218,7 +218,7 @@ class ConfigurationService:
     def _answer(self, database: Database) -> bool:
         """Answers a batch of requests; returns whether there may be more.
 
-        The routes are created first, each in the file of its database. After a crash in between, they are renewed without harm.
+        The routes are created first, each in the file of its database. After a crash in between, they are renewed, which does no harm.
         """
         objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
@@ -237,7 +237,7 @@ class ConfigurationService:
                 except BrokerError as failure:
                     if failure.number == RECEIVE_DISABLED:
                         raise
-                    # The dialog has ended, or another process has answered.
+                    # The dialog has ended, or another process has already answered.
         return True
 
     def _process(self, database: Database, requester: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
@@ -277,7 +277,7 @@ class ConfigurationService:
                 f"the requesting broker id {uuid.UUID(bytes=requester)} does not belong to this instance",
             )
         complete = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
-        # Of a database and its copies, only the enabled one sends requests (I7).
+        # Among a database and its copies, only the enabled database sends requests (I7).
         max(enabled, key=lambda one: enabled[one]).change(
             _renew, entries=complete, now=database_context(database).now()
         )
@@ -285,7 +285,7 @@ class ConfigurationService:
 
 
 def _renew(connection: Connection, objects: Objects, *, entries: Sequence[DirectoryEntry], now: datetime) -> None:
-    """Creates a route for each entry, or renews the lifetime of the existing one."""
+    """Creates a route for each entry, or renews the lifetime of the existing route."""
     for name, entry in {_name(entry): entry for entry in entries}.items():
         guid = None if entry.broker_instance is None else str(entry.broker_instance)
         clauses = RouteClauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)

@@ -1,4 +1,4 @@
-"""The shared state of an open instance: one context for the instance, and one for each of its databases; and the protocols that both call."""
+"""The shared state of an open instance: a context for the instance, a context for each database, and the protocols that they call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Options = ParamSpec("Options")
 
 
 class DatabaseList(Protocol):
-    """The databases that the registry of an instance lists now."""
+    """The databases that the registry of an instance currently lists."""
 
     @property
     def is_inherited(self) -> bool:
@@ -86,7 +86,7 @@ class TransactionListener(Protocol):
         """Called when a transaction creates a conversation endpoint; an earlier endpoint may have had the same id."""
 
     def changed(self, database: DatabaseContext) -> None:
-        """Called after the objects of a database have changed, or it was attached or detached."""
+        """Called after the objects of a database have changed, or the database was attached or detached."""
 
     def wake(self) -> None:
         """Called when something may be due now."""
@@ -96,11 +96,11 @@ class LocalRouting(Protocol):
     """Decides which conversations stay in their database."""
 
     def local_router(self, database: str) -> Callable[[Sequence[ConversationEndpoint]], list[bool]]:
-        """Returns a function that says for each endpoint of a database whether its messages are for the same database."""
+        """Returns a function that determines, for each endpoint of a database, whether its messages stay in the database."""
 
 
 class MessageIdentity(NamedTuple):
-    """A message, by what both sides of its conversation know."""
+    """Identifies a message by values that both sides of its conversation know."""
 
     conversation_id: bytes
     is_initiator: bool
@@ -124,14 +124,14 @@ class JobOutcome(Protocol):
     """Records how a job ended."""
 
     def __call__(self, outcome: str, failed_with: str | None = None) -> None:
-        """Is called at the end of a job, with the reason if it has failed."""
+        """Called at the end of a job; `failed_with` is the reason if the job has failed."""
 
 
 class Tracing(Protocol):
     """Observes receives and jobs."""
 
     def received(self, database: str, queue: str, messages: Iterable[MessageIdentity]) -> None:
-        """Is called with the messages of a RECEIVE."""
+        """Called with the messages of a RECEIVE."""
 
     def job(
         self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int
@@ -154,13 +154,13 @@ class InstanceContext:
         has_system_clock: Whether `clock` is the clock of the operating system.
         random: The source of ids and jitter.
         lock_timeout: Seconds to wait for a write lock.
-        background: Whether background threads of the instance do what is due.
-        vfs: The name of SQLite's virtual file system; None is the default.
+        background: Whether background threads of the instance do due work.
+        vfs: The name of SQLite's virtual file system; None means the default.
         key_encryption: Opens the keys of the databases.
         events: Delivers events to subscribers.
-        counters: Counts what this process does.
+        counters: The performance counters of this process.
         row_sources: Functions that return the rows of views about this process, by view name.
-        tracing: Observes receives and jobs; None if nobody does.
+        tracing: Observes receives and jobs; None if there is no observer.
     """
 
     databases_list: DatabaseList
@@ -231,9 +231,9 @@ class DatabaseContext:
         database_id: The id of the database in the instance.
         name: The name of the database.
         file: The database file.
-        commit_signals: Wakes those who wait for commits, such as receivers.
+        commit_signals: Wakes threads that wait for commits, such as receivers.
         session: Returns a transaction of this thread that has not started; it announces commits natively if possible.
-        holders_in_transactions: The threads and generators that are in the block of a transaction, once for each block.
+        holders_in_transactions: The threads and generators that are in a transaction block, listed once for each block.
         drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
     """
 
@@ -256,7 +256,7 @@ class DatabaseContext:
         self._snapshot: tuple[Objects, NativeSnapshot] | None = None
 
     def objects(self, connection: Connection | None = None) -> Objects:
-        """Returns all objects; reads them again only after a change."""
+        """Returns all objects; rereads them only after a change."""
         known = self._objects
         if connection is None:
             if known is not None and known.version == self.file.query(stored.version_of):
@@ -274,7 +274,7 @@ class DatabaseContext:
         return found
 
     def last_objects(self) -> Objects:
-        """Returns the objects that this process read last, which may have changed, for decisions that a transaction checks again."""
+        """Returns the objects that this process read last. They may have changed since: use them only if a transaction checks the decision again."""
         return self.objects() if self._objects is None else self._objects
 
     def native_snapshot(self, objects: Objects) -> NativeSnapshot:
@@ -289,7 +289,7 @@ class DatabaseContext:
         return known[1]
 
     def lazy_objects(self, connection: Connection) -> Objects:
-        """Returns a lazy view of the objects, for callers that change many."""
+        """Returns a lazy view of the objects, for callers that change many objects."""
         found = lazy_objects(connection)
         self._check_attached(found)
         return found

@@ -1,4 +1,4 @@
-"""Performance counters of an instance in this process, with the names and meanings of Service Broker."""
+"""Performance counters of an instance in this process, with Service Broker's names and meanings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NAMES: Final = {
 
 
 class Counters:
-    """Counters that only grow, since the instance was opened in this process. Thread-safe.
+    """Counters that only increase, starting when the instance is opened in this process. Thread-safe.
 
     Attributes:
         fast_path: The counters of fast-path transactions.
@@ -90,7 +90,7 @@ class Counters:
             self._counts[BROKER_TRANSACTION_ROLLBACKS] += 1
 
     def task_limit_reached(self) -> None:
-        """Counts a message that got no additional reader because the maximum is running."""
+        """Counts a message that got no additional reader because the maximum number of readers is running."""
         with self._guard:
             self._counts[TASK_LIMIT_REACHED] += 1
 

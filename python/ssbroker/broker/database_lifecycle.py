@@ -142,7 +142,7 @@ def set_broker(
 
 
 def set_guid(transaction: InstanceTransaction, database: DatabaseContext, guid: bytes) -> None:
-    """Sets a known broker id of a database that has no conversations yet."""
+    """Sets a given broker id on a database that has no conversations yet."""
     connection = transaction.connection(database)
     broker = transaction.objects(database).broker
     if broker.service_broker_guid == guid:
@@ -185,7 +185,7 @@ def _check_free(transaction: InstanceTransaction, name: str) -> None:
 
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
-    """Raises if the instance already has the file, by any path."""
+    """Raises if the instance already lists the file, under any path."""
     identity = file_ownership.stored_file_identity(path)
     for row in database_registry.load(listing):
         listed = instance.folder / row.file

@@ -36,15 +36,15 @@ class Transport(Protocol):
     def send_waiting(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends the waiting messages of conversations soon, and removes them from the transmission queue once acknowledged.
 
-        It is called after each commit that sends on a conversation, unless `send_more` suffices, after changes that may affect its route,
-        and again after the retry intervals (P17) while messages wait. It is called from any thread, and does not block. It returns
-        problems that are known already, by sender id.
+        Called after each commit that sends on a conversation (unless `send_more` suffices), after changes that may
+        affect the route, and at the retry intervals (P17) while messages wait. May be called from any thread, and does
+        not block. Returns problems that are already known, by sender id.
         """
 
     def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> Collection[int]:
-        """Sends new messages of conversations that `send_waiting` already sends for, in the calling thread or soon after.
+        """Sends new messages of conversations that `send_waiting` is already sending, in the calling thread or soon after.
 
-        Returns the other conversations, which need `send_waiting`. `messages` is the number of new messages of all.
+        Returns the conversations that need `send_waiting` instead. `messages` is the total number of new messages.
         """
 
 
@@ -77,7 +77,7 @@ class DeliveryPlan:
     outgoing: list[OutgoingConversation] = field(default_factory=list)
     """Conversations for other instances."""
     problems: dict[int, TransmissionStatus] = field(default_factory=dict)
-    """Why the other conversations wait, by sender id."""
+    """Why the remaining conversations wait, by sender id."""
     route_requests: dict[RouteRequest, list[int]] = field(default_factory=dict)
     """The routes to request (R14), with the ids of the senders that need them."""
 
@@ -98,7 +98,7 @@ def plan_delivery(
             found.outgoing.append(OutgoingConversation(database, sender, decision))
         else:
             destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
-            if destination not in explained:  # the same for all of them, as there was no route to choose
+            if destination not in explained:  # the same for all conversations, as there was no route to choose
                 explained[destination] = explain(router, database.name, sender, now=now)
             is_mirror = decision.reason == "sender_disabled" and database.objects().broker.mirroring_role == "mirror"
             why = (
@@ -168,8 +168,9 @@ class Delivery:
     def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> bool:
         """Delivers messages that a transaction has put into the transmission queue, `messages` in all; schedules retries and does not raise.
 
-        If the calling thread is in a transaction of some database, delivery could deadlock; and a commit must not wait for a reader's
-        transaction in the target. In both cases it returns True: another thread must deliver immediately.
+        Returns True if another thread must deliver immediately, in two cases: the calling thread is in a transaction of
+        any database, so that delivery could deadlock; or a reader's transaction in the target holds the lock, because a
+        commit must not wait for it.
         """
         if self.transport is None:
             self._instance.msdb.commit_signals.notify([TRANSMISSIONS_CHANNEL])
@@ -202,14 +203,14 @@ class Delivery:
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:
-        """Forgets all other databases, which the instance no longer has."""
+        """Forgets all other databases, which the instance no longer contains."""
         self._schedule.keep_databases(database_ids)
         for by_database in (self._last_scans, self._delivery_locks):  # a thread that delivers still releases its lock
             for dropped in set(by_database).difference(database_ids):  # other threads may add databases
                 by_database.pop(dropped, None)
 
     def _scan_if_due(self, database: DatabaseContext, *, now: int) -> None:
-        """Finds messages left by processes that have ended, every few seconds; gives running processes time to deliver their own."""
+        """Every few seconds, finds messages left by processes that have ended; gives running processes time to deliver their messages."""
         before = self._last_scans.get(database.database_id)
         if before is not None and 0 <= now - before < SCAN_EVERY:
             return
@@ -220,7 +221,7 @@ class Delivery:
         self._schedule.add((SenderId(database.database_id, each) for each in found), at=at)
 
     def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
-        """Delivers due messages of a database, and what subscribers send meanwhile; returns whether another thread must continue."""
+        """Delivers due messages of a database, and messages that subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
         self._thread_state.pending = [database]
         while self._thread_state.pending:
@@ -228,7 +229,7 @@ class Delivery:
         return is_left
 
     def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
-        """Delivers in one thread at a time per database; a waiting thread then finds its own messages delivered."""
+        """Delivers in one thread at a time per database; a thread that waited then finds its messages delivered."""
         delivery_lock = self._delivery_locks[database.database_id]
         if not delivery_lock.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
             return True
@@ -268,7 +269,7 @@ class Delivery:
     def _route_and_deliver(
         self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_timeout: float | None
     ) -> tuple[set[int], set[int], set[int]]:
-        """Delivers messages; returns the senders to retry, those in transit to other instances, and those deferred because of locks."""
+        """Delivers messages; returns the senders to retry, the senders in transit to other instances, and the senders deferred because of locks."""
         senders = _senders(database, endpoint_ids)
         has_transport = self.transport is not None or self._is_served_elsewhere()
         planned = plan_delivery(self._routes, database, list(senders.values()), has_transport=has_transport)
@@ -289,7 +290,7 @@ class Delivery:
         return {*local.problems}, in_transit, local.deferred
 
     def _is_served_elsewhere(self) -> bool:
-        """Returns whether another process serves the instance; it notices commits of this process on its own."""
+        """Returns whether another process serves the instance; that process notices this process's commits by itself."""
         return ServeLock.is_held(self._instance.folder)
 
     def _request_routes(self, planned: DeliveryPlan, *, lock_timeout: float | None) -> dict[int, TransmissionStatus]:
@@ -314,7 +315,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.is_delivering = False
         self.pending: list[DatabaseContext] = []
-        """The databases from which it has sent during a delivery."""
+        """The databases from which the thread has sent during a delivery."""
 
 
 def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, ConversationEndpoint]:

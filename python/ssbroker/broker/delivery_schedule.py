@@ -1,4 +1,4 @@
-"""When each conversation is delivered next, with longer intervals after failures."""
+"""Schedules the next delivery of each conversation, with longer intervals after failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Attempt(NamedTuple):
 class DeliverySchedule:
     """The time of the next delivery attempt of each conversation; in memory only. Thread-safe.
 
-    A delivering thread takes conversations out with `claim`. A commit in one of them meanwhile adds it again, so that nothing is missed.
+    A delivering thread removes conversations with `claim`. A commit in such a conversation meanwhile adds it again, so that no message is missed.
 
     Examples:
         >>> schedule = DeliverySchedule(Backoff(random=lambda: 0.5))
@@ -45,19 +45,20 @@ class DeliverySchedule:
         self._backoff: Final = backoff
         self._guard: Final = threading.RLock()
         self._attempts: dict[SenderId, _Attempt] = {}
-        # For each database a heap of (time, sender); entries whose time differs from that of the attempt are obsolete.
+        # For each database, a heap of (time, sender). An entry is obsolete if its time differs from the time of the
+        # attempt.
         self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._latest_claim_time = 0
         self._changes = 0
         self._changes_at_claim: dict[int, int] = {}
-        """For each database the value of `_changes` at its last claim."""
+        """For each database, the value of `_changes` at its last claim."""
         self._claimed: dict[int, set[int]] = {}
-        """For each database the sender ids of its last claim."""
+        """For each database, the sender ids of its last claim."""
         self._reused_sender_ids: dict[int, set[int]] = {}
-        """Those of these ids that other conversations have got since then."""
+        """For each database, the ids in `_claimed` that other conversations have since been given."""
 
     def add(self, keys: Iterable[SenderId], *, at: int) -> None:
-        """Schedules conversations; failed ones keep their retry time, those in transit do not wait."""
+        """Schedules conversations; failed conversations keep their retry time, and conversations in transit do not wait."""
         with self._guard:
             for key in keys:
                 scheduled = self._attempts.get(key)
@@ -67,7 +68,7 @@ class DeliverySchedule:
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
         """Removes the due conversations of a database from the schedule, and returns their numbers of failed attempts.
 
-        If the clock was set back, all are due.
+        If the clock was set back, all conversations are due.
         """
         with self._guard:
             self._changes_at_claim[database_id] = self._changes
@@ -89,7 +90,7 @@ class DeliverySchedule:
     def schedule_retry(self, key: SenderId, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
         """Schedules a retry after a longer interval; immediately if something has changed since the claim.
 
-        A conversation that was removed since then is not retried, and does not delay a new one with the same id.
+        A conversation that was removed since then is not retried, and does not delay a new conversation with the same id.
         """
         with self._guard:
             if key.endpoint_id in self._reused_sender_ids.get(key.database_id, ()):
@@ -99,14 +100,14 @@ class DeliverySchedule:
             self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
 
     def forget(self, key: SenderId) -> None:
-        """Forgets a removed conversation, whose id a new one has now."""
+        """Forgets a removed conversation whose id a new conversation has now."""
         with self._guard:
             self._attempts.pop(key, None)
             if key.endpoint_id in self._claimed.get(key.database_id, ()):
                 self._reused_sender_ids.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
-        """Forgets the conversations of all other databases, which the instance no longer has."""
+        """Forgets the conversations of all other databases, which the instance no longer contains."""
         kept = set(database_ids)
         with self._guard:
             dropped = (self._heaps.keys() | self._changes_at_claim.keys()) - kept
@@ -137,7 +138,7 @@ class DeliverySchedule:
         heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
 
     def _bring_forward(self, *, at: int) -> None:
-        """Makes attempts that are due later than a time due at that time."""
+        """Moves attempts that are due after `at` forward to `at`."""
         before, self._attempts, self._heaps = self._attempts, {}, {}
         for key, each in before.items():
             self._schedule(key, each._replace(at=min(each.at, at)))

@@ -1,4 +1,4 @@
-"""What becomes due in a database over time: timers, lifetimes, ended leases, closed endpoints, and messages for enabled queues."""
+"""Work that becomes due in a database over time: timers, lifetimes, ended leases, closed endpoints, and messages for enabled queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH: Final = 1_000
 
 
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
-    """Does what is due in a database, unless its broker is disabled; returns when more is due."""
+    """Does due work in a database, unless its broker is disabled; returns the time at which more is due."""
     while _is_due(database, now=now):
         with database_transaction(database) as work:
             _enter_queues(work)
@@ -82,7 +82,7 @@ def _is_enabled(database: DatabaseContext, connection: Connection) -> bool:
 
 
 def _has_messages_to_enter(database: DatabaseContext, connection: Connection) -> bool:
-    """Returns whether messages wait for a queue that is enabled now.
+    """Returns whether messages wait for a queue that is now enabled.
 
     Only a change of the objects enables a queue, so a negative result holds until the next version of the objects.
     """
@@ -96,7 +96,7 @@ def _has_messages_to_enter(database: DatabaseContext, connection: Connection) ->
 
 
 def _enter_queues(work: Work) -> None:
-    """Puts messages that waited for disabled queues into the queues that are enabled now (P34)."""
+    """Puts messages that waited for disabled queues into the queues that are now enabled (P34)."""
     waiting = [
         conversation_endpoints.by_id(work.connection, endpoint_id)
         for endpoint_id in conversation_endpoints.enqueueable_endpoints(work.connection)

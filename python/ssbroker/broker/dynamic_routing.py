@@ -118,7 +118,7 @@ OPEN_REQUESTS_MAX: Final = 1_000
 REQUESTS_BURST: Final = 32
 """The burst of route requests that peers can trigger by naming services without a route."""
 REQUESTS_PER_SECOND: Final = 4
-"""The route requests a second beyond the burst."""
+"""The number of route requests per second beyond the burst."""
 SHORT_LOCK_TIMEOUT: Final = 0.1
 """Seconds that a committing thread waits for a lock; after that, the background thread continues."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")

@@ -1,4 +1,4 @@
-"""Whether messages may be received: which conversations a database accepts, and which messages of them."""
+"""Decides which conversations a database accepts, and which of their messages may be received."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def receivable_type(
 
 
 def unvalidated_type(objects: Objects, contract: Contract, name: str, *, from_initiator: bool) -> MessageType | None:
-    """Returns the message type if it may be received from the other side, whatever the body is; otherwise None."""
+    """Returns the message type if it may be received from the other side with any body; otherwise None."""
     message_type = receivable_type(objects, contract, name, from_initiator=from_initiator)
     return message_type if isinstance(message_type, MessageType) and message_type.validation == "N" else None
 
@@ -75,7 +75,7 @@ def message_header(endpoint: DialogEndpoint) -> MessageHeader:
 
 
 def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
-    """Returns a new target endpoint, completed with what this database defines, or the refusal.
+    """Returns a new target endpoint, completed with the definitions in this database, or the refusal.
 
     The lifetime is limited to the longest valid one from now on.
     """
@@ -108,7 +108,7 @@ def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence
 
 
 def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
-    """Whether messages of some kinds may be received, whatever their bodies are."""
+    """Whether messages of the given kinds may be received with any body."""
     for contract_name, from_initiator, name in kinds:
         contract = objects.contracts.get(contract_name)
         if contract is None or unvalidated_type(objects, contract, name, from_initiator=from_initiator) is None:
@@ -121,8 +121,9 @@ def refused_messages(
 ) -> Mapping[int, Refusal]:
     """Returns the messages that must be refused, by row.
 
-    Messages after this endpoint has ended are dropped without validation. Messages after an error are validated, so that a sender that
-    does not know of the error yet receives it again. Messages for endpoints without a contract here are skipped.
+    After this endpoint has ended, messages are dropped without validation. After an error, messages are validated, so
+    that a sender that does not know of the error yet receives it again. Messages for endpoints without a contract here
+    are skipped.
     """
     kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
     refusals: dict[int, Refusal] = {}

@@ -93,13 +93,13 @@ class EndpointArrival:
             self._promote(self._next_number)
 
     def _promote(self, number: int) -> None:
-        """Makes an early message ready, because all earlier ones have arrived."""
+        """Makes an early message ready, because all earlier messages have arrived."""
         queuing_order, message_type = self._early.pop(number)
         state = next_state(
             self._state, ConversationInput.END_DIALOG if message_type == END_DIALOG else ConversationInput.MESSAGE
         )
         if isinstance(state, int):
-            return  # its sender had ended before; it is never received
+            return  # the sender had already ended, so the message is never received
         if queuing_order is None:
             self._accepted = [
                 message._replace(is_early=False) if message.message_sequence_number == number else message
@@ -205,7 +205,7 @@ class EndpointArrival:
         return self._endpoint._replace(state=self._state, receive_sequence=self._next_number)
 
     def _read_early(self) -> dict[int, tuple[int | None, str]]:
-        """Returns queuing order and type of early messages by number; those that wait for a disabled queue have no order yet."""
+        """Returns the queuing order and the type of early messages, by number; messages that wait for a disabled queue have no order yet."""
         connection, endpoint_id = self._work.connection, self._endpoint.endpoint_id
         if not self._queue.is_enqueue_enabled:
             waiting = transmission_queue.early_messages(connection, endpoint_id, self._next_number)
@@ -229,7 +229,7 @@ def _state_input(message: DialogMessage, *, is_early: bool) -> ConversationInput
 def arrive(
     work: Work, header: MessageHeader, messages: Sequence[DialogMessage], *, park_if_disabled: bool = True
 ) -> DeliveryOutcome:
-    """Delivers messages of one conversation and direction; creates the target's endpoint for the first ones."""
+    """Delivers messages of one direction of a conversation; creates the target's endpoint on the first messages."""
     endpoint = conversation_endpoints.by_conversation(
         work.connection, header.conversation_id, is_initiator=not header.is_initiator
     )
@@ -344,8 +344,9 @@ def enqueue_runs(
 ) -> dict[int, int]:
     """Fast path: enqueues messages that are next in order, on open conversations, without validation or subscribers.
 
-    The messages of an endpoint are enqueued completely or not at all; the others need `EndpointArrival`. Returns the next receive sequence
-    of each endpoint whose messages were enqueued, which is not stored yet.
+    The messages of an endpoint are enqueued all together or not at all; messages that are not enqueued need
+    `EndpointArrival`. Returns the next receive sequence of each endpoint whose messages were enqueued; it is not stored
+    yet.
     """
     enqueued: dict[int, int] = {}
     if work.effects.wants(ConversationEvent):

@@ -13,10 +13,10 @@ from ssbroker.protocol.broker_errors import ConversationError, conversation_erro
 from ssbroker.store.objects import MessageType, Validation
 
 EXPANSION_MAX: Final = 8 << 20
-"""Maximum number of characters that entities of a document may expand to, and of attribute declaration lookups."""
+"""Maximum number of characters to which the entities of a document may expand, and of attribute declaration lookups."""
 
 DEPTH_MAX: Final = 10_000
-"""Maximum nesting depth of elements; the parser stores the name of each open element, with much overhead."""
+"""Maximum nesting depth of elements; the parser needs much memory for the name of each open element."""
 
 _NON_TEXT_CODECS: Final = frozenset(
     {
@@ -104,7 +104,7 @@ class _Limits:
             raise _LimitError(f"the entity {name!r:.80} may expand to more than {EXPANSION_MAX:,} characters")
 
     def _on_attribute_declaration(self, *_: object) -> None:
-        # expat compares each declaration with all others, and for each element.
+        # expat compares each declaration with all others, and does so for each element.
         self._attributes += 1
         if self._attributes * max(self._attributes, self._elements) > EXPANSION_MAX:
             raise _LimitError("the body declares too many attributes")
@@ -120,6 +120,6 @@ class _Limits:
 
 @cache
 def _known_encodings() -> frozenset[str]:
-    """Returns the names of Python's text encodings. Looking up unknown names in Python would cache each of them forever."""
+    """Returns the names of Python's text encodings. Looking up an unknown name in Python would cache it forever."""
     modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)} - _NON_TEXT_CODECS
     return frozenset({*modules, *(alias for alias, module in encodings.aliases.aliases.items() if module in modules)})

@@ -26,7 +26,7 @@ from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
-"""As `broker_instance`, it means the database's own broker id."""
+"""As `broker_instance`, means the broker id of the sending database."""
 
 
 def begin(
@@ -216,10 +216,10 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
 _LOCAL_END: Final = 9719
 _REMOTE_END: Final = 9720
 _REMOTE_NEEDS_NO_ERROR: Final = (ConversationState.SO, ConversationState.ER)
-"""Nothing was sent, or the remote endpoint already has the error."""
+"""States in which nothing was sent, or the remote endpoint already has the error."""
 _SEQUENCE_GAP: Final = 1 << 40
-"""Added to the sequence number of an error for the remote endpoint. A database restored from an old backup continues with old numbers, so
-without the gap remote endpoints could take the error for a duplicate."""
+"""Added to the sequence number of an error for the remote endpoint. A database that was restored from an old backup
+continues with old numbers; without the gap, remote endpoints could take the error for a duplicate."""
 
 
 def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
@@ -238,7 +238,7 @@ def end_all_conversations(work: Work, *, notify_remote: bool) -> None:
 
 
 def _jobs(work: Work, found: Iterable[ConversationEndpoint]) -> set[bytes]:
-    """Returns the ids of conversations of work queues whose message has been delivered: they need no broker id any more."""
+    """Returns the ids of work queue conversations whose message has been delivered: they no longer need a broker id."""
     sides = Counter(
         endpoint.conversation_id
         for endpoint in found
@@ -257,7 +257,7 @@ def end_after_data_loss(work: Work, endpoint: ConversationEndpoint) -> None:
 
 
 def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:
-    """Returns whether a remote endpoint needs the error; one in this database is ended separately."""
+    """Returns whether the remote endpoint needs the error; an endpoint in this database is ended separately."""
     if endpoint.state in _REMOTE_NEEDS_NO_ERROR:
         return False
     remote = conversation_endpoints.by_conversation(

@@ -21,7 +21,7 @@ CLOSED_RETENTION: Final = 30 * 60 * SECOND
 def close(work: Work, endpoint: ConversationEndpoint) -> None:
     """Closes an endpoint, and removes its messages.
 
-    The initiator's endpoint of a local conversation is removed; others stay closed for a while, to detect replayed messages.
+    The initiator's endpoint of a local conversation is removed. Any other endpoint stays closed for a while, to detect replayed messages.
     """
     if endpoint.is_initiator and not endpoint.is_remote:
         remove(work, endpoint)
@@ -52,7 +52,7 @@ def end_with_error(
 ) -> None:
     """Ends an endpoint. Unless that closes it, its queue gets an Error message, and the application must still end the conversation.
 
-    If the state has no transition for the cause, only deletes the messages that wait to be sent.
+    If the state has no transition for `cause`, only deletes the messages that wait to be sent.
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):
@@ -72,7 +72,7 @@ def end_with_error(
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Forgets the group, and emits an event, if this was its last open conversation."""
+    """Forgets the group and emits an event if this was the last open conversation of the group."""
     if endpoint.state == ConversationState.CD:
         return
     group = endpoint.conversation_group_id

@@ -1,4 +1,4 @@
-"""Puts messages into queues and the transmission queue, and deletes them from the latter."""
+"""Puts messages into queues and the transmission queue, and deletes messages from the transmission queue."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CHUNK_BYTES_MAX: Final = 8 << 20
 
 
 def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
-    """Returns the queue of an endpoint: that of its service, or the one to which its conversation group has been moved."""
+    """Returns the queue of an endpoint: the queue of its service, or the queue to which its conversation group has been moved."""
     objects, moved_to = work.objects, work.moved_queue_id(endpoint.conversation_group_id)
     return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id if moved_to is None else moved_to]
 
 
 def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
-    """Puts messages into the queue of an endpoint; while the queue is disabled, into the transmission queue as inbound."""
+    """Puts messages into the queue of an endpoint; while the queue is disabled, puts them into the transmission queue as inbound messages."""
     if not messages:
         return
     if not queue.is_enqueue_enabled:
@@ -125,14 +125,14 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
 
 
 def delete_acknowledged(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
-    """Deletes acknowledged messages from the transmission queue: those below a number, by endpoint id (P16)."""
+    """Deletes acknowledged messages from the transmission queue: for each endpoint id, the messages below a number (P16)."""
     before = work.connection.total_changes()
     transmission_queue.remove_below(work.connection, numbers)
     work.effects.transmission_removed += work.connection.total_changes() - before
 
 
 def delete_unacknowledged(work: Work, endpoint_id: int) -> None:
-    """Deletes all messages that an endpoint sent from the transmission queue."""
+    """Deletes from the transmission queue all messages that an endpoint sent."""
     before = work.connection.total_changes()
     transmission_queue.remove_sent(work.connection, endpoint_id)
     work.effects.transmission_removed += work.connection.total_changes() - before

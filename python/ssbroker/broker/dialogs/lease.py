@@ -1,4 +1,4 @@
-"""RECEIVE with a lease: takes messages for a time, and acknowledges them or gives them back."""
+"""RECEIVE with a lease: takes messages for a limited time, and acknowledges them or returns them to the queue."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def claim(
 ) -> Claim | None:
     """Leases the conversation group that RECEIVE would take next; None if there are no messages.
 
-    The reader of a work queue gets no system messages: a group that has no others is processed here, and the next one is leased.
+    The reader of a work queue gets no system messages: a group that contains only system messages is processed here, and the next group is leased.
 
-    The commits are not durable by themselves. A power cut that undoes them also ends the process that holds the lease, and the messages are
-    free; system messages are processed again.
+    The commits need not be durable. A power cut that undoes them also ends the process that holds the lease, so the
+    messages become available again; system messages are processed again.
     """
     while True:
         with database_transaction(database, is_durable=False) as work:
@@ -92,7 +92,7 @@ def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
 
 def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
     """Removes the messages of a lease from the queue, and ends the lease; raises `LeaseLostError` if others have taken any of them."""
-    lease = _stored_lease(work, lease)  # its service may have another queue by now
+    lease = _stored_lease(work, lease)  # the service may have another queue by now
     queue = work.objects.queues_by_id.get(lease.queue_id)
     is_retained = queue is not None and queue.is_retention_enabled
     if work.connection.statements.acknowledge(queuing_orders, is_retained=is_retained) != len(queuing_orders):
@@ -124,12 +124,14 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
 
 
 def release(work: Work, lease: Lease, *, error: str | None, retry_after: int = 0) -> None:
-    """Ends a lease without acknowledging its messages, unless it is over already; an error counts for poison message handling.
+    """Ends a lease without acknowledging its messages, unless the lease has already ended; an error counts for poison message handling.
 
     After an error, the messages are hidden for `retry_after` microseconds.
     """
     found = leases.of_group(work.connection, lease.conversation_group_id)
-    if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was counted already
+    if (
+        found is None or found.lease_id != lease.lease_id or found.until == 0
+    ):  # the end of the lease was already counted
         return
     if error is not None:
         fail(work, found, error, retry_after=retry_after)
@@ -154,9 +156,10 @@ def release_ended(work: Work, *, now: int) -> None:
 
 
 def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_after: int = 0) -> None:
-    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue.
+    """Returns messages to the queue after a failure, unless it was the last allowed failure and the messages have been moved to another queue.
 
-    They are hidden for `retry_after` microseconds, unless the failure has disabled the queue: once it is enabled, they are available.
+    The messages are hidden for `retry_after` microseconds, unless the failure has disabled the queue: then they are
+    available once the queue is enabled.
     """
     counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
     if counted is None:
@@ -168,12 +171,12 @@ def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_a
 
 
 def fail_for_good(work: Work, lease: Lease, error: str, *, retry_after: int = 0) -> None:
-    """Ends a lease with a failure that handles the messages as poisoned."""
+    """Ends a lease with a failure, and handles its messages as poison messages."""
     fail(work, _stored_lease(work, lease), error, is_last=True, retry_after=retry_after)
 
 
 def _stored_lease(work: Work, lease: Lease) -> Lease:
-    """Returns a lease as it is stored, also after its end; raises `LeaseLostError` if another holder has replaced it."""
+    """Returns a lease as it is stored, even after its end; raises `LeaseLostError` if another receiver has replaced it."""
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id:
         raise _lease_lost_error(lease, now=work.now())

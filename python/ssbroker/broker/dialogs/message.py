@@ -49,12 +49,12 @@ class DialogMessage(NamedTuple):
 
     @property
     def is_conversation_error(self) -> bool:
-        """Whether it ends the conversation with an error."""
+        """Whether the message ends the conversation with an error."""
         return self.message_type_name == ERROR
 
     @property
     def is_end_of_dialog(self) -> bool:
-        """Whether it ends the conversation without an error."""
+        """Whether the message ends the conversation without an error."""
         return self.message_type_name == END_DIALOG
 
 
@@ -65,7 +65,7 @@ class DeliveryOutcome:
     Attributes:
         acknowledged: All messages with lower numbers were accepted or dropped permanently, so the sender can delete them (P16).
         error: An error to send back, which ends the sender's side.
-        error_number: The Service Broker error number that says why the other messages were not accepted; the sender keeps and retries them.
+        error_number: The Service Broker error number of the reason why the remaining messages were not accepted; the sender keeps and retries them.
         reason: The reason in the event Message Undeliverable.
     """
 

@@ -124,7 +124,7 @@ class BulkSender:
         )
 
     def _open(self, keys: Mapping[_DialogKey, None]) -> None:
-        """Finds existing dialogs of the writer that are still open, and begins the others."""
+        """Finds dialogs of the writer that are still open, and begins the missing ones."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
         found = {} if writer is None else bulk_senders.find_dialogs(work.connection, writer, digests)

@@ -1,4 +1,4 @@
-"""Poison message handling: what becomes of messages that fail again and again, and of their queue."""
+"""Poison message handling: moves messages that fail again and again, or disables their queue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def received_from(effects: Effects) -> dict[int, bytes | None]:
 
 
 def handle_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | None], error: str) -> None:
-    """Counts a rollback because of an error for each queue, and handles the poison message after too many."""
+    """Counts a rollback because of an error for each queue, and handles the poison message after too many rollbacks."""
     with database_transaction(database) as work:
         for queue_id, named_handle in received.items():
             if queues.count_rollback(work.connection, queue_id) < FAILURES_UNTIL_POISONED:
@@ -55,9 +55,10 @@ def handle_rollbacks(database: DatabaseContext, received: Mapping[int, bytes | N
 
 
 def handle_job_failure(work: Work, lease: Lease, error: str, *, is_last: bool) -> Lease | None:
-    """Counts a failed job, and handles the poison message after too many.
+    """Counts a failed job, and handles the poison messages after too many failures.
 
-    Returns the lease with the new count, which is 0 if the queue is disabled, or None if the messages have been moved to another queue. `is_last` means that the messages are poisoned, whatever the count.
+    Returns the lease with the new count, which is 0 if the queue is disabled; None if the messages have been moved to
+    another queue. With `is_last`, the messages are handled as poison messages whatever the count.
     """
     count = lease.failures + 1
     queue = work.objects.queues_by_id.get(lease.queue_id)
@@ -79,7 +80,7 @@ def requeue(database: DatabaseContext, name: str, conversation_handle: object) -
 
 
 def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
-    """Puts the groups that poison message handling moved away back into their queue, and returns the number of messages that became ready.
+    """Moves the groups that poison message handling has moved back to their queue; returns the number of messages that became ready.
 
     Skips groups that a job has leased; raises BrokerError if `handle` names one.
     """
@@ -122,7 +123,7 @@ def describe_failure(failure: Failure) -> str:
 
 
 def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:
-    """Moves the group or disables the queue, as the queue says; returns whether the group has been moved."""
+    """Moves the group or disables the queue, as the queue specifies; returns whether the group has been moved."""
     queue = work.objects.queues_by_id.get(queue_id)
     if queue is None or not queue.is_poison_message_handling_enabled:
         return False
@@ -155,7 +156,9 @@ def _move_to_poison_queue(work: Work, queue: Queue, to: Queue, group: bytes, han
 def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
     """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
-    work.effects.is_catalog_changed = True  # what waits for a disabled queue is delivered if the other one is enabled
+    work.effects.is_catalog_changed = (
+        True  # messages that wait for a disabled queue are delivered if the other queue is enabled
+    )
     ready = 0
     for endpoint in conversation_endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)

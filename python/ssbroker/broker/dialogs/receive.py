@@ -58,7 +58,7 @@ def receive_request(
 
 
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
-    """Receives the messages of one conversation group or of several, in order."""
+    """Receives the messages of one or more conversation groups, in order."""
     queue = enabled_queue(work, queue_name)
     top, groups, conversation, group = request
     try:

@@ -77,7 +77,7 @@ def check_may_send(
 def check_all_may_send(
     work: Work, sends: Iterable[tuple[ConversationEndpoint, frozenset[str]]], *, now: int
 ) -> list[ConversationState]:
-    """Runs `check_may_send` for many endpoints, each with its message types; similar ones are checked only once."""
+    """Runs `check_may_send` for many endpoints, each with its message types; checks similar endpoints only once."""
     checked: dict[tuple[object, ...], ConversationState] = {}
     states: list[ConversationState] = []
     for endpoint, message_types in sends:
@@ -141,7 +141,7 @@ def deliver_or_queue(work: Work, sends: Sequence[SentMessages]) -> None:
 
 
 def _stay_in_database(work: Work, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
-    """Returns for each endpoint whether its messages are for this database, too."""
+    """Returns for each endpoint whether its messages stay in this database."""
     own, local_services = work.broker_instance, work.objects.services_routed_locally
     if all(each.far_broker_instance == own and each.far_service in local_services for each in endpoints):
         return [True] * len(endpoints)
@@ -167,7 +167,7 @@ def apply_outcome(work: Work, endpoint_id: int, outcome: DeliveryOutcome, *, bro
 def update_sender(
     work: Work, endpoint: ConversationEndpoint, outcome: DeliveryOutcome, *, broker_instance: bytes
 ) -> None:
-    """Ends the sender with the error of a delivery; or binds it to the broker id of the target (R8), and closes it after its last message."""
+    """Ends the sender if delivery returned an error; otherwise binds it to the target's broker id (R8), and closes it after its last message."""
     if outcome.error is not None:
         end_with_broker_error(work, endpoint, outcome.error.body())
         return

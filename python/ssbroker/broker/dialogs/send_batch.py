@@ -33,7 +33,7 @@ _GUID: Final = "a GUID: string or binary"
 def as_messages(messages: ArrowArrayExportable | ArrowStreamExportable) -> pa.Table:
     """Converts and checks the input of `Transaction.send_batch`."""
     given: object = messages
-    if isinstance(given, list) and not given:  # it has no rows, which could name the columns
+    if isinstance(given, list) and not given:  # an empty list has no rows that name the columns
         return _NO_MESSAGES
     table = as_table(messages, name=_NAME)
     reject_misspelled_columns(table.column_names, expected=[_TYPE])
@@ -82,7 +82,7 @@ def _handle(value: object, row: int) -> bytes:
 
 
 def guid_in_row(value: object, name: str, row: int) -> bytes:
-    """Returns the bytes of a GUID in a column; the error for an invalid one names column and row."""
+    """Returns the bytes of a GUID in a column; the error for an invalid GUID names the column and the row."""
     try:
         return guid_bytes(value, name=name)
     except InvalidGuidError as error:

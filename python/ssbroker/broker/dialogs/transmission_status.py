@@ -122,7 +122,7 @@ def _connection_advice(why: str) -> str:
 
 
 def unacknowledged(address: str) -> TransmissionStatus:
-    """Returns the status of messages that were sent and not acknowledged."""
+    """Returns the status of messages that were sent but not acknowledged."""
     return TransmissionStatus(
         9753,
         f"sent to {address}, but not acknowledged yet. The message is retransmitted automatically. If this status persists, check the "
@@ -132,7 +132,7 @@ def unacknowledged(address: str) -> TransmissionStatus:
 
 
 def dropped_by_next_hop(address: str, reason: DropReason) -> TransmissionStatus:
-    """Returns the status of messages that the next hop has received and does not acknowledge."""
+    """Returns the status of messages that the next hop has received but does not acknowledge."""
     return TransmissionStatus(
         9792 if reason is DropReason.FORWARDING_DISABLED else 9753,
         f"sent to {address}, but {_DROP_TEXTS[reason]} The message is retransmitted automatically.",

@@ -29,7 +29,7 @@ from ssbroker.store.session import ReceivedRow
 
 
 class DialogPlan(NamedTuple):
-    """What is the same for all dialogs of a service with itself under a contract, while the objects stay the same."""
+    """The values that all dialogs of a service with itself share for a contract, until the objects change."""
 
     objects: Objects
     service: Service
@@ -115,7 +115,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
 def remove_received(work: Work, contract_name: str, conversation_ids: Collection[uuid.UUID]) -> bool:
     """Removes both endpoints of dialogs that `send_first` began, once their message has been removed from the queue.
 
-    Returns False if the general path must do it, because a dialog is another one, has more messages, or has subscribers.
+    Returns False if the general path must do it, because `send_first` did not begin a dialog, or the dialog has more messages or subscribers.
     """
     contract = work.objects.contracts.get(contract_name)
     if contract is None or _has_subscribers(work):
@@ -133,7 +133,7 @@ def remove_received(work: Work, contract_name: str, conversation_ids: Collection
 
 
 def _is_simple(work: Work, contract: Contract, endpoint: ConversationEndpoint) -> bool:
-    """Whether an endpoint is one that `send_first` made, and has no other messages, no timer and no retained copy."""
+    """Whether `send_first` created the endpoint, and it has no other messages, no timer and no retained copy."""
     service = work.objects.services_by_id[endpoint.service_id]
     numbers = endpoint.send_sequence, endpoint.receive_sequence
     return (
@@ -154,7 +154,7 @@ def _has_subscribers(work: Work) -> bool:
 
 
 def process_system_messages(database: DatabaseContext, work: Work, queue: Queue, rows: Iterable[ReceivedRow]) -> None:
-    """Removes the messages of a conversation group, which are all system messages, and ends the conversations that the remote endpoint has ended."""
+    """Removes the messages of a conversation group, all of them system messages, and ends the conversations that the remote endpoint has ended."""
     messages = [Message(row) for row in rows]
     orders = [each.queuing_order for each in messages]
     work.connection.statements.acknowledge(orders, is_retained=queue.is_retention_enabled)
@@ -178,7 +178,7 @@ def _log_error(database: DatabaseContext, message: Message) -> None:
 
 
 def end_with_job(work: Work, messages: Iterable[Message]) -> None:
-    """Ends both sides of conversations that `put` began, after the last message; leaves those of other senders open."""
+    """Ends both sides of conversations that `put` began, after the last message; leaves the conversations of other senders open."""
     found = [each for each in messages if each.service_contract_name == WORK_QUEUE_CONTRACT]
     if not found or remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}):
         return
@@ -189,7 +189,7 @@ def end_with_job(work: Work, messages: Iterable[Message]) -> None:
 
 
 def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
-    """Removes both endpoints and the message of a conversation that `put` began; returns False for others."""
+    """Removes both endpoints and the message of a conversation that `put` began; returns False for other conversations."""
     if target is None or target.is_initiator or not work.objects.is_of_work_queue(target):
         return False
     initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
@@ -201,7 +201,7 @@ def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
 
 
 def cancel_job(work: Work, initiator: ConversationEndpoint) -> bool:
-    """Removes a conversation that `put` began, if its message waits and no job has it; returns whether it did."""
+    """Removes a conversation that `put` began, if no job holds its message; returns whether it was removed."""
     if not work.objects.is_of_work_queue(initiator):
         return False
     target = conversation_endpoints.by_conversation(work.connection, initiator.conversation_id, is_initiator=False)
